@@ -15,10 +15,10 @@ import httpx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.accounting.record import RequestLine
 from gateway.http.request_head import RepeatedHead
 from gateway.inspection.inspector import Inspector
 from gateway.inspection.stream_track import StreamTrack
-from gateway.observe.log import RequestLine, request_line
 from gateway.proxy.planning import Planner
 from gateway.proxy.stream_relay import StreamRelay
 from gateway.transport.h1_response import H1Response
@@ -183,7 +183,7 @@ async def outcome(asked: list[Ask]) -> list[object]:
     a, b = ScriptedBackend(()), ScriptedBackend(())
     async with a.serve(), b.serve(), running_gateway(ROUTES.format(a=a.url, b=b.url)) as gateway:
         await gateway.until_ready("a", "b", "bare")
-        gateway.gateway.services.observers.append(lambda record: lines.append(request_line(record, 0.0)))
+        gateway.gateway.services.line_observers.append(lines.append)
         for number, (alias, more, client, a_says, b_says) in enumerate(asked):
             a.play(answering(a_says))
             b.play(answering(b_says))
@@ -194,7 +194,7 @@ async def outcome(asked: list[Ask]) -> list[object]:
             await gateway.until_ready("a", "b", "bare")  # one that failed is probed, and found well
             turns = [(name, turn) for name, one in (("a", a), ("b", b)) for turn in one.turns if not is_probe(turn)]
             found += [(name, turn.path, turn.json) for name, turn in turns]
-        found += [line._replace(id="", queued=0.0, total=0.0, first_token=None) for line in lines]
+        found += [line._replace(at=0.0, id="", queued=0.0, total=0.0, first_token=None) for line in lines]
         found += counted(gateway)
     return found
 

@@ -48,6 +48,13 @@ class Window:
             wait = second + SECONDS + 1 - now
         return wait
 
+    def admits(self, limit: int, now: float) -> bool:
+        """Count one more, if it fits."""
+        if self.used(now) >= limit and self.wait(limit, 1, now):
+            return False
+        self.add(1, now)
+        return True
+
     def add(self, amount: int, now: float) -> None:
         self.used(now)  # drops old buckets, also if `wait` is never called
         second = int(now)
@@ -107,6 +114,15 @@ class Limits:
             return None
         windows.tokens.add(tokens, now)
         return Charge(windows.tokens, tokens, now)
+
+    def admits(self, client: Client | None, now: float) -> bool:
+        """`check` for a client without tpm. False = it refuses the request; nothing was counted."""
+        if client is None or client.rpm is None:
+            return True
+        windows = self._clients.get(client.name)
+        if windows is None:
+            windows = self._clients[client.name] = _Windows()
+        return windows.requests.admits(client.rpm, now)
 
     def uncount(self, client: str, at: float, now: float) -> None:
         """A request that was counted at `at` was refused by all gateways together. (`spent` corrects its tokens.)"""

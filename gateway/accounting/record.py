@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.accounting.accounts import Reservation
 from gateway.accounting.limits import Charge
@@ -13,6 +14,7 @@ from gateway.config.snapshot import Client
 from gateway.domain.backend import BackendState
 from gateway.domain.request import Endpoint, InferenceRequest
 from gateway.domain.usage import NO_TOKENS, Tokens
+from gateway.errors import CATALOGUE
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer
 from gateway.metrics.registry import OPEN
@@ -77,3 +79,78 @@ class RequestRecord:
             if attempt.answered:
                 return attempt
         return attempts[-1] if any(attempt.first_token for attempt in attempts) else None
+
+
+class RequestLine(NamedTuple):
+    """A request that has ended. `at`: Unix seconds. `backend`: the one that answered, else the last one that was
+    tried; "" = none. `left`: (backend, reason) of the failed attempts. `detour`: ("fallback" | "routed", reason).
+    `queued`, `first_token` (None = there was none) and `total` in seconds. `resumed`: the backend that went on with a
+    stream that broke at another one. `joined`: the request whose answer it got."""
+
+    at: float
+    id: str
+    client: str
+    alias: str
+    endpoint: str
+    stream: bool
+    backend: str
+    attempts: int
+    outcome: str
+    detour: tuple[str, str] | None
+    adapted: Sequence[str]
+    left: Sequence[tuple[str, str]]
+    tokens: Tokens
+    queued: float
+    first_token: float | None
+    total: float
+    resumed: str = ""
+    joined: str = ""
+    audio_seconds: float = 0.0
+
+    @property
+    def level(self) -> int:
+        """The level of the line: warning for a request that was not served as configured."""
+        return logging.WARNING if is_failure(self.outcome) or self.detour is not None else logging.INFO
+
+
+def is_failure(outcome: str) -> bool:
+    """Is the outcome a failure of the gateway or of a backend, not of the client?"""
+    code = CATALOGUE.get(outcome)
+    return code is not None and code.status >= 500
+
+
+def request_line(record: RequestRecord, at: float) -> RequestLine:
+    """The line of a request that ended at `at`."""
+    served, request, trying = record.served_by(), record.request, record.trying
+    left = [(tried.backend, tried.kind) for tried in record.tried] if record.tried else ()
+    if served is not None:
+        backend = served.state.name
+        tokens = served.tokens if served.usage is not None else NO_TOKENS
+        token = served.first_token
+        if len(record.attempts) > 1:
+            token = max([attempt.first_token for attempt in record.attempts])  # content is begun once
+        first = token - record.began if token else None
+    else:
+        backend = trying.state.name if trying is not None else left[-1][0] if left else ""
+        tokens, first = NO_TOKENS, None
+    return RequestLine(
+        at,
+        record.id,
+        record.client_label,
+        record.alias,
+        record.endpoint.name,
+        request.stream if request is not None else False,
+        backend,
+        len(record.attempts),
+        record.outcome,
+        served.detour if served is not None else None,
+        served.adapted if served is not None else (),
+        left,
+        tokens,
+        record.queued or 0.0,
+        first,
+        record.seconds,
+        record.resumed,
+        record.joined,
+        served.audio_seconds if served is not None else 0.0,
+    )

@@ -44,6 +44,31 @@ class Settler:
             self._accounts.limits.spent(record.charge, used, time.monotonic())
         return used
 
+    def settle_usual(
+        self,
+        client: str,
+        alias: str,
+        backend: str,
+        endpoint: str,
+        seconds: float,
+        first_token: float,
+        usage: dict[str, Any] | None,
+    ) -> Tokens | None:
+        """`settle` for a request without limits of tokens that was served at once, by a backend that costs nothing,
+        with an answer that teaches nothing. Returns the tokens; None = nothing was counted, `settle` has to do it."""
+        used = read_usage(usage)
+        if not (used.prompt and used.completion):
+            return None
+        self._metrics.seconds.observe(seconds)
+        route = self._metrics.route(client, alias, backend, endpoint)
+        route.attempt_ok.value += 1
+        route.answered.value += 1
+        route.first_token.observe(first_token)
+        route.count_tokens(used)
+        counts = (1, seconds, *used, 0.0, 0, 0.0, 0.0)
+        self._accounts.ledger.record(Entry(time.time(), client, alias, backend, endpoint, "200", *counts))
+        return used
+
     def _settle_served(self, record: RequestRecord, served: AttemptRecord) -> int:
         """Returns the tokens that were used."""
         state = served.state

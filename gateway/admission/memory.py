@@ -98,6 +98,11 @@ class Share:
             self._add_counted(size, own)
         self.size = own
 
+    def has_room(self, size: int) -> bool:
+        """Would `add` count `size` more bytes of a small request?"""
+        memory = self._memory
+        return memory.limit is None or (self.size + size <= SMALL and memory.used + size <= memory.limit)
+
     def _add_counted(self, size: int, own: int) -> None:
         memory = self._memory
         limit = memory.limit if own <= SMALL else memory.large

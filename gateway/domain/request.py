@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeGuard
 
 import msgspec
@@ -148,30 +148,11 @@ class InferenceRequest:
         and only requests for which they matter are searched."""
         return self.look_for_media() if self._media is None else self._media
 
-    def without_prompt(self) -> InferenceRequest:
+    def likeness(self) -> Likeness:
         """What it has in common with requests that differ from it in nothing but their prompt and their limits."""
-        return replace(self, fields={}, limits={}, prompt_bytes=0, exact={})
-
-    def alike(self, fields: dict[str, Raw], limits: dict[str, int], prompt_bytes: int, sender: str) -> InferenceRequest:
-        """A request that differs from this one in nothing else."""
-        return InferenceRequest(
-            self.endpoint,
-            fields,
-            self.model,
-            self.stream,
-            self.choices,
-            self.wants_usage,
-            self.own_usage,
-            limits,
-            prompt_bytes,
-            self.tools,
-            self.tool_choice,
-            self.json_schema,
-            self.logprobs,
-            self.thinking,
-            self.thinking_wish,
-            sender=sender,
-        )
+        who = self.endpoint, self.model, self.stream, self.choices, self.wants_usage, self.own_usage
+        needs = self.tools, self.tool_choice, self.json_schema, self.logprobs, self.thinking, self.thinking_wish
+        return Likeness(*who, *needs)
 
     def look_for_media(self) -> Media:
         """Find `media` now: from a thread, where the body is large (large_bodies.py)."""
@@ -192,6 +173,30 @@ class InferenceRequest:
     def known_text_bytes(self) -> int:
         """Bytes of the prompt, without its media if they were searched for already."""
         return self.prompt_bytes if self._media is None else self.prompt_bytes - self._media.bytes
+
+
+class Likeness(NamedTuple):
+    """What an `InferenceRequest` has, without its prompt and its limits."""
+
+    endpoint: Endpoint
+    model: str
+    stream: bool
+    choices: int
+    wants_usage: bool
+    own_usage: bool
+    tools: bool
+    tool_choice: ToolChoice
+    json_schema: bool
+    logprobs: bool
+    thinking: Literal["on", "off"] | None
+    thinking_wish: bool
+
+    def request(
+        self, fields: dict[str, Raw], limits: dict[str, int], prompt_bytes: int, sender: str
+    ) -> InferenceRequest:
+        """A request with this in common."""
+        common, needs = self[1:6], self[6:]
+        return InferenceRequest(self.endpoint, fields, *common, limits, prompt_bytes, *needs, sender=sender)
 
 
 _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode

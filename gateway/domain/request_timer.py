@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from math import inf
+from typing import Protocol
 
 from gateway.domain.upstream import SilenceFailure
 from gateway.large_bodies import is_apart
@@ -23,29 +24,64 @@ class ReaderStalled(Exception):
     """The client has not taken a byte for longer than the idle timeout."""
 
 
+class Untimed(Protocol):
+    """A request that has no timer yet, because it may be over before anything of it can be due."""
+
+    def begin_timing(self) -> None:
+        """Make its timer."""
+        ...
+
+
 class Pulse:
     """One timer of the event loop for all requests: every `TICK` it checks what is due. A timer per request would cost
     more than the request's other bookkeeping, and the timeouts are seconds long."""
 
-    __slots__ = ("_failures", "_handle", "_loop", "_timers")
+    __slots__ = ("_failures", "_handle", "_loop", "_timers", "_untimed")
 
     def __init__(self, failures: Failures | None = None) -> None:
         self._failures = failures or Failures()
         self._timers: set[RequestTimer] = set()
+        self._untimed: set[Untimed] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._handle: asyncio.TimerHandle | None = None
 
     def add(self, timer: RequestTimer) -> None:
         self._timers.add(timer)
         if self._handle is None:
-            self._loop = asyncio.get_running_loop()
-            self._handle = self._loop.call_later(TICK, self._tick)
+            self._begin()
 
     def discard(self, timer: RequestTimer) -> None:
         self._timers.discard(timer)
 
+    def add_untimed(self, request: Untimed) -> None:
+        """Time this request from the next tick on, unless it is over by then."""
+        self._untimed.add(request)
+        if self._handle is None:
+            self._begin()
+
+    def discard_untimed(self, request: Untimed) -> None:
+        self._untimed.discard(request)
+
+    def time_all(self) -> None:
+        """Time every request from now on."""
+        while self._untimed:
+            self._untimed.pop().begin_timing()
+
+    @property
+    def untimed(self) -> int:
+        """How many requests have no timer yet."""
+        return len(self._untimed)
+
+    def _begin(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._handle = self._loop.call_later(TICK, self._tick)
+
     def _tick(self) -> None:
         assert self._loop is not None
+        try:
+            self.time_all()
+        except Exception:
+            self._failures.note("pulse", "the beginning of a request's timing")
         self._handle = self._loop.call_later(TICK, self._tick) if self._timers else None
         now = self._loop.time()
         for timer in list(self._timers):
@@ -58,7 +94,7 @@ class Pulse:
 
 class RequestTimer:
     """Times one request. An interruption cancels the request's task; `reason` is the cause. A request that has no task
-    (proxy/fast_request.py) is told by `on_interrupt`, until `run_by` gives it one.
+    (proxy/fast/) is told by `on_interrupt`, until `run_by` gives it one.
 
     Nothing happens per chunk: `heard` and `writing` are plain assignments, and the pulse reads them.
     """

@@ -15,10 +15,13 @@ from typing import Any
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
-from gateway.domain.request import Endpoint
+from gateway.admission.caller import Caller
+from gateway.admission.memory import Share
+from gateway.domain.request import CHAT, Endpoint
 from gateway.errors import GatewayError
 from gateway.http.app import App
 from gateway.http.asgi_cycle import AsgiCycle
@@ -29,7 +32,9 @@ from gateway.http.listener import Listener, address_of
 from gateway.http.request_head import Head
 from gateway.http.request_reader import BODY, HEAD, NOTHING, PIPELINED, RequestReader
 from gateway.proxy.exchange import too_large
+from gateway.proxy.fast.request import FastRequest
 
+_OK = STATUS_LINE[200]
 _APP_MARGIN = 256 * 1024  # bytes beyond `max_body` within which the app itself may refuse the body
 
 
@@ -61,6 +66,8 @@ class Connection(RequestReader, asyncio.Protocol):
         self._on_leave: Callable[[], object] | None = None
         # The request that is read or answered; None before the first.
         self.cycle: DirectExchange | AsgiCycle | None = None
+        self.fast: FastRequest | None = None  # instead, one on the fast lane that is not answered yet
+        self._is_unusual = False  # the fast lane does not serve this one
         self.http_1_0 = False
         self.keep_alive = True
         # The dict of the listener that this connection is in while it waits for a head.
@@ -103,8 +110,31 @@ class Connection(RequestReader, asyncio.Protocol):
             self._dropped += len(data)
         elif self.state == PIPELINED:
             self._buffer(data)
-        else:
+        elif self.state != HEAD or not self._serve_at_once(data):
             self._read(data, 0)
+
+    def _serve_at_once(self, data: bytes) -> bool:
+        """Serve a request that has come whole, with the head of an earlier one, on the fast lane. False = it is to be
+        read."""
+        repeated = self._repeated
+        if repeated is None or self._begun is not None or not repeated.is_usual or self.listener.stopping:
+            return False
+        body = repeated.body_of(data)
+        if body is None or not self._serve_fast(repeated.caller, body):
+            self._is_unusual = body is not None
+            return False
+        self._waits.pop(self, None)
+        self.state = PIPELINED
+        self.received = len(body)
+        self.http_1_0, self.keep_alive = False, True
+        return True
+
+    def _serve_fast(self, caller: Caller, body: bytes) -> bool:
+        request = self.app.gateway.fast_lane.serve(self, caller, body)
+        if request is None:
+            return False
+        self.cycle, self.fast = None, request
+        return True
 
     def eof_received(self) -> None:
         """The client has closed its sending half: it has left. (The transport is closed.)"""
@@ -113,7 +143,10 @@ class Connection(RequestReader, asyncio.Protocol):
         self.listener.forget(self)
         self.slow_reader.resumed()
         self.server_state.connections.discard(self)
-        cycle, self.gone = self.cycle, True
+        self.gone = True
+        if self.fast is not None:
+            self.fast.left()
+        cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
         if isinstance(cycle, AsgiCycle):
@@ -144,7 +177,8 @@ class Connection(RequestReader, asyncio.Protocol):
         self.slow_reader.resumed()
 
     def _answers_inference(self) -> bool:
-        return isinstance(self.cycle, DirectExchange) and not self.cycle.response_complete
+        cycle = self.cycle
+        return self.fast is not None or (isinstance(cycle, DirectExchange) and not cycle.response_complete)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -275,7 +309,11 @@ class Connection(RequestReader, asyncio.Protocol):
         cycle = self.cycle
         if isinstance(cycle, DirectExchange):
             cycle.complete = True
-            if not cycle.serve_fast():
+            body = cycle.usual_body if not self._is_unusual else None
+            self._is_unusual = False
+            if body is not None and self._serve_fast(cycle.caller, body):
+                cycle.share.close()  # the request has its own
+            else:
                 self.start(cycle)
         elif cycle is not None:
             cycle.more_body = False
@@ -308,6 +346,31 @@ class Connection(RequestReader, asyncio.Protocol):
 
     def _answer(self, error: GatewayError) -> None:
         self.transport.write(last_answer(error, self.server_state.default_headers))
+
+    # -- on the fast lane -----------------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """May a whole answer be written, after which the connection stays open?"""
+        return self.state == PIPELINED and not self.flow.write_paused
+
+    def answer_whole(self, lines: bytes, body: bytes) -> None:
+        """Write a whole answer. `lines`: the fields of its head, each with its end."""
+        if isinstance(self.cycle, DirectExchange):
+            self.cycle.response_complete = True
+        self.fast = self._on_leave = None
+        self.transport.write(b"".join((_OK, self.default_lines(), lines, b"\r\n", body)))
+
+    def completed(self) -> None:
+        self.on_response_complete()
+
+    def exchange_of(self, request: FastRequest, caller: Caller, share: Share) -> DirectExchange:
+        """The exchange of this request, from now on."""
+        self.fast = None
+        exchange = self.cycle = DirectExchange(self, self.app.gateway, CHAT, caller, share)
+        exchange.complete, exchange.keep_alive = True, request.keep_alive
+        exchange.disconnected = self.gone
+        return exchange
 
     # -- after the answer ------------------------------------------------------------------------------------------
 
@@ -360,6 +423,8 @@ class Connection(RequestReader, asyncio.Protocol):
             self.listener.idle.pop(self)
             self.state = PIPELINED
             self.close_after_answer()
+        elif self.fast is not None:
+            self.fast.keep_alive = False
         elif self.cycle is not None and not self.cycle.response_complete:
             self.cycle.keep_alive = False
 
@@ -367,7 +432,7 @@ class Connection(RequestReader, asyncio.Protocol):
 
     def is_answering(self) -> bool:
         """A request is being answered, which may be with the error of an interruption."""
-        return self.cycle is not None and not self.cycle.response_complete
+        return self.fast is not None or (self.cycle is not None and not self.cycle.response_complete)
 
     def sends_slowly(self, now: float) -> bool:
         """The body arrives more slowly than `body_rate`."""

@@ -60,7 +60,14 @@ class DirectExchange:
 
     own: OwnForm | None = None
 
-    def __init__(self, connection: ClientConnection, gateway: Gateway, endpoint: Endpoint, caller: Caller) -> None:
+    def __init__(
+        self,
+        connection: ClientConnection,
+        gateway: Gateway,
+        endpoint: Endpoint,
+        caller: Caller,
+        share: Share | None = None,
+    ) -> None:
         self._connection = connection
         self._gateway = gateway
         self._endpoint = endpoint
@@ -70,7 +77,7 @@ class DirectExchange:
         self._chunked = False
         # A trace writes into the headers, which all requests of a connection may have in common.
         self.caller = caller if gateway.services.tracer is None else Caller(dict(caller.headers), caller.peer)
-        self.share = Share(gateway.memory, self.caller)
+        self.share = share or Share(gateway.memory, self.caller)
         self._http_1_0 = connection.http_1_0  # without chunks: the end of the connection ends the answer
         self.keep_alive = connection.keep_alive
         self.own_task: asyncio.Task[None] | None = None
@@ -149,14 +156,11 @@ class DirectExchange:
             if not self.response_complete and not self.disconnected:
                 self._cut()
 
-    def serve_fast(self) -> bool:
-        """Instead of `run`: True = the fast lane serves it (proxy/fast_request.py)."""
-        body = self._body
-        usual = self._endpoint is CHAT and self._refused is None and not (self._http_1_0 or self.disconnected)
-        if usual and self._gateway.fast_lane.serve(self, bytes(body)):
-            self._body = b""
-            return True
-        return False
+    @property
+    def usual_body(self) -> bytes | None:
+        """The body of a request that may take the fast lane (proxy/fast/)."""
+        usual = self._endpoint is CHAT and self._refused is None and self.keep_alive and not self._http_1_0
+        return bytes(self._body) if usual else None
 
     def run_by(self, handler: RequestHandler) -> None:
         """This handler goes on with the request, in a task of its own."""

@@ -47,13 +47,29 @@ class RepeatedHead:
     every request, except for the number in `content-length`. All other bytes being equal, the strict reading of the
     first one holds for the others."""
 
-    __slots__ = ("_after", "_before", "_head", "caller")
+    __slots__ = ("_after", "_before", "_head", "_rest", "caller", "is_usual")
 
     def __init__(self, before: bytes, after: bytes, head: Head, caller: Caller) -> None:
         self._before = before  # up to the number
         self._after = after  # behind it
+        self._rest = after + END
         self._head = head
         self.caller = caller
+        # The connection stays open, and the client does not wait before it sends the body.
+        self.is_usual = head.keep_alive and not (head.http_1_0 or head.expects_continue)
+
+    def body_of(self, data: bytes) -> bytes | None:
+        """The body, if `data` is a whole request with this head and nothing else; else None."""
+        before, rest = self._before, self._rest
+        if not data.startswith(before):
+            return None
+        at = len(before)
+        end = data.find(rest, at, at + NUMBER_MOST + len(rest))
+        number = data[at:end]
+        begin = end + len(rest)
+        if end < 0 or not number.isdigit() or int(number) != len(data) - begin:
+            return None
+        return data[begin:]
 
     def match(self, raw: bytes) -> Head | None:
         """The head `raw` (everything before the empty line), if it is this one with another length."""

@@ -13,6 +13,18 @@ from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
 
 PLAIN_ENDS = ("stop", "length")  # a finish_reason with which nothing is mended
+
+
+def is_plain_choice(
+    message: object, finish: object, policy: InspectionPolicy, usual: Thoughts | None
+) -> TypeGuard[dict[str, Any]]:
+    """Is this choice of a whole answer a plain text with its end? `usual`: how the model marks thoughts."""
+    if finish not in PLAIN_ENDS or not is_plain_message(message):
+        return False
+    text = message["content"]
+    return begins_plainly(text, usual) and is_plain_under(policy, text)
+
+
 # The other fields of a plain message are null, or not of OpenAI's API.
 _MEANINGFUL = frozenset(("refusal", "reasoning", "reasoning_content", "function_call", "audio"))
 

@@ -4,51 +4,17 @@ log_writer.py writes them. No line has a prompt, a key, or any text of a client 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
 
-from gateway.accounting.prices import NO_TOKENS, Tokens
-from gateway.accounting.record import RequestRecord
-from gateway.observe.spans import is_failure
+from gateway.accounting.prices import NO_TOKENS
+from gateway.accounting.record import RequestLine
 from gateway.printable import visible, visible_json, visible_lines
 
 _encode = msgspec.json.Encoder().encode
-
-
-class RequestLine(NamedTuple):
-    """A request that has ended. `at`: Unix seconds. `backend`: the one that answered, else the last one that was
-    tried; "" = none. `left`: (backend, reason) of the failed attempts. `detour`: ("fallback" | "routed", reason).
-    `queued`, `first_token` (None = there was none) and `total` in seconds. `resumed`: the backend that went on with a
-    stream that broke at another one. `joined`: the request whose answer it got."""
-
-    at: float
-    id: str
-    client: str
-    alias: str
-    endpoint: str
-    stream: bool
-    backend: str
-    attempts: int
-    outcome: str
-    detour: tuple[str, str] | None
-    adapted: Sequence[str]
-    left: Sequence[tuple[str, str]]
-    tokens: Tokens
-    queued: float
-    first_token: float | None
-    total: float
-    resumed: str = ""
-    joined: str = ""
-    audio_seconds: float = 0.0
-
-    @property
-    def level(self) -> int:
-        """The level of the line: warning for a request that was not served as configured."""
-        return logging.WARNING if is_failure(self.outcome) or self.detour is not None else logging.INFO
 
 
 class EventLine(NamedTuple):
@@ -58,43 +24,6 @@ class EventLine(NamedTuple):
     level: int
     logger: str
     text: str
-
-
-def request_line(record: RequestRecord, at: float) -> RequestLine:
-    """The line of a request that ended at `at`."""
-    served, request, trying = record.served_by(), record.request, record.trying
-    left = [(tried.backend, tried.kind) for tried in record.tried] if record.tried else ()
-    if served is not None:
-        backend = served.state.name
-        tokens = served.tokens if served.usage is not None else NO_TOKENS
-        token = served.first_token
-        if len(record.attempts) > 1:
-            token = max([attempt.first_token for attempt in record.attempts])  # content is begun once
-        first = token - record.began if token else None
-    else:
-        backend = trying.state.name if trying is not None else left[-1][0] if left else ""
-        tokens, first = NO_TOKENS, None
-    return RequestLine(
-        at,
-        record.id,
-        record.client_label,
-        record.alias,
-        record.endpoint.name,
-        request.stream if request is not None else False,
-        backend,
-        len(record.attempts),
-        record.outcome,
-        served.detour if served is not None else None,
-        served.adapted if served is not None else (),
-        left,
-        tokens,
-        record.queued or 0.0,
-        first,
-        record.seconds,
-        record.resumed,
-        record.joined,
-        served.audio_seconds if served is not None else 0.0,
-    )
 
 
 # -- for machines -----------------------------------------------------------------------------------------------------

@@ -10,13 +10,12 @@ import atexit
 import logging
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 
-from gateway.accounting.record import RequestRecord
+from gateway.accounting.record import RequestLine
 from gateway.config.snapshot import LogForm
-from gateway.observe.log import EventLine, RequestLine, as_json, as_pretty, request_line
+from gateway.observe.log import EventLine, as_json, as_pretty
 from gateway.supervision import Failures
 
 EVERY = 0.1  # seconds from a line to its write
@@ -51,10 +50,6 @@ class LogWriter:
         self._queue.append(line)
         if not self._wake.is_set():
             self._wake.set()
-
-    def request_ended(self, record: RequestRecord) -> None:
-        if self.requests:
-            self.put(request_line(record, time.time()))
 
     def close(self) -> None:
         """Write the remaining lines, for some seconds at most."""

@@ -99,12 +99,6 @@ def is_answer(outcome: str) -> bool:
     return outcome in ("200", "joined")
 
 
-def is_failure(outcome: str) -> bool:
-    """Is the outcome a failure of the gateway or of a backend, not of the client?"""
-    code = CATALOGUE.get(outcome)
-    return code is not None and code.status >= 500
-
-
 # -- an attempt -------------------------------------------------------------------------------------------------------
 
 

@@ -27,7 +27,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from gateway import __version__
-from gateway.accounting.record import AttemptRecord, RequestRecord
+from gateway.accounting.record import AttemptRecord, RequestRecord, is_failure
 from gateway.admission.access import asks_local_only
 from gateway.config.snapshot import Traces
 from gateway.observe.export import Exporter
@@ -35,7 +35,6 @@ from gateway.observe.spans import (
     attempt_attributes,
     attempt_name,
     input_messages,
-    is_failure,
     outcome_of,
     request_attributes,
     request_name,

@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Protocol
 
 from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.domain.backend import BackendState
 from gateway.domain.progress import IDLE, Work
 from gateway.domain.reason import kind_of
-from gateway.domain.request_timer import RequestTimer, Stopping
+from gateway.domain.request_timer import Pulse, RequestTimer, Stopping
 from gateway.domain.upstream import ResetFailure, SilenceFailure
 
 
 class ActiveRequest(Protocol):
     """One request under way (handler.py)."""
 
-    timer: RequestTimer
-    record: RequestRecord
+    @property
+    def timer(self) -> RequestTimer: ...
+
+    @property
+    def record(self) -> RequestRecord: ...
 
 
-class ActiveRequests(set[ActiveRequest]):
+class ActiveRequests:
     """The requests under way of one gateway, each from its head to its end."""
+
+    def __init__(self, pulse: Pulse) -> None:
+        self._pulse = pulse
+        self._requests: set[ActiveRequest] = set()
+        self.add = self._requests.add
+        self.discard = self._requests.discard
+
+    def __len__(self) -> int:
+        return len(self._requests) + self._pulse.untimed
+
+    def __iter__(self) -> Iterator[ActiveRequest]:
+        self._pulse.time_all()  # each adds itself here
+        return iter(list(self._requests))
 
     def interrupt_all(self) -> None:
         """End all requests, because the gateway stops."""
-        for request in list(self):
+        for request in self:
             request.timer.interrupt(Stopping())
 
     def leave_closed(self, state: BackendState) -> None:

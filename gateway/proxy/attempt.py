@@ -88,7 +88,8 @@ class StreamBroken(Exception):
 
 
 def expect_first(timer: RequestTimer, state: BackendState, request: InferenceRequest) -> None:
-    """Arm the silence budget of the time before the first event of a backend's answer, and the total one."""
+    """Arm the silence budget of the time before the first event of a backend's answer, and the total one, for a request
+    that was sent when the timer last `heard`."""
     timeouts, progress = state.backend.timeouts, state.progress
     if progress.last is not None:
         # The engine's counters show whether it works, also on requests in its own queue and on tokens not sent yet.
@@ -98,7 +99,7 @@ def expect_first(timer: RequestTimer, state: BackendState, request: InferenceReq
         timer.excuse = lambda: state.last_event
     loads = state.reported.loaded is not None
     budget = silence_budget(request, state.prompt_tokens, progress.prefill, progress.decode, loads=loads)
-    timer.expect(timeouts.first_byte or budget)
+    timer.budget = timeouts.first_byte or budget
     timer.total_at = inf if timeouts.total is None else timer.heard + timeouts.total
 
 
@@ -240,6 +241,7 @@ class Attempt:
         return Call(request.endpoint, request.stream, fields, self._context.headers_sent(up_id), self.request_id, own)
 
     def _expect_first(self) -> None:
+        self.timer.heard = self.timer.now()
         expect_first(self.timer, self.candidate.state, self.request)
 
     def _failure(self, failure: UpstreamFailure) -> Exception:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.accounting.accounts import Accounts
-from gateway.accounting.record import AttemptRecord, RequestRecord
+from gateway.accounting.record import AttemptRecord, RequestLine, RequestRecord, request_line
 from gateway.accounting.settle import Settler
 from gateway.admission.joins import Joins
 from gateway.admission.slots import Admission
@@ -39,8 +40,8 @@ class Tracer(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Services:
-    """One per gateway. `observers` are called once with each finished record, after it was counted; they must not
-    block."""
+    """One per gateway. `observers` are called once with each finished record, after it was counted, and
+    `line_observers` with its line; they must not block."""
 
     snapshot: Snapshot  # the one in force; a request keeps the one that it began with
     fleet: Fleet
@@ -57,6 +58,7 @@ class Services:
     on_short: Callable[[Kind], None]  # called when the gateway itself lacks something
     tracer: Tracer | None = None  # None = nothing is traced
     observers: list[Callable[[RequestRecord], object]] = field(default_factory=list)
+    line_observers: list[Callable[[RequestLine], object]] = field(default_factory=list)
     _turns: dict[str, int] = field(default_factory=dict)
 
     def settle(self, record: RequestRecord) -> int:
@@ -72,7 +74,20 @@ class Services:
                 observer(record)
             except Exception:
                 failures.note("settle", f"observing request {record.id}")
+        if self.line_observers:
+            try:
+                self.tell(request_line(record, time.time()))
+            except Exception:
+                failures.note("settle", f"observing request {record.id}")
         return used
+
+    def tell(self, line: RequestLine) -> None:
+        """Give the line of a finished request to its observers."""
+        for observer in self.line_observers:
+            try:
+                observer(line)
+            except Exception:
+                self.metrics.failures.note("settle", f"observing request {line.id}")
 
     def turn(self, alias: str) -> int:
         """The number of earlier requests of this alias, for round robin."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from gateway.config.snapshot import Balance
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
-from gateway.domain.request import InferenceRequest
+from gateway.domain.request import Endpoint
 
 LEAD = 2  # a session leaves its replica when that has so many more in flight than the least busy one
+LEAST_BUSY = 1_000_000_000  # requests: more than any backend has
 TRIES = 7  # attempts to find the end of the first user message in a part of the text
 SHORT = 1024  # bytes of a conversation that is read whole: looking for its beginning would cost more
 KEY_BYTES = 8192  # of the first system and the first user message
@@ -59,6 +60,26 @@ def _doubt(member: BackendState, now: float) -> int:
     return 0 if member.health.due(now) else 2
 
 
+def first_by_affinity(members: Sequence[BackendState], key: bytes) -> BackendState | None:
+    """The first of `order` by affinity, where nothing but the affinity decides; None = `order` has to find it."""
+    begun = blake2b(key, digest_size=8)
+    best = b""
+    first: BackendState | None = None
+    least = LEAST_BUSY
+    for member in members:
+        busy = member.inflight + member.shared.elsewhere
+        if member.health.state is State.SUSPECT or member.reported.loaded is False or busy >= member.slots:
+            return None
+        if busy < least:
+            least = busy
+        hashed = begun.copy()
+        hashed.update(member.name.encode())
+        score = hashed.digest()
+        if first is None or score > best:
+            best, first, first_busy = score, member, busy
+    return None if first is None or first_busy - LEAD >= least else first
+
+
 def _by_affinity(members: Sequence[BackendState], key: bytes) -> list[BackendState]:
     """Rendezvous hashing over names, so that a session stays where its prefix is cached and only the sessions of a
     replica that goes away move. A deviation under load moves a session for one request only: the next request is
@@ -82,7 +103,17 @@ def session_of(headers: Mapping[bytes, bytes]) -> bytes | None:
     return next((session for name in SESSION_HEADERS if (session := headers.get(name))), None)
 
 
-def affinity_key(request: InferenceRequest, session: bytes | None, client: str, alias: str) -> bytes:
+class Prompted(Protocol):
+    """A request, as far as its prompt goes."""
+
+    @property
+    def endpoint(self) -> Endpoint: ...
+
+    @property
+    def fields(self) -> Mapping[str, msgspec.Raw]: ...
+
+
+def affinity_key(request: Prompted, session: bytes | None, client: str, alias: str) -> bytes:
     """A key that is the same for all requests of a session: its id where the client sends one (`session_of`), else the
     client, the alias and the beginning of the conversation."""
     if session:
@@ -100,7 +131,7 @@ class _Message(msgspec.Struct):
 _decode_messages = msgspec.json.Decoder(list[_Message]).decode
 
 
-def _beginnings(request: InferenceRequest) -> list[bytes]:
+def _beginnings(request: Prompted) -> list[bytes]:
     """The contents of the first user message and of the first system message before it."""
     raw = request.fields.get(request.endpoint.prompt[0])
     if raw is None:

@@ -48,7 +48,7 @@ from gateway.observe.history import History
 from gateway.observe.log_writer import LogWriter
 from gateway.observe.usage_report import UsageReport
 from gateway.proxy.active import ActiveRequests
-from gateway.proxy.fast_request import FastLane
+from gateway.proxy.fast.lane import FastLane
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
 from gateway.proxy.sent_ids import SentIds
@@ -81,9 +81,10 @@ class Gateway:
         self._written = snapshot
         self._putting = asyncio.Lock()  # one change of what is in force at a time
         self.chosen_mode = ChosenMode(Path(snapshot.server.data))
-        self.active = ActiveRequests()
         self.metrics = Metrics()
         failures = self.metrics.failures
+        pulse = Pulse(failures)
+        self.active = ActiveRequests(pulse)
         self.accounts = Accounts(snapshot.server.data, failures)
         self.fleet = Fleet(open_backend, failures)
         self._observe_fleet(self.fleet.observers)
@@ -109,13 +110,13 @@ class Gateway:
             admission=self.admission,
             prober=self.prober,
             culprits=Culprits(),
-            pulse=Pulse(failures),
+            pulse=pulse,
             active=self.active,
             joins=Joins(self.memory),
             sent_ids=SentIds(among_others=snapshot.server.shared is not None),
             on_short=self.short_of,
         )
-        self.fast_lane = FastLane(self.services)
+        self.fast_lane = FastLane(self.services, self.memory)
         self.batches = Batches(self.services, self.memory, _batch_store(snapshot), self._handle)
         self.conversations = Conversations(snapshot.server, failures)
         self.shared: Membership | None = None  # None = no other gateways share the fleet
@@ -167,7 +168,8 @@ class Gateway:
         """Write a line into this log for each finished request from now on."""
         self.log = log
         log.failures = self.metrics.failures
-        self.services.observers.append(log.request_ended)
+        if log.requests:
+            self.services.line_observers.append(log.put)
 
     def follow(self, path: Path, loaded: Loaded, adapt: Adapt | None = None) -> None:
         """Reload the file at `path` whenever it is edited, from `open` on. The arguments are those of `Reloader`."""

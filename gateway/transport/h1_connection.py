@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import httptools
 
@@ -13,13 +13,31 @@ from gateway.domain.upstream import OwnFailure, ProtocolFailure, ResetFailure, S
 from gateway.shortage import shortage_of
 
 from .h1_response import H1Response
+from .known_head import KnownHead, known_head
 
 MAX_HEAD = 64 * 1024
 NAMES = 64  # header names remembered per connection: a backend uses the same few again and again
 READ_AHEAD = 256 * 1024
 JOIN_BELOW = 64 * 1024  # up to this size, copying the body behind the head is cheaper than a second buffer
 PIECES_MOST = 64  # unread pieces of a body that are kept separately; further ones are joined, because they may be tiny
+LEARNED_MOST = 16  # heads of answers that are remembered, one after the other: some servers never send one twice
 PIECE = 256 * 1024  # larger request bodies are passed to the transport in pieces of this size
+
+
+class Taker(Protocol):
+    """Takes an answer in the callbacks of its connection, instead of a reader that waits for it."""
+
+    def answered(self, body: bytes) -> None:
+        """The answer is this body, plain, with status 200 and a head as the answer before. The connection is free."""
+        ...
+
+    def expect(self, response: H1Response) -> None:
+        """The answer, or what has come of it, will be in this response."""
+        ...
+
+    def arrived(self) -> None:
+        """More of it is there, or its end, or a failure."""
+        ...
 
 
 class Connection(asyncio.Protocol):
@@ -31,19 +49,22 @@ class Connection(asyncio.Protocol):
         "_eof",
         "_head",
         "_keep",
+        "_known",
+        "_learned",
         "_moved",
         "_names",
         "_on_free",
         "_on_lost",
         "_parser",
         "_received",
-        "_response",
+        "_taker",
         "_unfinished",
         "_unsent",
         "_writing_paused",
         "idle_since",
         "loop",
         "reading_paused",
+        "response",
         "transport",
     )
 
@@ -60,7 +81,7 @@ class Connection(asyncio.Protocol):
         self._on_free = on_free
         self._on_lost = on_lost
         self._parser: Any = httptools.HttpResponseParser(self)
-        self._response: H1Response | None = None
+        self.response: H1Response | None = None
         self._head: list[tuple[bytes, bytes]] | None = None  # the headers so far; None when the head is over
         self._names: dict[bytes, str] = {}  # header name as the backend writes it -> in lower case
         self._unfinished = 0  # bytes of an incomplete head, or of chunks and trailers without content
@@ -71,6 +92,9 @@ class Connection(asyncio.Protocol):
         self._eof = False
         self._unsent: memoryview | None = None
         self._writing_paused = False
+        self._taker: Taker | None = None  # of the exchange, as long as there is no `response`
+        self._known: KnownHead | None = None  # of the latest whole answer
+        self._learned = 0  # heads so far
 
     # The exchange
 
@@ -85,13 +109,40 @@ class Connection(asyncio.Protocol):
 
     def begin(self, head: bytes, body: bytes | memoryview, *, reused: bool, bodiless: bool = False) -> H1Response:
         """Send one request on an open connection. The head of its answer has not come yet."""
-        response = self._response = H1Response(self, reused)
+        response = self.response = H1Response(self, reused)
         self._head = []
         self._unfinished = 0
         self._received = False
         self._keep = False
         self._bodiless = bodiless
         self._write(head, body)
+        return response
+
+    def begin_taken(self, request: bytes, taker: Taker) -> None:
+        """Send one request, whose answer `taker` gets."""
+        self._taker = taker
+        if self.transport is not None:
+            self.transport.write(request)
+
+    def respond(self) -> H1Response:
+        """The response of the exchange with a taker, for what has not come yet."""
+        taker, self._taker = self._taker, None
+        assert taker is not None
+        response = self.response = H1Response(self, reused=True)
+        response.watcher = taker.arrived
+        taker.expect(response)
+        self._head = []
+        self._unfinished = 0
+        self._received = self._keep = self._bodiless = False
+        return response
+
+    def answered_with(self, body: bytes) -> H1Response:
+        """The response with this body, which a taker has got and does not deal with."""
+        assert self._known is not None
+        response = self.response = H1Response(self, reused=True)
+        response.begin(200, self._known.headers)
+        response.give_back(body)
+        response.complete = True
         return response
 
     def _write(self, head: bytes, body: bytes | memoryview) -> None:
@@ -115,7 +166,7 @@ class Connection(asyncio.Protocol):
 
     def free(self) -> None:
         """The answer was read: return the connection to the pool, or close it if it cannot be used again."""
-        self._response = None
+        self.response = None
         transport = self.transport
         if transport is None:
             return
@@ -128,15 +179,16 @@ class Connection(asyncio.Protocol):
 
     def drop(self) -> None:
         """Closes the socket now; nothing is flushed."""
-        self._response = None
+        self.response = self._taker = None
         self._unsent = None
         if self.transport is not None:
             self.transport.abort()
 
     def fail(self, failure: UpstreamFailure) -> None:
         """Ends the exchange, if there is one, with `failure`, and closes the socket."""
-        if self._response is not None:
-            self._response.fail(failure)
+        response = self.response if self._taker is None else self.respond()
+        if response is not None:
+            response.fail(failure)
         self.drop()
 
     # asyncio.Protocol
@@ -148,11 +200,18 @@ class Connection(asyncio.Protocol):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def data_received(self, data: bytes) -> None:
-        response = self._response
-        if response is None:  # no request is waiting: a 408, or bytes left over from an answer
-            self.drop()
-            return
-        self._received = True
+        response = self.response
+        if response is None:
+            taker = self._taker
+            if taker is None:  # no request is waiting: a 408, or bytes left over from an answer
+                self.drop()
+                return
+            if self._known is not None and (body := self._known.body_of(data)) is not None:
+                self._taker, self._keep = None, True
+                taker.answered(body)
+                return
+            response = self.respond()
+        first, self._received = not self._received, True
         self._moved = False
         try:
             self._parser.feed_data(data)
@@ -173,10 +232,20 @@ class Connection(asyncio.Protocol):
             return
         self._unfinished = 0
         if response.watcher is not None:
+            if first and response.complete and self._learned < LEARNED_MOST:
+                self._learn_head(data, response)
             response.changed()
         if response.size > READ_AHEAD and not (response.complete or self.reading_paused or self.transport is None):
             self.reading_paused = True
             self.transport.pause_reading()
+
+    def _learn_head(self, data: bytes, response: H1Response) -> None:
+        """The answer has come in one read: recognise its head when it comes again."""
+        headers = response.headers
+        usual = "content-length" in headers and headers.keys().isdisjoint(("transfer-encoding", "content-encoding"))
+        if usual and self._keep and response.status == 200:
+            self._learned += 1
+            self._known = known_head(data, headers)
 
     def eof_received(self) -> None:
         self._eof = True
@@ -184,9 +253,9 @@ class Connection(asyncio.Protocol):
             self.transport.abort()  # close() would wait to flush a request that the peer does not read
 
     def connection_lost(self, exc: Exception | None) -> None:
-        response = self._response
         self.transport = None
-        self._response = None
+        response = self.response if self._taker is None else self.respond()
+        self.response = None
         self._unsent = None
         self._parser = None  # breaks a reference cycle: the parser refers to this connection
         self._on_lost(self)
@@ -218,7 +287,7 @@ class Connection(asyncio.Protocol):
     # httptools.HttpResponseParser
 
     def on_message_begin(self) -> None:
-        if self._response is not None and self._response.complete:
+        if self.response is not None and self.response.complete:
             self._keep = False  # a second answer to one request
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -226,7 +295,7 @@ class Connection(asyncio.Protocol):
             self._head.append((name, value))
 
     def on_headers_complete(self) -> None:
-        response = self._response
+        response = self.response
         head = self._head
         if response is None or head is None:
             return
@@ -260,7 +329,7 @@ class Connection(asyncio.Protocol):
         return headers
 
     def on_body(self, data: bytes) -> None:
-        response = self._response
+        response = self.response
         if response is not None and not response.complete:
             self._moved = True
             self._unfinished = 0
@@ -276,7 +345,7 @@ class Connection(asyncio.Protocol):
                 response.wake()
 
     def on_message_complete(self) -> None:
-        response = self._response
+        response = self.response
         if response is not None and response.status:  # else it was a 1xx
             response.complete = True
             response.wake()

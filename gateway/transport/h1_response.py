@@ -213,7 +213,7 @@ class H1Response:
             self.wake()
             self.changed()
 
-    def begin(self, status: int, headers: dict[str, str]) -> None:
+    def begin(self, status: int, headers: Mapping[str, str]) -> None:
         """The head has arrived. Raises `ProtocolFailure` for a body that could not be decoded."""
         if "content-encoding" in headers:
             self._inflater = inflater_for(headers)

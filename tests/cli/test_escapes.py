@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from gateway.accounting.prices import NO_TOKENS
+from gateway.accounting.record import RequestLine
 from gateway.bench.report import show
 from gateway.bench.results import Results
 from gateway.cli import explain, probe
@@ -25,7 +26,7 @@ from gateway.cli.top_view import View
 from gateway.importing.draft import Draft
 from gateway.importing.render import render
 from gateway.observe.channels import judge
-from gateway.observe.log import EventLine, RequestLine, as_json, as_pretty
+from gateway.observe.log import EventLine, as_json, as_pretty
 from gateway.printable import visible, visible_all, visible_json, visible_lines
 from gateway.transport.bounded import client
 from tests.hostile import Write, body, endless, hostile

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.accounting.record import is_failure
 from gateway.config.snapshot import Backend, Engine
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, Endpoint, parse
 from gateway.domain.request_timer import Stopping
@@ -20,7 +21,6 @@ from gateway.observe.spans import (
     PROMPT_MOST,
     answer_of,
     input_messages,
-    is_failure,
     operation,
     outcome_of,
     provider,

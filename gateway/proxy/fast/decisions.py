@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from msgspec import Raw
 
+from gateway.accounting.prices import costs_money
 from gateway.admission import access
 from gateway.admission.access import Identity
 from gateway.admission.caller import Caller
@@ -26,6 +27,7 @@ from gateway.domain.request import (
     NO_MEDIA,
     READ,
     InferenceRequest,
+    Likeness,
     is_limit,
     offers_tools,
     parse,
@@ -75,14 +77,14 @@ class Member(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Decision:
-    """Holds while `snapshot` is in force, and for each member while its revision is the same. `like`: the request that
-    it was made of, without its prompt. `limit`: of the answer, by the alias' params. `searched`: the prompt must have
+    """Holds while `snapshot` is in force, and for each member while its revision is the same. `like`: what these
+    requests have in common. `limit`: of the answer, by the alias' params. `searched`: the prompt must have
     no media."""
 
     snapshot: Snapshot
     client: Identity
     alias: Alias
-    like: InferenceRequest
+    like: Likeness
     members: tuple[Member, ...]
     states: tuple[BackendState, ...]
     by_state: Mapping[str, Member]
@@ -101,11 +103,12 @@ class Shape:
     """Requests with the same names of fields. `compared`: the names whose values decide; `limits`: those of the
     limits."""
 
-    __slots__ = ("compared", "decisions", "limits", "tools")
+    __slots__ = ("compared", "decisions", "limits", "prompt", "tools")
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.compared = tuple([name for name in names if name in _COMPARED])
         self.limits = tuple([name for name in CHAT.limits if name in names])
+        self.prompt = tuple([name for name in CHAT.prompt if name in names])
         self.tools = "tools" in names
         self.decisions: dict[tuple[bytes, ...], Decision | Undecided] = {}
 
@@ -183,7 +186,7 @@ def decide(services: Services, caller: Caller, body: bytes) -> Decision | None:
         return None
     limits = [_given_limit(member, request) for member in members]
     searched = request.media_known
-    like = request.without_prompt()
+    like = request.likeness()
     by_state = {member.state.name: member for member in members}
     states = tuple([member.state for member in members])
     lines = _lines(STREAM_HEADERS)
@@ -231,7 +234,7 @@ def _member(
 ) -> Member | None:
     """None = what is decided for this backend may change with time, or with what is in the prompt."""
     backend, traits, facts, now = state.backend, state.traits, state.facts, time.monotonic()
-    if backend.cloud or state.pool is not None or not isinstance(state.client, H1Client):
+    if backend.cloud or costs_money(backend) or state.pool is not None or not isinstance(state.client, H1Client):
         return None
     if not isinstance(ENGINES[backend.engine], OpenAIEngine) or traits.asked_otherwise or traits.short_answers:
         return None

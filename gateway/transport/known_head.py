@@ -1,0 +1,62 @@
+"""Recognises an answer whose head is that of the answer before, with another length and another date: nearly all whole
+answers of a server are. All other bytes being equal, what the parser has read of the first one holds for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+DATE = 29  # characters of a date (RFC 9110, 5.6.7)
+NUMBER_MOST = 18  # digits of a length
+HEAD_MOST = 4096  # bytes of a head that is kept
+_END = b"\r\n\r\n"
+_DATE, _LENGTH = b"\r\ndate: ", b"\r\ncontent-length: "
+
+
+class KnownHead:
+    """`headers`: as the parser has read them, with the length and the date of the first answer."""
+
+    __slots__ = ("_after", "_before", "_between", "_date", "_date_end", "_number_at", "headers")
+
+    def __init__(self, before: bytes, date: bytes, between: bytes, after: bytes, headers: Mapping[str, str]) -> None:
+        self._before = before  # up to the date
+        self._date = date
+        self._between = between  # from there to the number of the length
+        self._after = after  # behind the number
+        self._date_end = len(before) + len(date)
+        self._number_at = self._date_end + len(between)
+        self.headers = headers
+
+    def body_of(self, data: bytes) -> bytes | None:
+        """The body, if `data` is a whole answer with this head and nothing else; else None."""
+        if not data.startswith(self._before) or not data.startswith(self._between, self._date_end):
+            return None
+        date = data[len(self._before) : self._date_end]
+        if date != self._date:
+            if b"\r" in date or b"\n" in date or not date.isascii():
+                return None
+            self._date = date
+        at = self._number_at
+        end = data.find(b"\r", at, at + NUMBER_MOST + 1)
+        number = data[at:end]
+        if not data.startswith(self._after, end) or not number.isdigit():
+            return None
+        begin = end + len(self._after)
+        return data[begin:] if int(number) == len(data) - begin else None
+
+
+def known_head(data: bytes, headers: Mapping[str, str]) -> KnownHead | None:
+    """What recognises the head of the whole answer `data`, which the parser has read; None = nothing does. Without a
+    date, or with one behind the length, it is not recognised."""
+    end = data.find(_END)
+    head = data[: end + len(_END)]
+    lower = head.lower()
+    date_at, length_at = lower.find(_DATE) + len(_DATE), lower.find(_LENGTH) + len(_LENGTH)
+    if not 0 < end <= HEAD_MOST or date_at < len(_DATE) or length_at < date_at + DATE:
+        return None
+    if lower.count(_DATE.strip()) != 1 or lower.count(_LENGTH.strip()) != 1:
+        return None
+    date, number = head[date_at : date_at + DATE], head[length_at : head.find(b"\r", length_at)]
+    if b"\r" in date or not number.isdigit():
+        return None
+    between = head[date_at + DATE : length_at]
+    return KnownHead(head[:date_at], date, between, head[length_at + len(number) :], headers)
