@@ -46,6 +46,7 @@ class Ledger:
         self._queue: deque[Entry] = deque(maxlen=KEPT)
         self._held: list[Entry] = []  # taken from the queue, not written yet; used by the thread only
         self._wake = threading.Event()
+        self._awake = False  # it is set; asking it costs more
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._pause = FLUSH
@@ -55,7 +56,8 @@ class Ledger:
         if len(self._queue) == KEPT:
             self.lost += 1
         self._queue.append(entry)
-        if not self._wake.is_set():
+        if not self._awake:
+            self._awake = True
             self._wake.set()
 
     def open(self) -> list[tuple[int, str, str, float]]:
@@ -110,6 +112,7 @@ class Ledger:
             self._wake.wait()
             self._stop.wait(self._pause)
             self._wake.clear()
+            self._awake = False  # before the queue is looked at
             self._write(file)
         file.close()
 

@@ -50,12 +50,14 @@ class Settler:
         alias: str,
         backend: str,
         endpoint: str,
+        at: float,
         seconds: float,
         first_token: float,
         usage: dict[str, Any] | None,
     ) -> Tokens | None:
-        """`settle` for a request without limits of tokens that was served at once, by a backend that costs nothing,
-        with an answer that teaches nothing. Returns the tokens; None = nothing was counted, `settle` has to do it."""
+        """`settle` for a request without a limit of tokens that was served at once, by a backend that costs nothing,
+        with an answer that teaches nothing. `at`: Unix seconds. Returns the tokens; None = nothing was counted, and
+        `settle` has to do it."""
         used = read_usage(usage)
         if not (used.prompt and used.completion):
             return None
@@ -66,7 +68,7 @@ class Settler:
         route.first_token.observe(first_token)
         route.count_tokens(used)
         counts = (1, seconds, *used, 0.0, 0, 0.0, 0.0)
-        self._accounts.ledger.record(Entry(time.time(), client, alias, backend, endpoint, "200", *counts))
+        self._accounts.ledger.record(Entry(at, client, alias, backend, endpoint, "200", *counts))
         return used
 
     def _settle_served(self, record: RequestRecord, served: AttemptRecord) -> int:

@@ -85,6 +85,13 @@ class Share:
         self._held = 0  # bytes that are counted for the client
         self.size = 0
 
+    @classmethod
+    def counted(cls, memory: Memory, client: Sender, size: int) -> Share:
+        """A share of `size` bytes, `TINY` at most, that are counted in `memory` already."""
+        share = cls(memory, client)
+        share.size = size
+        return share
+
     def sibling(self) -> Share:
         """An empty share of the same memory, for the same client."""
         return Share(self._memory, self._client)
@@ -97,11 +104,6 @@ class Share:
         else:
             self._add_counted(size, own)
         self.size = own
-
-    def has_room(self, size: int) -> bool:
-        """Would `add` count `size` more bytes of a small request?"""
-        memory = self._memory
-        return memory.limit is None or (self.size + size <= SMALL and memory.used + size <= memory.limit)
 
     def _add_counted(self, size: int, own: int) -> None:
         memory = self._memory

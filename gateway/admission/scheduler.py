@@ -84,6 +84,23 @@ class Scheduler:
             return None
         return self._acquire(queue, need, now, client, limit, tokens=tokens)
 
+    def acquire_one(self, state: BackendState, now: float, client: str, limit: int | None) -> bool:
+        """`try_acquire` of one slot by a request that reserves no tokens, as long as no other gateways are asked. It is
+        released by `release_one`."""
+        queue = self._queues.get(id(state))
+        if queue is None:
+            queue = self._queue(state)
+        running, inflight = self._running.get(client, 0), state.inflight
+        if queue.waiting or not is_open(state, now) or (limit is not None and running >= limit):
+            return False
+        if inflight >= capacity(state):
+            return False
+        if not inflight:
+            queue.freed_at = now
+        state.inflight = inflight + 1
+        self._running[client] = running + 1
+        return True
+
     def enqueue(self, waiter: Waiter, now: float) -> bool:
         """Let the request wait. True = its slots were granted at once. Raises `QueueFull`, on the first arrival
         only."""
@@ -109,19 +126,29 @@ class Scheduler:
 
     def release(self, held: SlotGrant, now: float, *, served: bool = True) -> None:
         """Give slots back; the next request gets them. `served`: the duration is a measure for later requests."""
-        state = held.state
-        queue = self._queue(state)
-        state.inflight -= held.slots
-        state.reserved_tokens -= held.tokens
-        queue.freed_at = now
+        held.state.reserved_tokens -= held.tokens
         if self.sharing is not None:
             self.sharing.released(held)
+        self._release(held.state, held.slots, held.client, held.since, now, served=served)
+
+    def release_one(self, state: BackendState, client: str, since: float, now: float, *, served: bool = True) -> None:
+        """Give the slot back that was acquired by `acquire_one` at `since`."""
+        self._release(state, 1, client, since, now, served=served)
+
+    def _release(self, state: BackendState, slots: int, client: str, since: float, now: float, *, served: bool) -> None:
+        queue = self._queues.get(id(state)) or self._queue(state)
+        state.inflight -= slots
+        queue.freed_at = now
         if served:
-            took = now - held.since
+            took = now - since
             queue.service_time = (
                 took if queue.service_time is None else queue.service_time + (took - queue.service_time) * LEARN
             )
-        self._uncount(held.client)
+        running = self._running[client] - 1
+        if running:
+            self._running[client] = running
+        else:
+            del self._running[client]
         if self.waiters:
             self._serve([queue], now)
 
@@ -257,11 +284,6 @@ class Scheduler:
         held = SlotGrant(state, slots, now, client, key or self.sharing.key(), tokens)
         self.sharing.acquired(held, limited=limit is not None)
         return held
-
-    def _uncount(self, client: str) -> None:
-        self._running[client] -= 1
-        if not self._running[client]:
-            del self._running[client]
 
     def _at_limit(self, waiter: Waiter) -> bool:
         return waiter.limit is not None and self._running.get(waiter.client, 0) >= waiter.limit

@@ -94,7 +94,7 @@ class BackendState:
     cooldown_until: float = 0.0  # it answered 429
     sleepless: tuple[str | None, float | None] | None = None  # (version, start) of an engine that cannot be asked
     flag_drift: tuple[str, ...] = ()  # where its flags differ from its launch block, in words
-    revision: int = 0  # another number = another definition, report or learned fact
+    revision: int = 0  # another number = another definition, report or learned fact, as far as requests depend on it
     name: str = field(init=False)  # of the backend: part of its identity, so it never changes
     server: str = field(init=False)  # the name of the row of traits in force
     traits: EngineTraits = field(init=False, repr=False)
@@ -108,6 +108,7 @@ class BackendState:
     pool: int | None = field(init=False)  # tokens of the memory that its slots share; None = each has its own
     _timeline: Timeline = field(init=False, repr=False)
     _window: int | None = field(init=False, repr=False)  # of what is declared and reported
+    _basis: tuple[object, ...] = ()  # of the revision
 
     def __post_init__(self) -> None:
         self.name = self.backend.name
@@ -282,7 +283,6 @@ class BackendState:
 
     def _conclude(self) -> None:
         """Recompute what follows from the facts after a change of them, so that requests only have to read it."""
-        self.revision += 1
         backend, reported, facts = self.backend, self.reported, self.facts
         recognised = reported.server if backend.generic and backend.server is None else None
         self.server = recognised or declared_server(backend)
@@ -299,6 +299,12 @@ class BackendState:
         )
         declared, context = backend.context, reported.context
         self._window = min(declared, context) if declared and context else declared or context
+        learned = facts.lacks, facts.refused_window, facts.observed, facts.pooled
+        told = self.server, self.traits, self.model, self.checkpoint, reported.version
+        basis = backend, *learned, *told, self.known_slots, self.pool, self._window
+        if basis != self._basis:
+            self._basis = basis
+            self.revision += 1
 
 
 def canaried(backend: Backend) -> bool:

@@ -195,8 +195,24 @@ class Likeness(NamedTuple):
         self, fields: dict[str, Raw], limits: dict[str, int], prompt_bytes: int, sender: str
     ) -> InferenceRequest:
         """A request with this in common."""
-        common, needs = self[1:6], self[6:]
-        return InferenceRequest(self.endpoint, fields, *common, limits, prompt_bytes, *needs, sender=sender)
+        return InferenceRequest(
+            self.endpoint,
+            fields,
+            self.model,
+            self.stream,
+            self.choices,
+            self.wants_usage,
+            self.own_usage,
+            limits,
+            prompt_bytes,
+            self.tools,
+            self.tool_choice,
+            self.json_schema,
+            self.logprobs,
+            self.thinking,
+            self.thinking_wish,
+            sender=sender,
+        )
 
 
 _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode

@@ -36,12 +36,13 @@ class Pulse:
     """One timer of the event loop for all requests: every `TICK` it checks what is due. A timer per request would cost
     more than the request's other bookkeeping, and the timeouts are seconds long."""
 
-    __slots__ = ("_failures", "_handle", "_loop", "_timers", "_untimed")
+    __slots__ = ("_failures", "_handle", "_loop", "_timers", "_untimed", "discard_untimed")
 
     def __init__(self, failures: Failures | None = None) -> None:
         self._failures = failures or Failures()
         self._timers: set[RequestTimer] = set()
         self._untimed: set[Untimed] = set()
+        self.discard_untimed = self._untimed.discard
         self._loop: asyncio.AbstractEventLoop | None = None
         self._handle: asyncio.TimerHandle | None = None
 
@@ -58,9 +59,6 @@ class Pulse:
         self._untimed.add(request)
         if self._handle is None:
             self._begin()
-
-    def discard_untimed(self, request: Untimed) -> None:
-        self._untimed.discard(request)
 
     def time_all(self) -> None:
         """Time every request from now on."""

@@ -31,6 +31,8 @@ def read_usage(usage: object) -> Tokens:
     if not isinstance(usage, dict):
         return NO_TOKENS
     of_prompt, of_answer = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
+    if of_prompt is None and of_answer is None:
+        return Tokens(count_of(usage.get("prompt_tokens")), count_of(usage.get("completion_tokens")))
     return Tokens(
         count_of(usage.get("prompt_tokens")),
         count_of(usage.get("completion_tokens")),

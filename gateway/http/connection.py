@@ -393,7 +393,8 @@ class Connection(RequestReader, asyncio.Protocol):
             self._crowded_at = None
             self._read(data, at)
             self._pause_when_full()
-        self.flow.resume_reading()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
 
     def close_after_answer(self) -> None:
         """Close after the last answer. Closing a socket with unread bytes resets it, and the client would lose the

@@ -15,7 +15,7 @@ from gateway.domain.request import CHAT, InferenceRequest
 from gateway.domain.usage import read_usage
 from gateway.inspection.answer import FIELDS, ChoiceAnswer, Delta, bytes_of
 from gateway.inspection.heuristics import closes_alone, opened, swallowed
-from gateway.inspection.plain import is_plain_choice
+from gateway.inspection.plain import is_plain_choice, is_plain_under
 from gateway.inspection.policy import NOTHING_EXPECTED, InspectionPolicy, closes_thoughts
 from gateway.inspection.reasoning import THINK, Thoughts
 from gateway.inspection.shape import fault_in_delta, fault_in_end, fault_in_message, fault_in_text
@@ -197,7 +197,9 @@ class Inspector:
     def note_plain(self, message: object, finish: object) -> bool:
         """The fast lane of a whole answer of one choice: True = it is plain text, in which there is nothing to mend and
         nothing to count, and `inspect` and `judge` would find the same. Most answers are."""
-        if not (self._chat and is_plain_choice(message, finish, self._policy, self._thoughts)):
+        if not (self._chat and is_plain_choice(message, finish, self._thoughts)):
+            return False
+        if not is_plain_under(self._policy, message["content"]):
             return False
         if self._awaits and swallowed(bytes_of(message["content"]), self.usage):
             return False

@@ -15,14 +15,9 @@ from gateway.inspection.reasoning import Thoughts
 PLAIN_ENDS = ("stop", "length")  # a finish_reason with which nothing is mended
 
 
-def is_plain_choice(
-    message: object, finish: object, policy: InspectionPolicy, usual: Thoughts | None
-) -> TypeGuard[dict[str, Any]]:
+def is_plain_choice(message: object, finish: object, usual: Thoughts | None) -> TypeGuard[dict[str, Any]]:
     """Is this choice of a whole answer a plain text with its end? `usual`: how the model marks thoughts."""
-    if finish not in PLAIN_ENDS or not is_plain_message(message):
-        return False
-    text = message["content"]
-    return begins_plainly(text, usual) and is_plain_under(policy, text)
+    return finish in PLAIN_ENDS and is_plain_message(message) and begins_plainly(message["content"], usual)
 
 
 # The other fields of a plain message are null, or not of OpenAI's API.

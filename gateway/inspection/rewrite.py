@@ -182,6 +182,29 @@ def with_ends(event: bytes, choices: Sequence[Choice]) -> bytes:
     return b"data: " + _encode({**fields, "choices": Raw(_encode(given))}) + b"\n\n"
 
 
+class Renaming:
+    """`whole` for one requested name, which remembers the served one."""
+
+    __slots__ = ("_model", "_new", "_old", "_served")
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._new = b'"model":' + _encode(model)
+        self._served: object = None
+        self._old = b""
+
+    def apply(self, body: bytes, served: object) -> bytes:
+        if served != self._served:
+            self._served, self._old = served, b'"model":' + _encode(served)
+        elif served is None or served == self._model:
+            return body
+        old = self._old
+        at = body.find(old)
+        if at >= 0 and body.find(b'"model"') == at and body.find(b'"model"', at + 7) < 0:
+            return b"".join((body[:at], self._new, body[at + len(old) :]))
+        return whole(body, served, self._model)
+
+
 def whole(body: bytes, served: object, model: str) -> bytes:
     """A whole reply in which the model's name `served` is replaced by `model`, the requested name. All other bytes stay
     the same, if possible."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -13,7 +13,7 @@ from gateway.domain.request import InferenceRequest
 from gateway.inspection.answer import FIELDS, Delta
 from gateway.inspection.inspector import Inspector
 from gateway.inspection.plain import is_plain_choice
-from gateway.inspection.policy import NOTHING_EXPECTED, InspectionPolicy
+from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.pooled import prompt_usage
 from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.shape import brief
@@ -111,16 +111,10 @@ def read_whole(
     return answer
 
 
-class PlainAnswer(NamedTuple):
-    """What is read of a plain text. `model`: the name in it."""
-
-    model: object
-    usage: dict[str, Any] | None
-
-
-def read_plain(body: bytes, thoughts: Thoughts | None) -> PlainAnswer | None:
+def read_plain(body: bytes, thoughts: Thoughts | None) -> tuple[object, dict[str, Any] | None] | None:
     """The fast lane of `read_whole` for a chat whose answer nothing is expected of (no policy): the body of a plain
-    text is sent as it is, and there is nothing to count in it. None = `read_whole` decides."""
+    text is sent as it is, and there is nothing to count in it. Returns (the model that it names, the usage); None =
+    `read_whole` decides."""
     try:
         read = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -128,9 +122,9 @@ def read_plain(body: bytes, thoughts: Thoughts | None) -> PlainAnswer | None:
     choices = read.choices
     if read.error is not None or choices is None or len(choices) != 1:
         return None
-    if not is_plain_choice(choices[0].message, choices[0].finish_reason, NOTHING_EXPECTED, thoughts):
+    if not is_plain_choice(choices[0].message, choices[0].finish_reason, thoughts):
         return None
-    return PlainAnswer(read.model, read.usage if isinstance(read.usage, dict) else None)
+    return read.model, read.usage if isinstance(read.usage, dict) else None
 
 
 def _why(read: _Answer, missing: str) -> str:

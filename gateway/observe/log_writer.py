@@ -38,6 +38,7 @@ class LogWriter:
         self._write = write
         self._queue: deque[RequestLine | EventLine] = deque(maxlen=KEPT)
         self._wake = threading.Event()
+        self._awake = False  # it is set; asking it costs more
         self._stop = threading.Event()
         self.failures = Failures()
         self._thread = threading.Thread(target=self._keep, name="log", daemon=True)
@@ -48,7 +49,8 @@ class LogWriter:
         if len(self._queue) == KEPT:
             self.lost += 1
         self._queue.append(line)
-        if not self._wake.is_set():
+        if not self._awake:
+            self._awake = True
             self._wake.set()
 
     def close(self) -> None:
@@ -77,6 +79,7 @@ class LogWriter:
             self._wake.wait()
             self._stop.wait(EVERY)
             self._wake.clear()
+            self._awake = False  # before the queue is looked at
             self._drain()
         self._drain()
 

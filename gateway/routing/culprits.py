@@ -72,14 +72,14 @@ class Culprits:
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, Culprit] = OrderedDict()
-        self._sizes: frozenset[int] = frozenset()  # of the known prompts: bodies of other sizes are not hashed
+        self.sizes: frozenset[int] = frozenset()  # of the known prompts: bodies of other sizes are not hashed
 
     def __len__(self) -> int:
         return len(self._known)
 
     def find(self, request: InferenceRequest, alias: str, client: str, now: float) -> Culprit | None:
         """What is known of this body, when this client sends it to this alias."""
-        if request.prompt_bytes not in self._sizes:
+        if request.prompt_bytes not in self.sizes:
             return None
         found = self._known.get(key_of(request, alias, client))
         return found if found is not None and found.until > now else None
@@ -103,14 +103,14 @@ class Culprits:
         culprit.until = now + KEPT
         while len(self._known) > MOST:
             self._known.popitem(last=False)
-        self._sizes = frozenset(c.prompt_bytes for c in self._known.values())
+        self.sizes = frozenset(c.prompt_bytes for c in self._known.values())
         return culprit
 
     def acquit(self, key: bytes) -> None:
         """The body was answered after all: forget its failures."""
         if self._known.pop(key, None) is None:
             return
-        self._sizes = frozenset(c.prompt_bytes for c in self._known.values())
+        self.sizes = frozenset(c.prompt_bytes for c in self._known.values())
 
 
 def key_of(request: InferenceRequest, alias: str, client: str) -> bytes:

@@ -42,6 +42,7 @@ from gateway.engines.registry import ENGINES
 from gateway.errors import GatewayError
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
+from gateway.inspection.rewrite import Renaming
 from gateway.proxy.reply import STREAM_HEADERS, attempt_headers, base_headers
 from gateway.proxy.services import Services
 from gateway.routing.inspection_policy import policy_for
@@ -84,6 +85,7 @@ class Decision:
     snapshot: Snapshot
     client: Identity
     alias: Alias
+    shape: Shape
     like: Likeness
     members: tuple[Member, ...]
     states: tuple[BackendState, ...]
@@ -91,6 +93,7 @@ class Decision:
     limit: int
     searched: bool
     stream_lines: bytes
+    renaming: Renaming
 
 
 class Undecided(NamedTuple):
@@ -103,66 +106,51 @@ class Shape:
     """Requests with the same names of fields. `compared`: the names whose values decide; `limits`: those of the
     limits."""
 
-    __slots__ = ("compared", "decisions", "limits", "prompt", "tools")
+    __slots__ = ("_compared", "_tools", "decisions", "limits", "prompt")
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        self.compared = tuple([name for name in names if name in _COMPARED])
+        self._compared = tuple([name for name in names if name in _COMPARED])
         self.limits = tuple([name for name in CHAT.limits if name in names])
         self.prompt = tuple([name for name in CHAT.prompt if name in names])
-        self.tools = "tools" in names
+        self._tools = "tools" in names
         self.decisions: dict[tuple[bytes, ...], Decision | Undecided] = {}
 
-    def values(self, fields: Mapping[str, Raw]) -> tuple[bytes, ...] | None:
-        """What is equal in requests that are alike; None = there are none like this one."""
-        values = [bytes(fields[name]) for name in self.compared]
-        if self.tools:
+    def values(self, fields: Mapping[str, Raw]) -> tuple[bytes, ...]:
+        """What is equal in requests that are alike."""
+        values = [bytes(fields[name]) for name in self._compared]
+        if self._tools:
             values.append(b"tools" if offers_tools(fields["tools"]) else b"")
-        for value in values:
-            if len(value) > VALUE_MOST:
-                return None
         return tuple(values)
 
 
 class Decisions:
-    """The decisions for the requests with one head."""
+    """The decisions for the requests with one head. `shapes`: by the names of the fields, in their order."""
 
-    __slots__ = ("_shapes",)
+    __slots__ = ("shapes",)
 
     def __init__(self) -> None:
-        self._shapes: dict[tuple[str, ...], Shape] = {}
+        self.shapes: dict[tuple[str, ...], Shape] = {}
 
-    def shape(self, names: tuple[str, ...]) -> Shape:
-        shape = self._shapes.get(names)
+    def decide(self, services: Services, caller: Caller, body: bytes, fields: Mapping[str, Raw]) -> Decision | None:
+        """The decision for requests like this one, made now and kept; None = the slow lane decides."""
+        names = tuple(fields)
+        shape = self.shapes.get(names)
         if shape is None:
-            if len(self._shapes) >= SHAPES_MOST:
-                self._shapes.clear()
-            shape = self._shapes[names] = Shape(names)
-        return shape
-
-    def decision(
-        self, services: Services, caller: Caller, body: bytes, shape: Shape, fields: Mapping[str, Raw]
-    ) -> Decision | None:
-        """The decision for this request; None = the slow lane decides."""
-        values = shape.values(fields)
-        if values is None:
-            return None
-        decision = shape.decisions.get(values)
-        if type(decision) is Decision and decision.snapshot is services.snapshot:
-            for member in decision.members:
-                if member.state.revision != member.revision:
-                    break
-            else:
-                return decision
-        elif type(decision) is Undecided and time.monotonic() < decision.until:
+            if len(self.shapes) >= SHAPES_MOST:
+                self.shapes.clear()
+            shape = self.shapes[names] = Shape(names)
+        values, now = shape.values(fields), time.monotonic()
+        before = shape.decisions.get(values)
+        if (type(before) is Undecided and now < before.until) or any(len(value) > VALUE_MOST for value in values):
             return None
         if len(shape.decisions) >= SHAPES_MOST:
             shape.decisions.clear()
-        made = decide(services, caller, body)
-        shape.decisions[values] = made if made is not None else Undecided(time.monotonic() + AGAIN)
+        made = decide(services, caller, body, shape)
+        shape.decisions[values] = made if made is not None else Undecided(now + AGAIN)
         return made
 
 
-def decide(services: Services, caller: Caller, body: bytes) -> Decision | None:
+def decide(services: Services, caller: Caller, body: bytes, shape: Shape) -> Decision | None:
     """The decision for requests like this one; None = there is none."""
     snapshot = services.snapshot
     try:
@@ -190,7 +178,9 @@ def decide(services: Services, caller: Caller, body: bytes) -> Decision | None:
     by_state = {member.state.name: member for member in members}
     states = tuple([member.state for member in members])
     lines = _lines(STREAM_HEADERS)
-    return Decision(snapshot, client, alias, like, tuple(members), states, by_state, max(limits), searched, lines)
+    renaming = Renaming(request.model)
+    found = tuple(members), states, by_state, max(limits), searched, lines, renaming
+    return Decision(snapshot, client, alias, shape, like, *found)
 
 
 def _is_usual_caller(caller: Caller, client: Identity) -> bool:

@@ -5,16 +5,21 @@ from __future__ import annotations
 
 import time
 
+from msgspec import Raw
+
 from gateway.admission.caller import Caller
-from gateway.admission.memory import Memory, Share
+from gateway.admission.memory import TINY, Memory, Share
 from gateway.domain.health_state import State
-from gateway.domain.request import is_limit, may_have_media, read_fields, value_of
+from gateway.domain.request import may_have_media, read_fields
+from gateway.domain.token_ratio import MIN_ROOM, RATIO_LEAST
 from gateway.errors import GatewayError
 from gateway.large_bodies import SEARCHED
-from gateway.proxy.fast.decisions import Decision, Decisions, Member, tokens_needed
-from gateway.proxy.fast.request import Asked, FastClient, FastRequest
+from gateway.proxy.fast.decisions import Decision, Decisions, Member
+from gateway.proxy.fast.request import FastClient, FastRequest
 from gateway.proxy.services import Services
 from gateway.routing.balance import affinity_key, first_by_affinity, order
+
+DIGITS_MOST = 18  # of a limit; a larger one is not usual
 
 
 class FastLane:
@@ -26,90 +31,107 @@ class FastLane:
 
     def serve(self, client: FastClient, caller: Caller, body: bytes) -> FastRequest | None:
         """Send this chat to a backend, if it is a usual one; else None."""
-        services, memory = self._services, self._memory
-        admission = services.admission
-        if services.culprits or services.tracer is not None or admission.scheduler.sharing is not None:
+        services, memory, size = self._services, self._memory, len(body)
+        scheduler = services.admission.scheduler
+        if services.culprits.sizes or services.tracer is not None or scheduler.sharing is not None:
             return None
-        decisions: Decisions | None = caller.decisions
-        if decisions is None:  # the first request with this head
-            caller.decisions = Decisions()
-            return None
-        if len(body) > SEARCHED or (memory.limit is not None and memory.used + len(body) > memory.limit):
+        if size > SEARCHED or (memory.limit is not None and memory.used + size > memory.limit):
             return None
         try:
             fields = read_fields(body)
         except GatewayError:
             return None
-        shape = decisions.shape(tuple(fields))
-        decision = decisions.decision(services, caller, body, shape, fields)
+        decision = self._decision(caller, body, fields)
         if decision is None:
             return None
+        request = self._request(client, caller, decision, fields)
+        if request is None:
+            return None
+        member, identity = request.member, decision.client
+        connection = member.client.take_idle()
+        if connection is None:
+            return None
+        most = identity.client.max_inflight if identity.client is not None else None
+        if not scheduler.acquire_one(member.state, request.since, identity.name, most):
+            member.client.put_idle(connection)
+            return None
+        if not (self._hold(request, caller, size) and services.accounts.limits.admits(identity.client, request.since)):
+            request.release_memory()
+            scheduler.release_one(member.state, identity.name, request.since, request.since, served=False)
+            member.client.put_idle(connection)
+            return None
+        services.admission.seconds.observe(0.0)
+        services.next_turn(decision.alias.name)
+        request.send(connection)
+        return request
+
+    def _decision(self, caller: Caller, body: bytes, fields: dict[str, Raw]) -> Decision | None:
+        decisions: Decisions | None = caller.decisions
+        if decisions is None:  # the first request with this head
+            caller.decisions = Decisions()
+            return None
+        shape = decisions.shapes.get(tuple(fields))
+        decision = shape.decisions.get(shape.values(fields)) if shape is not None else None
+        if type(decision) is Decision and decision.snapshot is self._services.snapshot:
+            return decision
+        return decisions.decide(self._services, caller, body, fields)
+
+    def _request(
+        self, client: FastClient, caller: Caller, decision: Decision, fields: dict[str, Raw]
+    ) -> FastRequest | None:
+        """The request, and the member of the first step that gets it. None = one of them cannot serve it beyond doubt:
+        all have to be ready, and to have surely room for the prompt and the answer."""
+        shape = decision.shape
         limits: dict[str, int] = {}
-        most = decision.limit
+        most = decision.limit if decision.limit > MIN_ROOM else MIN_ROOM
         for name in shape.limits:
-            limit = value_of(fields[name])
-            if is_limit(limit):
-                limits[name] = limit
+            value = bytes(fields[name])
+            if value.isdigit() and len(value) <= DIGITS_MOST and value != b"0":
+                limits[name] = limit = int(value)
                 if limit > most:
                     most = limit
-            elif limit is not None:
+            elif value != b"null":
                 return None
         prompt_bytes = 0
         for name in shape.prompt:
             prompt_bytes += len(memoryview(fields[name]))
         now = time.monotonic()
-        needed = tokens_needed(prompt_bytes, most)
+        window = prompt_bytes / RATIO_LEAST * 1.1 + 1 + most  # as `surely_fits`
         for member in decision.members:
             state = member.state
-            if state.health.state is not State.READY or state.cooldown_until > now or needed > member.window:
+            if state.revision != member.revision:
+                shape.decisions.clear()  # decided anew by the next request
+                return None
+            if state.health.state is not State.READY or state.cooldown_until > now or window > member.window:
                 return None
         if decision.searched and may_have_media(fields["messages"]):
             return None
-        asked = Asked(fields, limits, prompt_bytes)
-        member = self._member(decision, caller, asked, now)
-        connection = member.client.take_idle()
-        if connection is None:
-            return None
-        identity = decision.client
-        most_inflight = identity.client.max_inflight if identity.client is not None else None
-        held = admission.scheduler.try_acquire(member.state, 1, now, identity.name, most_inflight)
-        share = Share(memory, caller)
-        if held is None or not (_has_room(share, len(body)) and services.accounts.limits.admits(identity.client, now)):
-            share.close()
-            if held is not None:
-                admission.scheduler.release(held, now, served=False)
-            member.client.put_idle(connection)
-            return None
-        admission.seconds.observe(0.0)
-        services.next_turn(decision.alias.name)
-        request = FastRequest(services, client, caller, decision, member, asked, held, share)
-        request.send(connection)
+        request = FastRequest(self._services, self._memory, client, caller, decision, fields, now)
+        request.limits, request.prompt_bytes = limits, prompt_bytes
+        request.member = member if len(decision.members) == 1 else self._member(request, decision, caller, now)
         return request
 
-    def _member(self, decision: Decision, caller: Caller, asked: Asked, now: float) -> Member:
-        """The member that comes first among these, which can all serve."""
-        if len(decision.members) == 1:
-            return decision.members[0]
-        alias = decision.alias
+    def _member(self, request: FastRequest, decision: Decision, caller: Caller, now: float) -> Member:
+        """The first of several members that can serve."""
+        client, alias = decision.client.name, decision.alias
         if alias.balance == "affinity":
-            key = affinity_key(asked, caller.session, decision.client.name, alias.name)
+            key = affinity_key(request, caller.session, client, alias.name)
             first = first_by_affinity(decision.states, key)
-            if first is not None:
-                return decision.by_state[first.name]
-        first, *_ = order(
-            decision.states,
-            alias.balance,
-            self._services.turn(alias.name),
-            lambda: affinity_key(asked, caller.session, decision.client.name, alias.name),
-            now,
-        )
+            if first is None:
+                first = order(decision.states, alias.balance, 0, lambda: key, now)[0]
+        else:
+            first = order(decision.states, alias.balance, self._services.turn(alias.name), bytes, now)[0]
         return decision.by_state[first.name]
 
-
-def _has_room(share: Share, size: int) -> bool:
-    """Count the bytes of the body, if there is memory for them."""
-    try:
-        share.add(size)
-    except GatewayError:
-        return False
-    return True
+    def _hold(self, request: FastRequest, caller: Caller, size: int) -> bool:
+        """Count the memory of the body. False = there is no room for it."""
+        if size <= TINY:
+            self._memory.used += size
+            request.tiny = size
+            return True
+        request.share = Share(self._memory, caller)
+        try:
+            request.share.add(size)
+        except GatewayError:
+            return False
+        return True

@@ -17,15 +17,13 @@ from msgspec import Raw
 
 from gateway.accounting.record import AttemptRecord, RequestLine, RequestRecord
 from gateway.admission.caller import Caller
-from gateway.admission.memory import Share
+from gateway.admission.memory import Memory, Share
 from gateway.admission.slots import Lease
 from gateway.admission.waiter import SlotGrant
-from gateway.domain.health_state import State
 from gateway.domain.request import CHAT, InferenceRequest
 from gateway.domain.request_timer import RequestTimer
 from gateway.domain.token_ratio import LEARN_FROM
 from gateway.domain.upstream import OwnFailure, Response, SilenceFailure, StaleConnection
-from gateway.inspection import rewrite
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer, read_plain, read_whole
 from gateway.large_bodies import LARGE
@@ -45,19 +43,6 @@ from gateway.transport.h1_connection import Connection
 from gateway.transport.h1_response import H1Response
 
 _encode = msgspec.json.Encoder().encode
-
-
-class Asked:
-    """What a request has of its own. `limits`: of the answer, where they are valid. `prompt_bytes`: media included."""
-
-    __slots__ = ("fields", "limits", "prompt_bytes")
-
-    endpoint = CHAT
-
-    def __init__(self, fields: dict[str, Raw], limits: dict[str, int], prompt_bytes: int) -> None:
-        self.fields = fields
-        self.limits = limits
-        self.prompt_bytes = prompt_bytes
 
 
 class FastExchange(Exchange, Protocol):
@@ -170,10 +155,12 @@ class UnderWay:
 
 
 class FastRequest:
-    """One request under way, and the taker of its backend's answer."""
+    """One request under way, and the taker of its backend's answer. Before it is sent, lane.py finds out what it has of
+    its own: `fields`: of the body. `limits`: of the answer, where it has any (tokens). `prompt_bytes`: media included.
+    `member`: the backend. `since`: when it began (monotonic seconds). `share`: its memory; None = it has `tiny` bytes,
+    of which no account is kept."""
 
     __slots__ = (
-        "_asked",
         "_began",
         "_caller",
         "_client",
@@ -181,58 +168,77 @@ class FastRequest:
         "_decision",
         "_draining",
         "_handed_over",
-        "_held",
         "_id",
-        "_member",
+        "_memory",
         "_response",
         "_services",
-        "_share",
         "_tokens",
         "_under_way",
+        "fields",
         "keep_alive",
+        "limits",
+        "member",
+        "prompt_bytes",
+        "share",
+        "since",
+        "tiny",
     )
+
+    endpoint = CHAT
+    limits: dict[str, int]
+    prompt_bytes: int
+    member: Member
 
     def __init__(
         self,
         services: Services,
+        memory: Memory,
         client: FastClient,
         caller: Caller,
         decision: Decision,
-        member: Member,
-        asked: Asked,
-        held: SlotGrant,
-        share: Share,
+        fields: dict[str, Raw],
+        since: float,
     ) -> None:
         self._services = services
+        self._memory = memory
         self._client = client
         self._caller = caller
         self._decision = decision
-        self._member = member
-        self._asked = asked
-        self._held = held
-        self._share = share
+        self.fields = fields
+        self.since = since
+        self.share: Share | None = None
+        self.tiny = 0
         self._connection: Connection
-        self._id = request_id(None)
-        self._began = client.loop.time()
+        self._id: str
+        self._began: float  # in the loop's seconds
+        self._tokens: int  # of the prompt, estimated
         self._under_way: UnderWay | None = None
-        self._draining = False  # the client has its whole answer, the backend has not ended its own
-        self._handed_over = False
         self._response: H1Response | None = None  # None = nothing has come of the answer, or all of it at once
+        self._draining = False  # the client has its whole answer
+        self._handed_over = False
         self.keep_alive = True  # the client's connection stays open behind the answer
 
     def send(self, connection: Connection) -> None:
-        member, asked = self._member, self._asked
-        fields = {**asked.fields, **member.changes}
+        """Send it on a connection to the backend that is free. The slot is held, the memory counted."""
+        member, state = self.member, self.member.state
+        fields = {**self.fields, **member.changes}
         for name in member.dropped:
             del fields[name]
         body = _encode(fields)
-        state = member.state
-        self._tokens = tokens = state.ratio.probably(asked.prompt_bytes)
+        self._id = id_ = request_id(None)
+        self._began = self._client.loop.time()
+        self._connection = connection
+        self._tokens = tokens = state.ratio.probably(self.prompt_bytes)
         state.prompt_tokens += tokens
         self._services.pulse.add_untimed(self)
-        self._connection = connection
-        head = (member.before, self._id.encode(), member.after, b"%d\r\n\r\n" % len(body), body)
+        head = (member.before, id_.encode(), member.after, b"%d\r\n\r\n" % len(body), body)
         connection.begin_taken(b"".join(head), self)
+
+    def release_memory(self) -> None:
+        if self.share is not None:
+            self.share.close()
+        else:
+            self._memory.used -= self.tiny
 
     # -- a whole answer -------------------------------------------------------------------------------------------
 
@@ -274,10 +280,11 @@ class FastRequest:
 
     def _send_whole(self, body: bytes) -> bool:
         """Send a whole answer in which there is nothing to do. False = nothing was done."""
-        member, like, client = self._member, self._decision.like, self._client
-        if like.stream or len(body) > PIECE or len(body) > self._decision.snapshot.server.max_body or not client.ready:
+        decision, member, client = self._decision, self.member, self._client
+        size, like, memory = len(body), decision.like, self._memory
+        if like.stream or size > PIECE or size > decision.snapshot.server.max_body or not client.ready:
             return False
-        if not (self.keep_alive and self._share.has_room(len(body))):
+        if not self.keep_alive or (memory.limit is not None and memory.used + size > memory.limit):
             return False
         answer: WholeAnswer | None = None
         if member.policy is None and not like.tools:
@@ -290,7 +297,7 @@ class FastRequest:
             if answer is None:
                 return False
             model, usage = answer.model, answer.usage
-        sent = rewrite.whole(body, model, like.model)
+        sent = decision.renaming.apply(body, model)
         first_token = client.loop.time()
         lines = b"content-type: application/json\r\ncontent-length: %d\r\nx-request-id: %s\r\n%s"
         client.answer_whole(lines % (len(sent), self._id.encode(), member.lines), sent)
@@ -299,7 +306,7 @@ class FastRequest:
 
     def _inspect(self, body: bytes) -> WholeAnswer | None:
         """The answer to a request with tools, if it can be sent as it is."""
-        received, member = self._begin_under_way().received, self._member
+        received, member = self._begin_under_way().received, self.member
         policy, thoughts = policy_for(received.request, received.alias, member.candidate, time.monotonic())
         answer = read_whole(body, received.request, policy, thoughts)
         odd = answer.violations or answer.mended or answer.empty or answer.disobeyed
@@ -307,13 +314,9 @@ class FastRequest:
 
     def _end(self, first_token: float, usage: dict[str, object] | None, answer: WholeAnswer | None) -> None:
         """The client has its whole answer: release everything, and count it."""
-        services, state, under_way = self._services, self._member.state, self._under_way
+        state, under_way = self.member.state, self._under_way
         self._draining = True
-        evidence = state.evidence
-        if evidence.is_spotless and state.health.state is State.READY and not state.health.fails:
-            evidence.answered_at = time.monotonic()
-        else:
-            evidence.succeeded()
+        state.evidence.succeeded()
         if self._response is None:
             self._connection.free()
         else:
@@ -324,34 +327,33 @@ class FastRequest:
             under_way.attempt.answer = answer
             self._settle(under_way)
         else:
-            self._share.close()
+            services = self._services
+            self.release_memory()
             services.pulse.discard_untimed(self)
             state.prompt_tokens -= self._tokens
-            services.admission.scheduler.release(self._held, time.monotonic())
+            services.admission.scheduler.release_one(state, self._decision.client.name, self.since, time.monotonic())
             self._settle_at_once(first_token, usage)
         self._client.completed()
 
     def _settle_at_once(self, first_token: float, usage: dict[str, object] | None) -> None:
         """Count a request that was over before it needed any objects."""
-        services, decision, asked = self._services, self._decision, self._asked
-        state, client, alias = self._member.state, decision.client, decision.alias
+        services, decision = self._services, self._decision
+        client, alias, backend = decision.client.label, decision.alias.name, self.member.state.name
         seconds, first = self._client.loop.time() - self._began, first_token - self._began
-        used = None
-        if asked.prompt_bytes < LEARN_FROM and not services.observers:
-            names = client.label, alias.name, state.name, CHAT.name
+        used, at = None, time.time()
+        if self.prompt_bytes < LEARN_FROM and not services.observers:
             try:
-                used = services.settler.settle_usual(*names, seconds, first, usage)
+                used = services.settler.settle_usual(client, alias, backend, CHAT.name, at, seconds, first, usage)
             except Exception:
                 services.metrics.failures.note("settle", f"counting request {self._id}")
                 return
         if used is None:
-            request = decision.like.request(asked.fields, asked.limits, asked.prompt_bytes, client.name)
-            record, attempt = self._records(request)
+            record, attempt = self._records(self._inference_request())
             attempt.first_token, attempt.usage, attempt.answered = first_token, usage, True
             record.seconds, record.queued = seconds, 0.0
             services.settle(record)
         elif services.line_observers:
-            who = time.time(), self._id, client.label, alias.name, CHAT.name, False, state.name
+            who = at, self._id, client, alias, CHAT.name, False, backend
             services.tell(RequestLine(*who, 1, "200", None, (), (), used, 0.0, first, seconds))
 
     # -- a stream -------------------------------------------------------------------------------------------------
@@ -376,7 +378,7 @@ class FastRequest:
             self.hand_over()
 
     def _begin_relay(self, under_way: UnderWay) -> StreamRelay:
-        member, request = self._member, under_way.received.request
+        member, request = self.member, under_way.received.request
         policy, thoughts = member.policy, member.thoughts
         if request.tools:
             policy, thoughts = policy_for(request, self._decision.alias, member.candidate, time.monotonic())
@@ -411,7 +413,7 @@ class FastRequest:
         return True
 
     def _begin_reply(self, reply: StreamReply, exchange: FastExchange) -> None:
-        member = self._member
+        member = self.member
         reply.committed, reply.served_by = True, member.state.name
         lines = b"%sx-request-id: %s\r\n%s" % (self._decision.stream_lines, self._id.encode(), member.lines)
         exchange.begin(200, lines, chunked=True)
@@ -421,7 +423,7 @@ class FastRequest:
         track.conclude()
         several = len(self._decision.snapshot.clients) > 1
         feedback = Feedback(under_way.received.request, self._id, several_clients=several)
-        count_found(track, self._member.state, feedback, self._services.metrics)
+        count_found(track, self.member.state, feedback, self._services.metrics)
         attempt.answer, attempt.usage = track, track.usage
         exchange.stop_watching()
         exchange.write_last(relay.out + b"data: [DONE]\n\n")
@@ -438,7 +440,7 @@ class FastRequest:
         under_way, response = self._under_way, self._response
         assert under_way is not None
         assert response is not None
-        self._member.state.evidence.succeeded()
+        self.member.state.evidence.succeeded()
         response.watcher = None
         response.release()
         self._settle(under_way)
@@ -453,29 +455,35 @@ class FastRequest:
     def _begin_under_way(self) -> UnderWay:
         if self._under_way is not None:
             return self._under_way
-        services, decision, asked, state = self._services, self._decision, self._asked, self._member.state
-        client = decision.client
-        request = decision.like.request(asked.fields, asked.limits, asked.prompt_bytes, client.name)
+        services, decision, state = self._services, self._decision, self.member.state
+        client, request = decision.client, self._inference_request()
         received = ReceivedRequest(client, request, decision.alias)
         state.prompt_tokens -= self._tokens  # the lease counts them
-        lease = Lease(services.admission.scheduler, self._member.candidate, self._held, request)
+        held = SlotGrant(state, 1, self.since, client.name)
+        lease = Lease(services.admission.scheduler, self.member.candidate, held, request)
         timer = RequestTimer(services.pulse, None, self._beat, self._interrupted)
         timer.heard = self._began
         expect_first(timer, state, request)
         if request.stream:
             timer.beat_at = self._began + state.backend.timeouts.hold
         record, attempt = self._records(request)
-        exchange = self._client.exchange_of(self, self._caller, self._share)
+        if self.share is None:
+            self.share = Share.counted(self._memory, self._caller, self.tiny)
+        exchange = self._client.exchange_of(self, self._caller, self.share)
         exchange.on_leave(self.left)
         under_way = self._under_way = UnderWay(services.on_short, exchange, received, lease, timer, record, attempt)
         services.pulse.discard_untimed(self)
         services.active.add(self)
         return under_way
 
+    def _inference_request(self) -> InferenceRequest:
+        sender = self._decision.client.name
+        return self._decision.like.request(self.fields, self.limits, self.prompt_bytes, sender)
+
     def _records(self, request: InferenceRequest) -> tuple[RequestRecord, AttemptRecord]:
         client, alias = self._decision.client, self._decision.alias
         record = RequestRecord(self._id, CHAT, self._began, client.label, client.client, request, alias.name)
-        attempt = record.trying = AttemptRecord(self._member.state, request, 1, None)
+        attempt = record.trying = AttemptRecord(self.member.state, request, 1, None)
         record.attempts.append(attempt)
         return record, attempt
 
@@ -499,7 +507,7 @@ class FastRequest:
         under_way.attempt.answered = True
         under_way.lease.release()
         under_way.timer.close()
-        self._share.close()
+        self.release_memory()
         services.active.discard(self)
         record.seconds = self._client.loop.time() - record.began
         record.queued = 0.0
