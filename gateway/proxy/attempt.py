@@ -177,6 +177,8 @@ class Attempt:
             reason = None  # breaks a cycle with this frame, which would keep the whole answer until a collection
             if response is not None:
                 response.release()
+            elif self._admitted.begun is not None:
+                self._admitted.begun.abort()
 
     async def _relay(
         self, response: Response, policy: InspectionPolicy | None, thoughts: Thoughts | None

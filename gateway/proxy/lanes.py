@@ -33,18 +33,37 @@ class Begun(Protocol):
     """A request that was sent on the fast lane, and goes on here (fast_request.py). `reply` and `relay`: of a stream
     whose answer has begun. `unread`: what the relay has read last and did not deal with."""
 
-    received: ReceivedRequest
-    record: RequestRecord
-    attempt: AttemptRecord
-    timer: RequestTimer
-    lease: Lease
-    reply: StreamReply | None
-    relay: StreamRelay | None
-    unread: bytes
+    @property
+    def received(self) -> ReceivedRequest: ...
+
+    @property
+    def record(self) -> RequestRecord: ...
+
+    @property
+    def attempt(self) -> AttemptRecord: ...
+
+    @property
+    def timer(self) -> RequestTimer: ...
+
+    @property
+    def lease(self) -> Lease: ...
+
+    @property
+    def reply(self) -> StreamReply | None: ...
+
+    @property
+    def relay(self) -> StreamRelay | None: ...
+
+    @property
+    def unread(self) -> bytes: ...
 
     async def answer(self, send: Callable[[], Awaitable[Response]]) -> Response:
         """The answer, once its head has come. `send`: sends the request again. Raises as `engines.registry.send`, and
         the reason of an interruption."""
+        ...
+
+    def abort(self) -> None:
+        """Close the connection of the answer, unless it was released."""
         ...
 
     def check_error(self) -> None:

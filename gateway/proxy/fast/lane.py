@@ -16,6 +16,7 @@ from gateway.errors import GatewayError
 from gateway.large_bodies import SEARCHED
 from gateway.proxy.fast.decisions import Decision, Decisions, Member
 from gateway.proxy.fast.request import FastClient, FastRequest
+from gateway.proxy.fast.stream import FastStream
 from gateway.proxy.services import Services
 from gateway.routing.balance import affinity_key, first_by_affinity, order
 
@@ -106,7 +107,8 @@ class FastLane:
                 return None
         if decision.searched and may_have_media(fields["messages"]):
             return None
-        request = FastRequest(self._services, self._memory, client, caller, decision, fields, now)
+        kind = FastStream if decision.like.stream else FastRequest
+        request = kind(self._services, self._memory, client, caller, decision, fields, now)
         request.limits, request.prompt_bytes = limits, prompt_bytes
         request.member = member if len(decision.members) == 1 else self._member(request, decision, caller, now)
         return request

@@ -1,68 +1,41 @@
 """One request on the fast lane, from the moment at which it is sent: served in the callbacks of its two connections.
 
 It passes on an answer in which there is nothing to do. Whatever else happens is the slow lane's: the request is handed
-over as it is to a `RequestHandler`, which goes on from there in a task (`Begun`, lanes.py). What only such requests
-need, and those that last, is made when it is needed (`UnderWay`).
+over as it is to a `RequestHandler`, which goes on from there in a task.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Raw
 
-from gateway.accounting.record import AttemptRecord, RequestLine, RequestRecord
+from gateway.accounting.record import RequestLine, RequestRecord
 from gateway.admission.caller import Caller
 from gateway.admission.memory import Memory, Share
-from gateway.admission.slots import Lease
-from gateway.admission.waiter import SlotGrant
 from gateway.domain.request import CHAT, InferenceRequest
 from gateway.domain.request_timer import RequestTimer
 from gateway.domain.token_ratio import LEARN_FROM
-from gateway.domain.upstream import OwnFailure, Response, SilenceFailure, StaleConnection
+from gateway.domain.upstream import SilenceFailure
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer, read_plain, read_whole
 from gateway.large_bodies import LARGE
-from gateway.proxy.attempt import LAST_MOST, TAIL, expect_first, is_stream
-from gateway.proxy.exchange import PIECE, ClientGone, Exchange
+from gateway.proxy.attempt import expect_first
+from gateway.proxy.exchange import PIECE, ClientGone
 from gateway.proxy.fast.decisions import Decision, Member
-from gateway.proxy.feedback import Feedback, count_found
+from gateway.proxy.fast.under_way import FastExchange, UnderWay, new_record
 from gateway.proxy.handler import RequestHandler
-from gateway.proxy.planning import stream_reply
-from gateway.proxy.reply import HEARTBEAT, StreamReply, request_id
+from gateway.proxy.reply import request_id
 from gateway.proxy.services import Services
-from gateway.proxy.stages import ReceivedRequest, RequestContext
-from gateway.proxy.stream_relay import StreamRelay
 from gateway.routing.inspection_policy import policy_for
-from gateway.shortage import Kind
 from gateway.transport.h1_connection import Connection
 from gateway.transport.h1_response import H1Response
 
 _encode = msgspec.json.Encoder().encode
-
-
-class FastExchange(Exchange, Protocol):
-    """An exchange that can be answered without waiting while it is `ready`."""
-
-    def begin(self, status: int, lines: bytes, *, chunked: bool) -> None:
-        """As `start`. `lines`: the header fields, each with its line end."""
-        ...
-
-    def write_last(self, data: bytes) -> None:
-        """Write the last part, of `PIECE` bytes at most. `completed` follows."""
-        ...
-
-    def completed(self) -> None:
-        """The answer is written: the next request may be read."""
-        ...
-
-    def run_by(self, handler: RequestHandler) -> None:
-        """This handler goes on with the request, in a task of its own."""
-        ...
+_LINES = b"content-type: application/json\r\ncontent-length: %d\r\nx-request-id: %s\r\n%s"
 
 
 class FastClient(Protocol):
@@ -88,72 +61,6 @@ class FastClient(Protocol):
         ...
 
 
-class UnderWay:
-    """The objects of a request that lasts. Where it is handed over, this is the `Begun` (lanes.py), with the `response`
-    that has come, or will."""
-
-    __slots__ = (
-        "attempt",
-        "error",
-        "exchange",
-        "lease",
-        "on_short",
-        "reason",
-        "received",
-        "record",
-        "relay",
-        "reply",
-        "response",
-        "timer",
-        "unread",
-    )
-
-    def __init__(
-        self,
-        on_short: Callable[[Kind], object],
-        exchange: FastExchange,
-        received: ReceivedRequest,
-        lease: Lease,
-        timer: RequestTimer,
-        record: RequestRecord,
-        attempt: AttemptRecord,
-    ) -> None:
-        self.on_short = on_short
-        self.exchange = exchange
-        self.received = received
-        self.lease = lease
-        self.timer = timer
-        self.record = record
-        self.attempt = attempt
-        self.reply: StreamReply | None = None
-        self.relay: StreamRelay | None = None
-        self.unread = b""
-        self.response: H1Response | None = None
-        self.reason: BaseException | None = None  # of an interruption
-        self.error: Exception | None = None  # of our own code, on this answer
-
-    async def answer(self, send: Callable[[], Awaitable[Response]]) -> Response:
-        """As `Begun`."""
-        response = self.response
-        assert response is not None
-        if self.reason is not None:
-            response.abort()
-            raise self.reason
-        try:
-            await response.head()
-        except StaleConnection:
-            return await send()
-        except OwnFailure as failure:
-            self.on_short(failure.shortage)
-            raise
-        return response
-
-    def check_error(self) -> None:
-        """As `Begun`."""
-        if self.error is not None:
-            raise self.error
-
-
 class FastRequest:
     """One request under way, and the taker of its backend's answer. Before it is sent, lane.py finds out what it has of
     its own: `fields`: of the body. `limits`: of the answer, where it has any (tokens). `prompt_bytes`: media included.
@@ -161,33 +68,37 @@ class FastRequest:
     of which no account is kept."""
 
     __slots__ = (
-        "_began",
-        "_caller",
         "_client",
         "_connection",
-        "_decision",
-        "_draining",
         "_handed_over",
-        "_id",
         "_memory",
         "_response",
-        "_services",
-        "_tokens",
         "_under_way",
+        "answered_whole",
+        "began",
+        "caller",
+        "decision",
         "fields",
+        "id",
         "keep_alive",
         "limits",
         "member",
         "prompt_bytes",
+        "services",
         "share",
         "since",
         "tiny",
+        "tokens",
     )
 
     endpoint = CHAT
+    id: str
+    began: float  # in the loop's seconds
+    tokens: int  # of the prompt, estimated
     limits: dict[str, int]
     prompt_bytes: int
     member: Member
+    _connection: Connection
 
     def __init__(
         self,
@@ -199,23 +110,19 @@ class FastRequest:
         fields: dict[str, Raw],
         since: float,
     ) -> None:
-        self._services = services
+        self.services = services
         self._memory = memory
         self._client = client
-        self._caller = caller
-        self._decision = decision
+        self.caller = caller
+        self.decision = decision
         self.fields = fields
         self.since = since
         self.share: Share | None = None
         self.tiny = 0
-        self._connection: Connection
-        self._id: str
-        self._began: float  # in the loop's seconds
-        self._tokens: int  # of the prompt, estimated
         self._under_way: UnderWay | None = None
         self._response: H1Response | None = None  # None = nothing has come of the answer, or all of it at once
-        self._draining = False  # the client has its whole answer
         self._handed_over = False
+        self.answered_whole = False  # the client has its whole answer
         self.keep_alive = True  # the client's connection stays open behind the answer
 
     def send(self, connection: Connection) -> None:
@@ -225,12 +132,12 @@ class FastRequest:
         for name in member.dropped:
             del fields[name]
         body = _encode(fields)
-        self._id = id_ = request_id(None)
-        self._began = self._client.loop.time()
+        self.id = id_ = request_id(None)
+        self.began = self._client.loop.time()
         self._connection = connection
-        self._tokens = tokens = state.ratio.probably(self.prompt_bytes)
+        self.tokens = tokens = state.ratio.probably(self.prompt_bytes)
         state.prompt_tokens += tokens
-        self._services.pulse.add_untimed(self)
+        self.services.pulse.add_untimed(self)
         head = (member.before, id_.encode(), member.after, b"%d\r\n\r\n" % len(body), body)
         connection.begin_taken(b"".join(head), self)
 
@@ -240,7 +147,7 @@ class FastRequest:
         else:
             self._memory.used -= self.tiny
 
-    # -- a whole answer -------------------------------------------------------------------------------------------
+    # -- the answer -----------------------------------------------------------------------------------------------
 
     def answered(self, body: bytes) -> None:
         """As `Taker`."""
@@ -257,30 +164,29 @@ class FastRequest:
         response = self._response
         assert response is not None
         try:
-            if self._draining:
-                if response.complete or response.failure is not None:
-                    self._end_stream()
-            elif response.status == 200 and response.failure is None and response.is_plain:
-                if self._decision.like.stream:
-                    self._pass_on(response)
-                elif response.complete:
-                    body = response.take()
-                    if not self._send_whole(body):
-                        response.give_back(body)
-                        self.hand_over()
-                elif response.size > LARGE:
-                    self.hand_over()
+            if response.status == 200 and response.failure is None and response.is_plain:
+                self._read(response)
             elif response.status or response.failure is not None:
                 self.hand_over()
         except Exception as error:
-            if self._draining or self._handed_over:
+            if self.answered_whole or self._handed_over:
                 raise
-            self._begin_under_way().error = error
+            self.begin_under_way().error = error
+            self.hand_over()
+
+    def _read(self, response: H1Response) -> None:
+        """Read what has come of an answer 200."""
+        if response.complete:
+            body = response.take()
+            if not self._send_whole(body):
+                response.give_back(body)
+                self.hand_over()
+        elif response.size > LARGE:
             self.hand_over()
 
     def _send_whole(self, body: bytes) -> bool:
         """Send a whole answer in which there is nothing to do. False = nothing was done."""
-        decision, member, client = self._decision, self.member, self._client
+        decision, member, client = self.decision, self.member, self._client
         size, like, memory = len(body), decision.like, self._memory
         if like.stream or size > PIECE or size > decision.snapshot.server.max_body or not client.ready:
             return False
@@ -299,225 +205,119 @@ class FastRequest:
             model, usage = answer.model, answer.usage
         sent = decision.renaming.apply(body, model)
         first_token = client.loop.time()
-        lines = b"content-type: application/json\r\ncontent-length: %d\r\nx-request-id: %s\r\n%s"
-        client.answer_whole(lines % (len(sent), self._id.encode(), member.lines), sent)
-        self._end(first_token, usage, answer)
+        client.answer_whole(_LINES % (len(sent), self.id.encode(), member.lines), sent)
+        self._end(first_token, answer, usage)
+        client.completed()
         return True
 
     def _inspect(self, body: bytes) -> WholeAnswer | None:
         """The answer to a request with tools, if it can be sent as it is."""
-        received, member = self._begin_under_way().received, self.member
-        policy, thoughts = policy_for(received.request, received.alias, member.candidate, time.monotonic())
-        answer = read_whole(body, received.request, policy, thoughts)
+        request, member = self.begin_under_way().request, self.member
+        policy, thoughts = policy_for(request, self.decision.alias, member.candidate, time.monotonic())
+        answer = read_whole(body, request, policy, thoughts)
         odd = answer.violations or answer.mended or answer.empty or answer.disobeyed
         return None if answer.failure is not None or odd else answer
 
-    def _end(self, first_token: float, usage: dict[str, object] | None, answer: WholeAnswer | None) -> None:
+    # -- its end --------------------------------------------------------------------------------------------------
+
+    def _end(self, first_token: float, answer: WholeAnswer | StreamTrack | None, usage: dict[str, Any] | None) -> None:
         """The client has its whole answer: release everything, and count it."""
-        state, under_way = self.member.state, self._under_way
-        self._draining = True
+        services, state, under_way = self.services, self.member.state, self._under_way
+        self.answered_whole = True
         state.evidence.succeeded()
-        if self._response is None:
+        response = self._response
+        if response is None:
             self._connection.free()
         else:
-            self._response.watcher = None
-            self._response.release()
-        if under_way is not None:
-            under_way.attempt.first_token, under_way.attempt.usage = first_token, usage
-            under_way.attempt.answer = answer
-            self._settle(under_way)
-        else:
-            services = self._services
-            self.release_memory()
+            response.watcher = None
+            response.release()
+        self.release_memory()
+        if under_way is None:
             services.pulse.discard_untimed(self)
-            state.prompt_tokens -= self._tokens
-            services.admission.scheduler.release_one(state, self._decision.client.name, self.since, time.monotonic())
-            self._settle_at_once(first_token, usage)
-        self._client.completed()
+        else:
+            under_way.timer.close()
+            services.active.discard(self)
+        state.prompt_tokens -= self.tokens
+        services.admission.scheduler.release_one(state, self.decision.client.name, self.since, time.monotonic())
+        self._count(first_token, answer, usage)
+        self._under_way = None  # it refers to this
 
-    def _settle_at_once(self, first_token: float, usage: dict[str, object] | None) -> None:
-        """Count a request that was over before it needed any objects."""
-        services, decision = self._services, self._decision
+    def _count(
+        self, first_token: float, answer: WholeAnswer | StreamTrack | None, usage: dict[str, Any] | None
+    ) -> None:
+        services, decision = self.services, self.decision
         client, alias, backend = decision.client.label, decision.alias.name, self.member.state.name
-        seconds, first = self._client.loop.time() - self._began, first_token - self._began
+        seconds, first = self._client.loop.time() - self.began, first_token - self.began
         used, at = None, time.time()
         if self.prompt_bytes < LEARN_FROM and not services.observers:
             try:
                 used = services.settler.settle_usual(client, alias, backend, CHAT.name, at, seconds, first, usage)
             except Exception:
-                services.metrics.failures.note("settle", f"counting request {self._id}")
+                services.metrics.failures.note("settle", f"counting request {self.id}")
                 return
         if used is None:
-            record, attempt = self._records(self._inference_request())
-            attempt.first_token, attempt.usage, attempt.answered = first_token, usage, True
-            record.seconds, record.queued = seconds, 0.0
-            services.settle(record)
+            self._settle(first_token, answer, usage, seconds)
         elif services.line_observers:
-            who = at, self._id, client, alias, CHAT.name, False, backend
+            who = at, self.id, client, alias, CHAT.name, decision.like.stream, backend
             services.tell(RequestLine(*who, 1, "200", None, (), (), used, 0.0, first, seconds))
 
-    # -- a stream -------------------------------------------------------------------------------------------------
+    def _settle(
+        self,
+        first_token: float,
+        answer: WholeAnswer | StreamTrack | None,
+        usage: dict[str, Any] | None,
+        seconds: float,
+    ) -> None:
+        """Count it as any request is counted."""
+        under_way = self._under_way
+        record = under_way.record if under_way is not None else new_record(self, self._inference_request(), 0.0)
+        (attempt,) = record.attempts
+        attempt.first_token, attempt.usage, attempt.answer, attempt.answered = first_token, usage, answer, True
+        record.seconds, record.queued, record.committed = seconds, 0.0, self.decision.like.stream
+        self.services.settle(record)
+        record.release_bytes()
 
-    def _pass_on(self, response: H1Response) -> None:
-        """Send what has arrived, if that needs nothing else."""
-        under_way = self._begin_under_way()
-        relay = under_way.relay
-        if relay is None:
-            if not is_stream(response):
-                self.hand_over()
-                return
-            relay = self._begin_relay(under_way)
-        if (data := response.take()) and not relay.pass_on(data):
-            if not self._pass_on_other(under_way, relay):
-                under_way.unread = data
-                self.hand_over()
-                return
-            if self._draining:
-                return
-        if response.complete or response.failure is not None:
-            self.hand_over()
-
-    def _begin_relay(self, under_way: UnderWay) -> StreamRelay:
-        member, request = self.member, under_way.received.request
-        policy, thoughts = member.policy, member.thoughts
-        if request.tools:
-            policy, thoughts = policy_for(request, self._decision.alias, member.candidate, time.monotonic())
-        reply = under_way.reply = stream_reply(self._context(under_way), under_way.received, member.state)
-        assert reply is not None
-        track = StreamTrack(request, reply.identity, policy, thoughts)
-        gaps = self._services.metrics.inter_token.child(member.state.name)
-        relay = under_way.relay = StreamRelay(reply, track, member.state, under_way.timer, gaps, None)
-        return relay
-
-    def _pass_on_other(self, under_way: UnderWay, relay: StreamRelay) -> bool:
-        """What the relay has left: the first content, and the end of a complete stream. False = something else."""
-        track, reply, exchange = relay.track, under_way.reply, under_way.exchange
-        assert reply is not None
-        if relay.unread or track.failure is not None or track.disobeyed or not exchange.ready:
-            return False
-        ends = track.complete and len(relay.out) <= LAST_MOST
-        if track.done and not ends:
-            return False
-        if relay.out:
-            if not reply.committed:
-                self._begin_reply(reply, exchange)
-            if track.content and not reply.content:
-                reply.content = True
-                under_way.attempt.first_token = under_way.timer.now()
-        if ends:
-            self._finish_stream(under_way, relay)
-        elif relay.out:
-            exchange.put(relay.out)
-            relay.out = b""
-            under_way.timer.beat_at = under_way.timer.heard + HEARTBEAT
-        return True
-
-    def _begin_reply(self, reply: StreamReply, exchange: FastExchange) -> None:
-        member = self.member
-        reply.committed, reply.served_by = True, member.state.name
-        lines = b"%sx-request-id: %s\r\n%s" % (self._decision.stream_lines, self._id.encode(), member.lines)
-        exchange.begin(200, lines, chunked=True)
-
-    def _finish_stream(self, under_way: UnderWay, relay: StreamRelay) -> None:
-        track, attempt, exchange = relay.track, under_way.attempt, under_way.exchange
-        track.conclude()
-        several = len(self._decision.snapshot.clients) > 1
-        feedback = Feedback(under_way.received.request, self._id, several_clients=several)
-        count_found(track, self.member.state, feedback, self._services.metrics)
-        attempt.answer, attempt.usage = track, track.usage
-        exchange.stop_watching()
-        exchange.write_last(relay.out + b"data: [DONE]\n\n")
-        self._draining = True
-        assert self._response is not None
-        if self._response.complete:
-            self._end_stream()
-        else:
-            under_way.timer.rest()
-            under_way.timer.expect(TAIL)
-
-    def _end_stream(self) -> None:
-        """The client has its whole stream: release everything, and count it."""
-        under_way, response = self._under_way, self._response
-        assert under_way is not None
-        assert response is not None
-        self.member.state.evidence.succeeded()
-        response.watcher = None
-        response.release()
-        self._settle(under_way)
-        under_way.exchange.completed()
+    def forget_under_way(self) -> None:
+        """The slow lane has it, or it is over."""
+        self._under_way = None
 
     # -- a request that lasts -------------------------------------------------------------------------------------
 
     def begin_timing(self) -> None:
         """As `Untimed`."""
-        self._begin_under_way()
+        self.begin_under_way()
 
-    def _begin_under_way(self) -> UnderWay:
-        if self._under_way is not None:
-            return self._under_way
-        services, decision, state = self._services, self._decision, self.member.state
-        client, request = decision.client, self._inference_request()
-        received = ReceivedRequest(client, request, decision.alias)
-        state.prompt_tokens -= self._tokens  # the lease counts them
-        held = SlotGrant(state, 1, self.since, client.name)
-        lease = Lease(services.admission.scheduler, self.member.candidate, held, request)
-        timer = RequestTimer(services.pulse, None, self._beat, self._interrupted)
-        timer.heard = self._began
-        expect_first(timer, state, request)
-        if request.stream:
-            timer.beat_at = self._began + state.backend.timeouts.hold
-        record, attempt = self._records(request)
-        if self.share is None:
-            self.share = Share.counted(self._memory, self._caller, self.tiny)
-        exchange = self._client.exchange_of(self, self._caller, self.share)
-        exchange.on_leave(self.left)
-        under_way = self._under_way = UnderWay(services.on_short, exchange, received, lease, timer, record, attempt)
-        services.pulse.discard_untimed(self)
-        services.active.add(self)
+    def begin_under_way(self) -> UnderWay:
+        under_way = self._under_way
+        if under_way is None:
+            services, state, request = self.services, self.member.state, self._inference_request()
+            if self.share is None:
+                self.share = Share.counted(self._memory, self.caller, self.tiny)
+            exchange = self._client.exchange_of(self, self.caller, self.share)
+            exchange.on_leave(self.left)
+            timer = RequestTimer(services.pulse, None, self._beat, self._interrupted)
+            under_way = self._under_way = UnderWay(self, request, exchange, timer)
+            timer.heard = self.began
+            expect_first(timer, state, request)
+            if self.decision.like.stream:
+                timer.beat_at = self.began + state.backend.timeouts.hold
+            services.pulse.discard_untimed(self)
+            services.active.add(self)
         return under_way
 
     def _inference_request(self) -> InferenceRequest:
-        sender = self._decision.client.name
-        return self._decision.like.request(self.fields, self.limits, self.prompt_bytes, sender)
-
-    def _records(self, request: InferenceRequest) -> tuple[RequestRecord, AttemptRecord]:
-        client, alias = self._decision.client, self._decision.alias
-        record = RequestRecord(self._id, CHAT, self._began, client.label, client.client, request, alias.name)
-        attempt = record.trying = AttemptRecord(self.member.state, request, 1, None)
-        record.attempts.append(attempt)
-        return record, attempt
+        sender = self.decision.client.name
+        return self.decision.like.request(self.fields, self.limits, self.prompt_bytes, sender)
 
     @property
     def timer(self) -> RequestTimer:
         """As `ActiveRequest`."""
-        return self._begin_under_way().timer
+        return self.begin_under_way().timer
 
     @property
     def record(self) -> RequestRecord:
         """As `ActiveRequest`."""
-        return self._begin_under_way().record
-
-    @property
-    def reply(self) -> StreamReply | None:
-        return self._begin_under_way().reply
-
-    def _settle(self, under_way: UnderWay) -> None:
-        """The request has its answer."""
-        services, record = self._services, under_way.record
-        under_way.attempt.answered = True
-        under_way.lease.release()
-        under_way.timer.close()
-        self.release_memory()
-        services.active.discard(self)
-        record.seconds = self._client.loop.time() - record.began
-        record.queued = 0.0
-        record.committed = under_way.reply is not None
-        services.settle(record)
-        record.release_bytes()
-
-    def _context(self, under_way: UnderWay) -> RequestContext:
-        snapshot, timer = self._decision.snapshot, under_way.timer
-        return RequestContext(self._services, snapshot, under_way.exchange, timer, under_way.record)
+        return self.begin_under_way().record
 
     # -- handed over ----------------------------------------------------------------------------------------------
 
@@ -527,33 +327,31 @@ class FastRequest:
 
     def _interrupted(self, reason: BaseException) -> None:
         """The timer's: the request is ended from outside, or something took too long."""
-        if self._draining:
-            self._end_stream()
-            return
-        under_way = self._begin_under_way()
+        under_way = self.begin_under_way()
         if under_way.reason is None or isinstance(under_way.reason, SilenceFailure):
             under_way.reason = reason
         self.hand_over()
 
     def _beat(self) -> None:
         """The timer's: a heartbeat is due. The slow lane sends it."""
-        timer = self._begin_under_way().timer
+        timer = self.begin_under_way().timer
         timer.beat_at = timer.now()
         self.hand_over()
 
     def hand_over(self) -> None:
         """The slow lane goes on."""
-        if self._handed_over or self._draining:
+        if self._handed_over or self.answered_whole:
             return
         self._handed_over = True
-        under_way = self._begin_under_way()
+        under_way = self.begin_under_way()
         if self._response is None:
             self._connection.respond()
-        assert self._response is not None
-        self._response.watcher = None
-        under_way.response = self._response
-        active = self._services.active
-        handler = RequestHandler(self._services, CHAT, under_way.exchange, begun=under_way)
+        response = self._response
+        assert response is not None
+        response.watcher = None
+        under_way.response = response
+        active = self.services.active
+        handler = RequestHandler(self.services, CHAT, under_way.exchange, begun=under_way)
         active.discard(self)
         active.add(handler)
         under_way.exchange.run_by(handler)
