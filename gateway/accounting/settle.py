@@ -62,11 +62,7 @@ class Settler:
         if not (used.prompt and used.completion):
             return None
         self._metrics.seconds.observe(seconds)
-        route = self._metrics.route(client, alias, backend, endpoint)
-        route.attempt_ok.value += 1
-        route.answered.value += 1
-        route.first_token.observe(first_token)
-        route.count_tokens(used)
+        self._metrics.route(client, alias, backend, endpoint).count_answer(used, first_token)
         counts = (1, seconds, *used, 0.0, 0, 0.0, 0.0)
         self._accounts.ledger.record(Entry(at, client, alias, backend, endpoint, "200", *counts))
         return used

@@ -12,7 +12,7 @@ from typing import Any
 from gateway.inspection.calls import ToolCalls
 from gateway.inspection.heuristics import begins_as_garbage, closes_alone, is_garbage, opened
 from gateway.inspection.mender import Call, Gap, Mender, Reasoning, Segment, Text
-from gateway.inspection.plain import PLAIN_ENDS, is_plain_under
+from gateway.inspection.plain import PLAIN_ENDS, begins_plainly, is_plain_under
 from gateway.inspection.policy import InspectionPolicy, ReasoningField
 from gateway.inspection.reasoning import Thoughts
 from gateway.transport.sse import has_other_content
@@ -141,6 +141,23 @@ class ChoiceAnswer:
         self._note_start(text)
         self.has_content = True
         self.size = bytes_of(text)
+        return True
+
+    def plain(self, text: str, finish_reason: object) -> bool:
+        """The fast lane of `delta` and `end`: True = there is nothing to look for in this text of a stream, nor in this
+        end, and they are noted. Most events are like that."""
+        if self._armed or "</think>" in text:
+            return False
+        if text:
+            if self._content_start is not None:
+                if self._content_start or not begins_plainly(text, self._usual):
+                    return False
+                self._content_start = None
+            self._note_content(text)
+        if finish_reason is not None:
+            if finish_reason not in PLAIN_ENDS or self.called or self.has_reasoning:
+                return False
+            self._given = finish_reason
         return True
 
     def text(self, text: str) -> list[Delta] | None:

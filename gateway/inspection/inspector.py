@@ -158,6 +158,30 @@ class Inspector:
     def _made(self, choice: Choice, delta: Delta, finish: object) -> Choice:
         return Choice(number_of(choice.index), delta, None if self._chat else choice.text, finish)
 
+    def inspect_plain(self, choice: Choice) -> str | None:
+        """The fast lane of `fault_in` and `inspect` for the only choice of a stream's event: its text, if there is
+        nothing else but a role and a plain end, and nothing to look for; else None."""
+        delta, finish = choice.delta, choice.finish_reason
+        if not self._chat or type(delta) is not dict or choice.index != 0 or type(choice.index) is not int:
+            return None
+        text = ""
+        for name, value in delta.items():
+            if value is None:
+                continue
+            if type(value) is not str or (name != "content" and name != "role"):
+                return None
+            if name == "content":
+                text = value
+        answer = self._answers.get(0)
+        if answer is None:
+            answer = ChoiceAnswer(self._policy, self._thoughts, blank_counts=not self._awaits)
+        if not answer.plain(text, finish):
+            return None
+        self._answers[0] = answer
+        if finish is not None:
+            self.finished[0] = finish
+        return text
+
     def inspect_text(self, text: str) -> list[Delta] | None:
         """The same for an event that has only this text, in the only choice, which has begun. None = it is passed on
         unchanged."""

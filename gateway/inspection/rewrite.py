@@ -95,16 +95,21 @@ class Rewriter:
 
     def learn(self) -> None:
         self._learned = True
+        self._wanted = {}
         if self._first is None:
             return
         event, chunk = self._first
         identity = self.identity
         identity.fix(chunk.id, chunk.created)
-        wanted = {"model": self._model, "id": identity.id, "created": identity.created}
-        self._wanted = {name: value for name, value in wanted.items() if value is not None}
-        seen = {"model": chunk.model, "id": chunk.id, "created": chunk.created}
-        learned = (learn(event, name, seen[name], value) for name, value in self._wanted.items())
-        self._rewrites = [pair for pair in learned if pair is not None]
+        pairs = ("model", chunk.model, self._model), ("id", chunk.id, identity.id)
+        rewrites: list[tuple[bytes, bytes]] = []
+        for name, seen, wanted in (*pairs, ("created", chunk.created, identity.created)):
+            if wanted is None:
+                continue
+            self._wanted[name] = wanted
+            if seen != wanted and (pair := learn(event, name, seen, wanted)) is not None:
+                rewrites.append(pair)
+        self._rewrites = rewrites
 
     def apply(self, event: bytes) -> bytes:
         """The event with its replacements. Each is made once; if its bytes are not found, the event is parsed."""

@@ -253,6 +253,11 @@ class StreamTrack(Inspector):
             self.usage = chunk.usage if isinstance(chunk.usage, dict) else self.usage
             if not choices and not (self._request.wants_usage or self._request.own_usage):
                 return  # the gateway requested it, the client did not
+        if len(choices) == 1 and (text := self.inspect_plain(choices[0])) is not None:
+            self._place_plain(event, text, out)
+            if self.content:
+                self._look_ahead(event, choices)
+            return
         self.failure = self.fault_in(choices)
         if self.failure is not None:
             return
@@ -278,6 +283,15 @@ class StreamTrack(Inspector):
         """Send or hold a changed event: one event for each of these choices."""
         for one, choice in zip(rebuilt(event, changed), changed, strict=True):
             self._place(one, [choice], out)
+
+    def _place_plain(self, event: bytes, text: str, out: list[bytes]) -> None:
+        """`_place` of an event that has nothing but this text, where no call is awaited."""
+        if text:
+            self._send(event, out, content=True)
+        elif self.content or self.reasoning:
+            out.append(self._rewriter.apply(event))
+        else:
+            self._hold(event)
 
     def _place(self, event: bytes, choices: Sequence[Choice], out: list[bytes]) -> None:
         any_content = any_reasoning = False

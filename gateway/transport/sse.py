@@ -38,7 +38,10 @@ class Framer:
             if len(data) > 1 and data.find(b"\n\n") == len(data) - 2:  # nearly always exactly one event
                 return [data]
         elif self._begins:
-            data = self._begin(data)
+            if self._rest or len(data) < len(_BOM) or data.startswith(_BOM):
+                data = self._begin(data)
+            else:
+                self._begins = False
         self._cr = self._cr or b"\r" in data
         return self._feed_any(data) if self._cr else self._feed_plain(data)
 
@@ -79,6 +82,10 @@ class Framer:
 
     def _feed_plain(self, data: bytes) -> list[bytes]:
         """`feed` for streams whose lines end in LF alone, as nearly all do: faster, without a regular expression."""
+        if not self._rest and data.endswith(b"\n\n") and not data.endswith(b"\n\n\n"):
+            self._lf = True
+            events = data[:-2].split(b"\n\n")
+            return [event + b"\n\n" for event in events] if len(events) > 1 else [data]
         self._lf = self._lf or b"\n" in data
         buffer = self._joined(data)
         if buffer.find(b"\n\n", self._searched) < 0:
