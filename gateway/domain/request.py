@@ -217,7 +217,7 @@ class Likeness(NamedTuple):
 
 _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_any = msgspec.json.Decoder(Any).decode
-_BRACKET = ord("[")
+_BRACKET, _BRACE = ord("["), ord("{")
 
 
 def read_fields(body: bytes) -> dict[str, Raw]:
@@ -350,7 +350,7 @@ def _read_tools(request: InferenceRequest, raw: Raw) -> None:
 def offers_tools(raw: Raw) -> bool:
     """Is this value of `tools` a list with an entry?"""
     view = memoryview(raw)
-    return view[0] == _BRACKET and bytes(view[1:-1]).strip() != b""
+    return view[0] == _BRACKET and (view[1] == _BRACE or bytes(view[1:-1]).strip() != b"")
 
 
 def _read_tool_choice(request: InferenceRequest, raw: Raw) -> None:

@@ -57,8 +57,9 @@ class RequestHandler:
         begun: Begun | None = None,
     ) -> None:
         self.services = services
-        self.snapshot = services.snapshot  # used to the end, even if routes.yaml is reloaded meanwhile
-        self.states = services.fleet.states  # the backends of this snapshot
+        # Used to the end, even if routes.yaml is reloaded meanwhile.
+        self.snapshot = services.snapshot if begun is None else begun.snapshot
+        self.states = services.fleet.states if begun is None else begun.fleet  # the backends of this snapshot
         self.exchange = exchange
         self.on_behalf = on_behalf  # set for a request that the gateway makes itself for a client
         self.asked_all = False  # each member's request is counted, not this one
@@ -110,6 +111,8 @@ class RequestHandler:
             self.services.active.discard(self)
             if self.blame is not None:
                 self.blame.close()
+            if self.begun is not None:
+                self.begun.abort()
             end_joining(self.context)
             self._settle()
             self.spare = None
@@ -200,13 +203,12 @@ class RequestHandler:
     def _admitted(self, planned: PlannedRequest, candidate: Candidate) -> AdmittedRequest:
         """Raises AttemptFailed where a budget was spent since the plan was made."""
         services, record, request = self.services, self.record, planned.received.request
+        begun, planned.begun = planned.begun, None
+        if begun is not None:
+            return AdmittedRequest(planned, candidate, planned.alias, 0.0, None, begun.attempt, begun=begun)
         spent = services.accounts.reserve(candidate.state, record.client, request, record.reserved)
         if spent is not None:
             raise AttemptFailed(Verdict("budget", spent))
-        begun, self.begun = self.begun, None
-        if begun is not None:
-            queued, attempt = planned.queued, begun.attempt
-            return AdmittedRequest(planned, candidate, planned.alias, queued, None, attempt, begun=begun)
         return AdmittedRequest(
             planned,
             candidate,

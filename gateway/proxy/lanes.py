@@ -8,7 +8,7 @@ lane to the slow one as soon as it needs any of that, and the plan then counts i
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.admission.failover import FailoverState
 from gateway.admission.slot_acquirer import SlotAcquirer
 from gateway.admission.slots import Lease
-from gateway.config.snapshot import Alias
+from gateway.config.snapshot import Alias, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.request_timer import RequestTimer
 from gateway.domain.upstream import Response
@@ -30,8 +30,15 @@ from gateway.routing.resume import Continuation
 
 
 class Begun(Protocol):
-    """A request that was sent on the fast lane, and goes on here (fast_request.py). `reply` and `relay`: of a stream
-    whose answer has begun. `unread`: what the relay has read last and did not deal with."""
+    """A request that was sent on the fast lane, and goes on here (fast/). `snapshot`, `fleet`: as of when it came.
+    `reply` and `relay`: of a stream whose answer has begun. `unread`: what the relay has read last and did not deal
+    with."""
+
+    @property
+    def snapshot(self) -> Snapshot: ...
+
+    @property
+    def fleet(self) -> Mapping[str, BackendState]: ...
 
     @property
     def received(self) -> ReceivedRequest: ...
@@ -77,11 +84,11 @@ class PlannedRequest:
     first attempt gets a slot at once, and succeeds, neither is."""
 
     __slots__ = (
-        "_begun",
         "_context",
         "_failover",
         "_planner",
         "_slots",
+        "begun",
         "choice",
         "received",
         "reply",
@@ -92,7 +99,7 @@ class PlannedRequest:
         self, context: RequestContext, received: ReceivedRequest, planner: Planner, begun: Begun | None = None
     ) -> None:
         self.received = received
-        self._begun = begun
+        self.begun = begun  # None = the request begins here, or its first attempt goes on
         # None = there is none without a plan, or it was taken
         self.choice = planner.first_choice() if begun is None else begun.lease.candidate
         self.tried_first: Candidate | None = None  # the choice, once it has its slots
@@ -146,9 +153,9 @@ class PlannedRequest:
         choice, self.choice = self.choice, None
         if choice is None:
             return None
-        if self._begun is not None:
+        if self.begun is not None:
             self.tried_first = choice
-            return self._begun.lease
+            return self.begun.lease
         client = self.received.client
         most = client.client.max_inflight if client.client is not None else None
         lease = self._context.services.admission.try_acquire(choice, self.received.request, client.name, most)

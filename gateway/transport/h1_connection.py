@@ -118,11 +118,10 @@ class Connection(asyncio.Protocol):
         self._write(head, body)
         return response
 
-    def begin_taken(self, request: bytes, taker: Taker) -> None:
-        """Send one request, whose answer `taker` gets."""
+    def begin_taken(self, head: bytes, body: bytes, taker: Taker) -> None:
+        """Send one request on a connection that is open, and whose answer `taker` gets."""
         self._taker = taker
-        if self.transport is not None:
-            self.transport.write(request)
+        self._write(head, body)
 
     def respond(self) -> H1Response:
         """The response of the exchange with a taker, for what has not come yet."""

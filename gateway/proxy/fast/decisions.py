@@ -34,7 +34,7 @@ from gateway.domain.request import (
     read_fields,
     value_of,
 )
-from gateway.domain.token_ratio import MIN_ROOM, RATIO_LEAST, room_needed
+from gateway.domain.token_ratio import MIN_ROOM, room_needed, surely_fits
 from gateway.engines.base import authorized
 from gateway.engines.openai.engine import OpenAIEngine
 from gateway.engines.outgoing import JSON, NOT_THE_CLIENTS, UNSAID, outgoing_fields
@@ -53,6 +53,7 @@ from gateway.transport.h1 import H1Client
 ID = "x-request-id"
 VALUE_MOST = 200  # bytes of a value that is compared
 SHAPES_MOST = 16  # sets of names, and values of each, that are kept for one head
+NAMES_MOST = 1000  # characters of the names in a body
 AGAIN = 5.0  # seconds until a request for which there was no decision is looked at again
 _COMPARED = READ | NOT_THE_CLIENTS | frozenset(UNSAID)
 
@@ -78,11 +79,12 @@ class Member(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Decision:
-    """Holds while `snapshot` is in force, and for each member while its revision is the same. `like`: what these
-    requests have in common. `limit`: of the answer, by the alias' params. `searched`: the prompt must have
-    no media."""
+    """Holds while `snapshot` is in force, and for each member while its revision is the same. `fleet`: all backends.
+    `like`: what these requests have in common. `limit`: of the answer, by the alias' params. `searched`: the prompt
+    must have no media."""
 
     snapshot: Snapshot
+    fleet: Mapping[str, BackendState]
     client: Identity
     alias: Alias
     shape: Shape
@@ -115,11 +117,14 @@ class Shape:
         self._tools = "tools" in names
         self.decisions: dict[tuple[bytes, ...], Decision | Undecided] = {}
 
-    def values(self, fields: Mapping[str, Raw]) -> tuple[bytes, ...]:
-        """What is equal in requests that are alike."""
+    def values(self, fields: Mapping[str, Raw]) -> tuple[bytes, ...] | None:
+        """What is equal in requests that are alike; None = no request is like this one."""
         values = [bytes(fields[name]) for name in self._compared]
         if self._tools:
             values.append(b"tools" if offers_tools(fields["tools"]) else b"")
+        for value in values:
+            if len(value) > VALUE_MOST:
+                return None
         return tuple(values)
 
 
@@ -136,12 +141,14 @@ class Decisions:
         names = tuple(fields)
         shape = self.shapes.get(names)
         if shape is None:
+            if sum(map(len, names)) > NAMES_MOST:
+                return None
             if len(self.shapes) >= SHAPES_MOST:
                 self.shapes.clear()
             shape = self.shapes[names] = Shape(names)
         values, now = shape.values(fields), time.monotonic()
-        before = shape.decisions.get(values)
-        if (type(before) is Undecided and now < before.until) or any(len(value) > VALUE_MOST for value in values):
+        before = shape.decisions.get(values) if values is not None else None
+        if values is None or (type(before) is Undecided and now < before.until):
             return None
         if len(shape.decisions) >= SHAPES_MOST:
             shape.decisions.clear()
@@ -180,7 +187,7 @@ def decide(services: Services, caller: Caller, body: bytes, shape: Shape) -> Dec
     lines = _lines(STREAM_HEADERS)
     renaming = Renaming(request.model)
     found = tuple(members), states, by_state, max(limits), searched, lines, renaming
-    return Decision(snapshot, client, alias, shape, like, *found)
+    return Decision(snapshot, services.fleet.states, client, alias, shape, like, *found)
 
 
 def _is_usual_caller(caller: Caller, client: Identity) -> bool:
@@ -251,7 +258,7 @@ def _member(
     told = base_headers("", alias.name)[1:] + attempt_headers(state.name, 1, 0, None, [])
     window = state.window(now)
     limit = float(inf if window is None else window)
-    if tokens_needed(request.prompt_bytes, request.limit() or 0) > limit:
+    if window is not None and not surely_fits(request.prompt_bytes, max(MIN_ROOM, request.limit() or 0), window):
         return None
     policy, thoughts = policy_for(request, alias, candidate, now)
     parts = candidate, limit, state.client, before, after, changes, dropped, _lines(told), policy, thoughts
@@ -266,9 +273,3 @@ def _given_limit(member: Member, request: InferenceRequest) -> int:
 
 def _lines(headers: list[tuple[bytes, bytes]]) -> bytes:
     return b"".join([b"%s: %s\r\n" % header for header in headers])
-
-
-def tokens_needed(prompt_bytes: int, limit: int) -> float:
-    """The window into which a prompt and its answer fit beyond doubt (`surely_fits`), also with the answer's limit
-    that is sent."""
-    return prompt_bytes / RATIO_LEAST * 1.1 + 1 + (limit if limit > MIN_ROOM else MIN_ROOM)

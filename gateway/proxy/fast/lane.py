@@ -71,8 +71,12 @@ class FastLane:
         if decisions is None:  # the first request with this head
             caller.decisions = Decisions()
             return None
-        shape = decisions.shapes.get(tuple(fields))
-        decision = shape.decisions.get(shape.values(fields)) if shape is not None else None
+        decision: object = None
+        if (shape := decisions.shapes.get(tuple(fields))) is not None:
+            values = shape.values(fields)
+            if values is None:
+                return None
+            decision = shape.decisions.get(values)
         if type(decision) is Decision and decision.snapshot is self._services.snapshot:
             return decision
         return decisions.decide(self._services, caller, body, fields)

@@ -138,8 +138,7 @@ class FastRequest:
         self.tokens = tokens = state.ratio.probably(self.prompt_bytes)
         state.prompt_tokens += tokens
         self.services.pulse.add_untimed(self)
-        head = (member.before, id_.encode(), member.after, b"%d\r\n\r\n" % len(body), body)
-        connection.begin_taken(b"".join(head), self)
+        connection.begin_taken(b"%s%s%s%d\r\n\r\n" % (member.before, id_.encode(), member.after, len(body)), body, self)
 
     def release_memory(self) -> None:
         if self.share is not None:
@@ -151,7 +150,12 @@ class FastRequest:
 
     def answered(self, body: bytes) -> None:
         """As `Taker`."""
-        if not self._send_whole(body):
+        try:
+            if self._send_whole(body):
+                return
+        except Exception as error:
+            self._failed(error)
+        if not self.answered_whole:
             self._response = self._connection.answered_with(body)
             self.hand_over()
 
@@ -169,10 +173,15 @@ class FastRequest:
             elif response.status or response.failure is not None:
                 self.hand_over()
         except Exception as error:
-            if self.answered_whole or self._handed_over:
-                raise
-            self.begin_under_way().error = error
+            self._failed(error)
             self.hand_over()
+
+    def _failed(self, error: Exception) -> None:
+        """Our own code failed on the answer. Before the client has it, the slow lane gets the error."""
+        if self.answered_whole:
+            self.services.metrics.failures.note("answer", f"what follows the answer to {self.id}", error)
+        else:
+            self.begin_under_way().error = error
 
     def _read(self, response: H1Response) -> None:
         """Read what has come of an answer 200."""
@@ -224,7 +233,6 @@ class FastRequest:
         """The client has its whole answer: release everything, and count it."""
         services, state, under_way = self.services, self.member.state, self._under_way
         self.answered_whole = True
-        state.evidence.succeeded()
         response = self._response
         if response is None:
             self._connection.free()
@@ -239,6 +247,7 @@ class FastRequest:
             services.active.discard(self)
         state.prompt_tokens -= self.tokens
         services.admission.scheduler.release_one(state, self.decision.client.name, self.since, time.monotonic())
+        state.evidence.succeeded()
         self._count(first_token, answer, usage)
         self._under_way = None  # it refers to this
 

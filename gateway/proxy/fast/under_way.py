@@ -3,7 +3,7 @@ part. What only the slow lane needs is made when it asks for it."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from typing import Protocol
 
@@ -11,6 +11,8 @@ from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.admission.caller import Caller
 from gateway.admission.slots import Lease
 from gateway.admission.waiter import SlotGrant
+from gateway.config.snapshot import Snapshot
+from gateway.domain.backend import BackendState
 from gateway.domain.request import CHAT, InferenceRequest
 from gateway.domain.request_timer import RequestTimer
 from gateway.domain.upstream import OwnFailure, Response, StaleConnection
@@ -76,6 +78,14 @@ class UnderWay:
         self.reason: BaseException | None = None
         self.error: Exception | None = None
         self._sent = sent
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self._sent.decision.snapshot
+
+    @property
+    def fleet(self) -> Mapping[str, BackendState]:
+        return self._sent.decision.fleet
 
     @cached_property
     def received(self) -> ReceivedRequest:
