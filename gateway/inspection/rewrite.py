@@ -199,10 +199,10 @@ class Renaming:
         self._old = b""
 
     def apply(self, body: bytes, served: object) -> bytes:
+        if served is None or served == self._model:
+            return body
         if served != self._served:
             self._served, self._old = served, b'"model":' + _encode(served)
-        elif served is None or served == self._model:
-            return body
         old = self._old
         at = body.find(old)
         if at >= 0 and body.find(b'"model"') == at and body.find(b'"model"', at + 7) < 0:

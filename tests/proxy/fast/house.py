@@ -1,0 +1,104 @@
+"""A gateway whose next request of its client takes the fast lane, in front of scripted backends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+from gateway.proxy.fast.request import FastRequest
+from tests.raw_client import RawClient, chat, raw_client
+from tests.scripted import Script, ScriptedBackend, Turn, chunked, json_answer
+from tests.support import RunningGateway, running_gateway
+
+PATH = "/v1/chat/completions"
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+USAGE = {"prompt_tokens": 12, "completion_tokens": 8, "total_tokens": 20}
+
+
+def said(text: str | None, end: str = "stop", **more: Any) -> dict[str, Any]:
+    """A whole answer."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": end}
+    return {"id": "up-1", "created": 2, "model": "served/model", "choices": [choice], "usage": USAGE, **more}
+
+
+def event(delta: dict[str, Any] | None, end: str | None = None, **more: Any) -> bytes:
+    choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": end}]
+    chunk = {"id": "up-1", "created": 2, "model": "served/model", "choices": choices, **more}
+    return b"data: " + json.dumps(chunk, separators=(",", ":")).encode() + b"\n\n"
+
+
+ROLE = event({"role": "assistant", "content": ""})
+END = (event({"content": ""}, "stop"), event(None, usage=USAGE), b"data: [DONE]\n\n")
+
+
+async def well(turn: Turn) -> None:
+    """Answer as a vLLM does."""
+    if turn.json.get("stream"):
+        await turn.stream(ROLE, event({"content": "Yes."}), *END)
+    else:
+        await turn.send(json_answer(said("Yes.")))
+
+
+@dataclass
+class House:
+    """`fast`: the requests that took the fast lane since `prepared`; `over`: those of them that were handed over."""
+
+    gateway: RunningGateway
+    a: ScriptedBackend
+    b: ScriptedBackend
+    client: RawClient
+    fast: list[FastRequest] = field(default_factory=list)
+    over: list[FastRequest] = field(default_factory=list)
+
+    async def ask(self, alias: str = "chain", **fields: Any) -> None:
+        await self.client.post(PATH, chat(alias, **fields))
+
+    async def prepared(self, *scripts: Script, **fields: Any) -> None:
+        """From here on `a` plays these scripts, and a request with these fields takes the fast lane to it."""
+        for _ in range(3):
+            await self.ask(**fields)
+            if fields.get("stream"):
+                await self.client.until(b"[DONE]\n\n\r\n0\r\n\r\n")
+            else:
+                assert (await self.client.answer())[0] == 200
+            await self.gateway.until(self.gateway.idle)
+        assert self.fast, "the fast lane is not taken"
+        self.fast.clear()
+        self.over.clear()
+        self.a.play(*scripts)
+
+    def count(self, code: str, backend: str) -> float:
+        labels = {"alias": "chain", "backend": backend, "endpoint": "chat", "code": code}
+        return self.gateway.metric("gateway_requests_total", **labels)
+
+
+@asynccontextmanager
+async def house(more: str = "") -> AsyncIterator[House]:
+    """`chain` is `a`, then `b`; `more`: further keys of `a`."""
+    a, b = ScriptedBackend((well,), apart=True), ScriptedBackend((well,), apart=True)
+    async with a.serve(), b.serve():
+        backends = f"a: {{url: '{a.url}', slots: 4, tool_parser: hermes, {more}}}, b: {{url: '{b.url}', slots: 4}}"
+        routes = f"defaults: {{health: {{every: 1h}}}}\nbackends: {{{backends}}}\naliases: {{chain: [a, b]}}"
+        async with running_gateway(routes) as gateway, raw_client(gateway.url) as client:
+            await gateway.until_ready("a", "b")
+            found = House(gateway, a, b, client)
+            send, hand_over = FastRequest.send, FastRequest.hand_over
+
+            def sent(request: FastRequest, connection: Any) -> None:
+                found.fast.append(request)
+                send(request, connection)
+
+            def handed_over(request: FastRequest) -> None:
+                found.over.append(request)
+                hand_over(request)
+
+            with patch.object(FastRequest, "send", sent), patch.object(FastRequest, "hand_over", handed_over):
+                yield found
+
+
+def pieces(*events: bytes) -> bytes:
+    return HEAD + chunked(*events)

@@ -1,0 +1,169 @@
+"""A decision holds for requests that are alike, as long as nothing that it was made of has changed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gateway.admission.caller import Caller
+from gateway.proxy.fast import decisions
+from gateway.proxy.fast.decisions import NAMES_MOST, SHAPES_MOST, VALUE_MOST, Decision, Decisions
+from gateway.routing.culprits import Culprits
+from tests.proxy.fast.house import House, house, well
+
+MEDIA = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]
+
+
+async def asked_fast(h: House, **fields: Any) -> bool:
+    """Ask once. Was the fast lane taken?"""
+    h.fast.clear()
+    await h.ask(**fields)
+    assert (await h.client.answer())[0] == 200
+    await h.gateway.until(h.gateway.idle)
+    return bool(h.fast)
+
+
+async def test_requests_with_other_prompts_and_limits_are_alike() -> None:
+    async with house() as h:
+        await h.prepared(well, max_tokens=5, temperature=0.1)
+        for limit, temperature in ((1, 0.9), (700, None), (None, 1)):
+            assert await asked_fast(h, max_tokens=limit, temperature=temperature)
+            assert h.a.turns[-1].json["max_tokens"] == limit
+            assert h.a.turns[-1].json["temperature"] == temperature
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, "9", True, 10**20])
+async def test_a_limit_that_is_none_is_the_slow_lanes(limit: object) -> None:
+    async with house() as h:
+        await h.prepared(well, max_tokens=5)
+        assert not await asked_fast(h, max_tokens=limit)
+        assert await asked_fast(h, max_tokens=5)
+
+
+async def test_what_is_known_of_a_backend_is_asked_again_when_it_changes() -> None:
+    async with house() as h:
+        await h.prepared(well)
+        state = h.gateway.gateway.fleet["a"]
+        state.saw_model("another/model", 131072)
+        assert not await asked_fast(h)
+        assert await asked_fast(h)
+        assert h.a.turns[-1].json["model"] == "another/model"
+
+
+async def test_the_same_report_again_changes_nothing() -> None:
+    async with house() as h:
+        await h.prepared(well)
+        state = h.gateway.gateway.fleet["a"]
+        before = state.revision
+        state.saw_model(state.reported.model, state.reported.context)
+        state.saw_loaded(state.reported.loaded)
+        assert state.revision == before
+        assert await asked_fast(h)
+
+
+async def test_a_learned_lack_a_pause_and_a_window_end_it() -> None:
+    async with house() as h:
+        await h.prepared(well)
+        state, loop = h.gateway.gateway.fleet["a"], asyncio.get_running_loop()
+        state.facts.learn_lack("images", loop.time())
+        assert not await asked_fast(h)
+        state.facts.forget()
+        await h.prepared(well)
+        state.cooldown_until = loop.time() + 60
+        assert not await asked_fast(h)
+        assert h.count("200", "b") == 1
+        state.cooldown_until = 0.0
+        assert await asked_fast(h)
+        assert not await asked_fast(h, max_tokens=131_070), "it may have to be clamped"
+
+
+async def test_an_edit_ends_it() -> None:
+    async with house() as h:
+        await h.prepared(well)
+        snapshot = h.gateway.gateway.snapshot
+        await h.gateway.gateway.put_in_force(replace(snapshot))
+        assert await asked_fast(h), "it is made anew"
+        (shape,) = [s for s in caller_of(h).decisions.shapes.values() if s.decisions]
+        assert all(d.snapshot is h.gateway.gateway.snapshot for d in shape.decisions.values())
+
+
+def caller_of(h: House) -> Caller:
+    connections: Any = h.gateway.server.server_state.connections
+    found: list[Caller] = [c._repeated.caller for c in connections if c._repeated is not None]
+    return next(caller for caller in found if caller.decisions is not None)
+
+
+async def test_while_a_body_is_suspected_every_request_is_compared_with_it() -> None:
+    async with house() as h:
+        await h.prepared(well)
+        culprits: Culprits = h.gateway.gateway.services.culprits
+        culprits.convict(b"key", 10, asyncio.get_running_loop().time(), broke=False)
+        assert not await asked_fast(h)
+
+
+async def test_pictures_are_looked_for_where_they_matter() -> None:
+    async with house("vision: false") as h:
+        await h.prepared(well)
+        assert await asked_fast(h)
+        assert not await asked_fast(h, messages=MEDIA)
+        assert h.count("200", "b") == 1
+
+
+async def test_full_slots_are_waited_for_in_the_slow_lane() -> None:
+    go = asyncio.Event()
+
+    async def held(turn: object) -> None:
+        await go.wait()
+        await well(turn)  # type: ignore[arg-type]
+
+    async with house() as h:
+        await h.prepared(held)
+        h.gateway.gateway.fleet["a"].inflight += 4
+        h.fast.clear()
+        await h.ask()
+        await h.gateway.until(lambda: len(h.gateway.gateway.admission.scheduler.waiters) == 1)
+        assert not h.fast
+        h.gateway.gateway.fleet["a"].inflight -= 4
+        go.set()
+        assert (await h.client.answer())[0] == 200
+
+
+async def test_what_a_client_sends_is_kept_within_bounds() -> None:
+    async with house() as h:
+        await h.prepared(well)
+        for number in range(3 * SHAPES_MOST):
+            await asked_fast(h, **{f"field_{number}": 1})
+            await asked_fast(h, user="x", stop=[f"word {number}"])
+        await asked_fast(h, **{"n" * (NAMES_MOST + 1): 1})
+        await asked_fast(h, stop=["x" * VALUE_MOST])
+        kept: Decisions = caller_of(h).decisions
+        assert len(kept.shapes) <= SHAPES_MOST
+        for names, shape in kept.shapes.items():
+            assert len(json.dumps(names)) < 2 * NAMES_MOST
+            assert len(shape.decisions) <= SHAPES_MOST
+            assert all(len(value) <= VALUE_MOST for values in shape.decisions for value in values)
+
+
+async def test_what_was_not_decided_is_not_looked_at_for_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    decide = decisions.decide
+
+    def counted(*given: Any) -> Decision | None:
+        made.append(given)
+        return decide(*given)
+
+    monkeypatch.setattr(decisions, "decide", counted)
+    async with house() as h:
+        await h.prepared(well)
+        made.clear()
+        for _ in range(4):
+            assert not await asked_fast(h, n=2)
+        assert len(made) == 1
+        (kept,) = [
+            d for s in caller_of(h).decisions.shapes.values() for d in s.decisions.values() if type(d) is Decision
+        ]
+        assert kept.alias.name == "chain"

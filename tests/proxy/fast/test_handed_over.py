@@ -1,0 +1,388 @@
+"""A request that has begun on the fast lane goes on in the slow one, whatever happens to it: to the client it is one
+request, and everything that it held is released."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+import gateway.proxy.reply as gateway_reply
+from gateway.domain.upstream import SilenceFailure
+from gateway.inspection import whole
+from gateway.proxy.exchange import PIECE
+from tests.proxy.fast.house import END, ROLE, House, event, house, pieces, said, well
+from tests.scripted import Turn, answer, chunked, json_answer
+
+CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+
+
+async def fails(turn: Turn) -> None:
+    await turn.send(json_answer({"error": {"message": "CUDA error"}}, "500 Internal Server Error"))
+
+
+async def closes(turn: Turn) -> None:
+    turn.close()
+
+
+async def resets(turn: Turn) -> None:
+    turn.reset()
+
+
+async def breaks_off(turn: Turn) -> None:
+    await turn.send(json_answer(said("Yes."))[:-9])
+    turn.close()
+
+
+async def no_http(turn: Turn) -> None:
+    await turn.send(b"nonsense\r\n\r\n")
+
+
+async def no_json(turn: Turn) -> None:
+    await turn.send(answer(b"{nonsense"))
+
+
+async def says_nothing(turn: Turn) -> None:
+    await turn.send(json_answer(said(None)))
+
+
+async def error_as_answer(turn: Turn) -> None:
+    await turn.send(json_answer({"error": {"message": "EngineCore died"}}))
+
+
+async def stream_without_events(turn: Turn) -> None:
+    await turn.send(json_answer(said("Yes.")))
+
+
+async def error_event(turn: Turn) -> None:
+    await turn.send(pieces(ROLE, b'data: {"error": {"message": "EngineCore died"}}\n\n'))
+
+
+async def breaks_off_before_content(turn: Turn) -> None:
+    await turn.send(pieces(ROLE))
+    turn.close()
+
+
+async def ends_before_content(turn: Turn) -> None:
+    await turn.stream(ROLE)
+
+
+WHOLE = (fails, closes, resets, breaks_off, no_http, no_json, error_as_answer)
+STREAMED = (fails, closes, no_http, stream_without_events, error_event, breaks_off_before_content, ends_before_content)
+
+
+@pytest.mark.parametrize("script", WHOLE)
+async def test_a_failed_answer_is_had_from_the_next_backend(script: Callable[[Turn], Awaitable[None]]) -> None:
+    async with house() as h:
+        await h.prepared(script)
+        await h.ask()
+        status, body = await h.client.answer()
+        assert (status, json.loads(body)["choices"][0]["message"]["content"]) == (200, "Yes.")
+        assert len(h.fast) == 1
+        assert h.over
+        assert len(h.b.turns) == 1
+        await released(h)
+        assert h.count("200", "b") == 1
+
+
+@pytest.mark.parametrize("script", STREAMED)
+async def test_a_failed_stream_is_had_from_the_next_backend(script: Callable[[Turn], Awaitable[None]]) -> None:
+    async with house() as h:
+        await h.prepared(script, stream=True)
+        await h.ask(stream=True)
+        answered = await h.client.until(b"[DONE]\n\n\r\n0\r\n\r\n")
+        assert b"x-gateway-backend: b\r\n" in answered
+        assert b"x-gateway-attempts: 2\r\n" in answered
+        assert answered.count(b'"content":"Yes."') == 1
+        assert len(h.fast) == 1
+        await released(h)
+        assert h.count("200", "b") == 1
+
+
+async def released(h: House) -> None:
+    """Nothing is held, and the connections of both sides can be used for another request."""
+    await h.gateway.until(h.gateway.idle)
+    assert h.gateway.gateway.memory.used == 0
+    assert h.gateway.gateway.memory.held == {}
+    assert all(state.prompt_tokens == 0 for state in h.gateway.gateway.fleet.states.values())
+    assert not h.gateway.gateway.admission.scheduler._running
+    h.a.play(well)
+    await h.ask("b")
+    assert (await h.client.answer())[0] == 200
+
+
+async def test_a_stale_connection_is_replaced_and_the_same_backend_answers() -> None:
+    async def answers_and_closes(turn: Turn) -> None:
+        await well(turn)
+        turn.close()
+
+    async with house() as h:
+        await h.prepared(closes, well)
+        await h.ask()
+        status, _ = await h.client.answer()
+        assert status == 200
+        assert [turn.json for turn in h.a.turns] == [h.a.turns[0].json] * 2
+        assert not h.b.turns
+        await released(h)
+
+
+async def test_a_refusal_is_passed_on_as_it_is() -> None:
+    async def refuses(turn: Turn) -> None:
+        await turn.send(json_answer({"error": {"message": "temperature is too high"}}, "400 Bad Request"))
+
+    async with house() as h:
+        await h.prepared(refuses)
+        await h.ask()
+        status, body = await h.client.answer()
+        assert (status, json.loads(body)["error"]["message"]) == (400, "temperature is too high")
+        await released(h)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_leaked_call_is_mended(stream: bool) -> None:
+    async def leaks(turn: Turn) -> None:
+        if stream:
+            await turn.stream(ROLE, event({"content": CALL[:20]}), event({"content": CALL[20:]}), *END)
+        else:
+            await turn.send(json_answer(said(CALL)))
+
+    async with house() as h:
+        await h.prepared(leaks, stream=stream, tools=TOOLS)
+        await h.ask(stream=stream, tools=TOOLS)
+        got = await h.client.until(b"[DONE]\n\n\r\n0\r\n\r\n") if stream else (await h.client.answer())[1]
+        assert len(h.fast) == 1
+        assert b'"tool_calls"' in got
+        assert b"<tool_call>" not in got
+        assert h.gateway.metric("gateway_mended_total", backend="a", kind="tool_calls") == 1
+        await released(h)
+
+
+async def test_a_long_answer_and_one_in_parts_come_whole() -> None:
+    text = "So. " * PIECE
+
+    async def long(turn: Turn) -> None:
+        await turn.send(json_answer(said(text)))
+
+    async def in_parts(turn: Turn) -> None:
+        data = json_answer(said("In parts."))
+        for at in range(0, len(data), 50):
+            await turn.send(data[at : at + 50])
+            await asyncio.sleep(0)
+
+    async with house() as h:
+        await h.prepared(long, in_parts)
+        for expected in (text, "In parts."):
+            await h.ask()
+            status, body = await h.client.answer()
+            assert (status, json.loads(body)["choices"][0]["message"]["content"]) == (200, expected)
+        assert len(h.fast) == 2
+        await released(h)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_silent_backend_is_left(stream: bool) -> None:
+    async def silent(turn: Turn) -> None:
+        await turn.until_lost()
+
+    async with house("timeouts: {first_byte: 200ms}") as h:
+        await h.prepared(silent, stream=stream)
+        await h.ask(stream=stream)
+        got = await h.client.until(b"[DONE]\n\n\r\n0\r\n\r\n") if stream else (await h.client.answer())[1]
+        assert b"Yes." in got
+        assert h.count("200", "b") == 1
+        assert h.gateway.state("a").value == "suspect"
+        await h.gateway.until(h.gateway.idle)
+
+
+async def test_a_client_that_leaves_ends_its_request() -> None:
+    lost = asyncio.Event()
+
+    async def held(turn: Turn) -> None:
+        await turn.until_lost()
+        lost.set()
+
+    async with house() as h:
+        await h.prepared(held)
+        await h.ask()
+        await h.gateway.until(lambda: len(h.a.turns) == 1)
+        h.client.close()
+        await asyncio.wait_for(lost.wait(), 5)
+        await h.gateway.until(h.gateway.idle)
+        assert h.count("client_gone", "a") == 1
+        assert h.gateway.gateway.memory.used == 0
+
+
+async def test_an_interruption_ends_it_before_its_first_pulse() -> None:
+    async def held(turn: Turn) -> None:
+        await turn.until_lost()
+
+    async with house() as h:
+        await h.prepared(held)
+        await h.ask()
+        await h.gateway.until(lambda: len(h.fast) == 1)
+        h.gateway.gateway.active.interrupt_all()
+        status, body = await h.client.answer()
+        assert (status, json.loads(body)["error"]["code"]) == (503, "no_backend_available")
+        await h.gateway.until(h.gateway.idle)
+        assert h.gateway.gateway.memory.used == 0
+
+
+async def test_two_reasons_at_once_are_one_handing_over() -> None:
+    async def held(turn: Turn) -> None:
+        await turn.until_lost()
+
+    async with house() as h:
+        await h.prepared(held)
+        await h.ask()
+        await h.gateway.until(lambda: len(h.fast) == 1)
+        (request,) = h.fast
+        request.timer.interrupt(SilenceFailure("silent"))
+        request.timer.interrupt(SilenceFailure("silent still"))
+        request.left()
+        await h.gateway.until(h.gateway.idle)
+        assert h.count("client_gone", "a") == 1
+
+
+@pytest.mark.parametrize("before", [(), (ROLE,)])
+async def test_a_stream_that_waits_gets_its_status_and_heartbeats(
+    monkeypatch: pytest.MonkeyPatch, before: tuple[bytes, ...]
+) -> None:
+    monkeypatch.setattr(gateway_reply, "HEARTBEAT", 0.05)
+    go = asyncio.Event()
+
+    async def late(turn: Turn) -> None:
+        await turn.send(pieces(*before))
+        await go.wait()
+        await turn.send(chunked(event({"content": "Yes."}), *END), b"0\r\n\r\n")
+
+    async with house("timeouts: {hold: 100ms}") as h:
+        await h.prepared(late, stream=True)
+        await h.ask(stream=True)
+        head = await h.client.until(b'"delta":{}')
+        assert b"x-gateway-committed: early" in head
+        await h.client.until(b'"delta":{}')
+        go.set()
+        rest = await h.client.until(b"[DONE]\n\n\r\n0\r\n\r\n")
+        assert rest.count(b'"content":"Yes."') == 1
+        assert h.over
+        await released(h)
+
+
+async def test_a_stream_that_breaks_after_content_ends_with_an_error_event() -> None:
+    async def breaks(turn: Turn) -> None:
+        await turn.send(pieces(ROLE, event({"content": "Ye"})))
+        turn.close()
+
+    async with house() as h:
+        await h.prepared(breaks, stream=True)
+        await h.ask(stream=True)
+        got = await h.client.rest()
+        assert got.count(b'"content":"Ye"') == 1
+        assert b'"code":"stream_interrupted"' in got
+        assert b"[DONE]" not in got
+        await h.gateway.until(h.gateway.idle)
+        assert h.gateway.gateway.memory.used == 0
+        assert h.count("stream_interrupted", "a") == 1
+
+
+async def test_a_stream_whose_end_comes_late_frees_its_slot_and_its_connection() -> None:
+    go = asyncio.Event()
+
+    async def ends_late(turn: Turn) -> None:
+        await turn.send(pieces(ROLE, event({"content": "Yes."}), *END))
+        await go.wait()
+        await turn.send(b"0\r\n\r\n")
+
+    async with house() as h:
+        await h.prepared(ends_late, stream=True)
+        await h.ask(stream=True)
+        await h.client.until(b"[DONE]\n\n\r\n0\r\n\r\n")
+        assert not h.gateway.idle()
+        go.set()
+        await released(h)
+        connections = h.a.connections
+        h.a.play(well)
+        await h.ask()
+        assert (await h.client.answer())[0] == 200
+        assert h.a.connections == connections
+
+
+async def test_a_stream_whose_end_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.proxy.fast.stream.TAIL", 0.05)
+
+    async def never_ends(turn: Turn) -> None:
+        await turn.send(pieces(ROLE, event({"content": "Yes."}), *END))
+        await turn.until_lost()
+
+    async with house() as h:
+        await h.prepared(never_ends, stream=True)
+        await h.ask(stream=True)
+        await h.client.until(b"[DONE]\n\n\r\n0\r\n\r\n")
+        await released(h)
+        assert h.count("200", "a") == 4
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_defect_of_our_own_is_the_slow_lanes_too(monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
+    def broken(*_: object) -> object:
+        raise ZeroDivisionError
+
+    async with house() as h:
+        await h.prepared(well, stream=stream)
+        if stream:
+            monkeypatch.setattr("gateway.inspection.stream_track.StreamTrack.feed", broken)
+        else:
+            monkeypatch.setattr("gateway.proxy.fast.request.read_plain", broken)
+        await h.ask(stream=stream)
+        if stream:
+            assert (await h.client.answer())[0] == 502
+        else:
+            assert (await h.client.answer())[0] == 200, "another backend, which the slow lane reads"
+        assert len(h.fast) == 1
+        monkeypatch.undo()
+        await h.gateway.until(h.gateway.idle)
+        assert h.gateway.gateway.memory.used == 0
+
+
+async def test_what_fails_behind_the_answer_harms_neither_client_nor_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> object:
+        raise ZeroDivisionError
+
+    async with house() as h:
+        await h.prepared(well)
+        monkeypatch.setattr(h.gateway.gateway.services.settler, "settle_usual", broken)
+        await h.ask()
+        assert (await h.client.answer())[0] == 200
+        monkeypatch.undo()
+        assert h.gateway.metric("gateway_internal_failures_total", part="settle") == 1
+        await released(h)
+
+
+async def test_a_gateway_that_stops_closes_the_connection_behind_the_answer() -> None:
+    go = asyncio.Event()
+
+    async def held(turn: Turn) -> None:
+        await go.wait()
+        await well(turn)
+
+    async with house() as h:
+        await h.prepared(held)
+        await h.ask()
+        await h.gateway.until(lambda: len(h.a.turns) == 1)
+        for connection in list(h.gateway.server.server_state.connections):
+            connection.shutdown()
+        go.set()
+        got = await h.client.rest()
+        assert b"connection: close\r\n" in got
+        assert b"Yes." in got
+
+
+def test_what_the_slow_lane_reads_is_what_the_fast_one_did_not_deal_with() -> None:
+    """`read_plain` is no second truth: what it takes, `read_whole` finds nothing in."""
+    for body in (said("Yes."), said(None), said("!" * 30), said("<think>a</think>b"), said("Yes", "length")):
+        raw = json.dumps(body).encode()
+        plain = whole.read_plain(raw, None)
+        assert (plain is None) == (body["choices"][0]["message"]["content"] not in ("Yes.", "Yes"))

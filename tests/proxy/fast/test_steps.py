@@ -1,0 +1,206 @@
+"""Each step of the fast lane comes to what the general one comes to."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.accounting.limits import Limits
+from gateway.admission.caller import Caller
+from gateway.admission.scheduler import Scheduler
+from gateway.config.snapshot import Backend, Client, HealthSettings
+from gateway.domain.backend import BackendState
+from gateway.domain.health_machine import Health
+from gateway.domain.health_state import State
+from gateway.domain.request import CHAT, parse
+from gateway.errors import GatewayError
+from gateway.http.request_head import END, parse_head, repeated_head
+from gateway.inspection.inspector import Inspector
+from gateway.inspection.rewrite import Identity, Renaming, whole
+from gateway.inspection.stream_track import StreamTrack
+from gateway.proxy.header_map import header_map
+from gateway.routing.balance import first_by_affinity, order
+from gateway.transport.known_head import known_head
+from tests.proxy.fast.house import END as END_OF_STREAM
+from tests.proxy.fast.house import event
+
+# -- heads -------------------------------------------------------------------------------------------------------------
+
+LENGTHS = (b"12", b"012", b"1", b"", b"+1", b"1 ", b"\xb2", b"9" * 19)
+
+
+@given(st.binary(max_size=40), st.sampled_from(LENGTHS), st.binary(max_size=4), st.booleans())
+def test_a_request_is_taken_whole_only_as_it_would_be_read(
+    body: bytes, number: bytes, more: bytes, right: bool
+) -> None:
+    raw = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %s\r\naccept: */*"
+    known = repeated_head(raw % b"5", head := parse_head(raw % b"5"), Caller(header_map(head.headers), "local"))
+    assert known is not None
+    number = b"%d" % len(body) if right else number
+    taken = known.body_of(raw % number + END + body + more)
+    again = known.match(raw % number)
+    if again is not None and again.length == len(body + more):
+        assert taken == body + more
+    else:
+        assert taken is None
+
+
+ANSWER = (
+    b"HTTP/1.1 200 OK\r\ndate: %s\r\nserver: uvicorn\r\ncontent-length: %s\r\ncontent-type: application/json\r\n\r\n%s"
+)
+FIRST = b"Sat, 21 Nov 2026 00:53:11 GMT"
+dates = st.one_of(
+    st.just(b"Sun, 22 Nov 2026 10:00:00 GMT"),
+    st.binary(min_size=29, max_size=29),
+    st.just(b"x\r\nTransfer-Encoding: chunked\r"),
+)
+
+
+@given(dates, st.binary(max_size=30), st.sampled_from(LENGTHS), st.booleans(), st.binary(max_size=3))
+def test_an_answer_is_recognised_only_as_the_parser_would_read_it(
+    date: bytes, body: bytes, number: bytes, right: bool, more: bytes
+) -> None:
+    known = known_head(ANSWER % (FIRST, b"2", b"{}"), {})
+    assert known is not None
+    assert known.body_of(ANSWER % (FIRST, b"2", b"{}")) == b"{}"
+    number = b"%d" % len(body) if right else number
+    found = known.body_of(ANSWER % (date, number, body + more))
+    plain = date.isascii() and b"\r" not in date and b"\n" not in date
+    if plain and number.isdigit() and len(number) < 19 and int(number) == len(body + more):
+        assert found == body + more
+    else:
+        assert found is None
+
+
+def test_a_head_that_says_something_twice_is_not_remembered() -> None:
+    once = ANSWER % (FIRST, b"2", b"{}")
+    for line in (b"Date: " + FIRST, b"Content-Length: 2"):
+        assert known_head(once.replace(b"server: uvicorn", line), {}) is None
+    assert known_head(once.replace(b"date: " + FIRST, b"x-date: 1"), {}) is None
+    assert known_head(b"HTTP/1.1 200 OK\r\ncontent-length: 2", {}) is None
+
+
+# -- the names of models -----------------------------------------------------------------------------------------------
+
+served = st.one_of(st.sampled_from(["served/model", "größer", 'a"b', "alias", ""]), st.none(), st.integers())
+texts = st.sampled_from(['"model"', '{"model":"served/model"}', "plain", "model"])
+
+
+@given(st.lists(st.tuples(served, texts, st.booleans()), min_size=1, max_size=4))
+def test_a_model_is_renamed_as_in_any_answer(answers: list[tuple[object, str, bool]]) -> None:
+    renaming = Renaming("alias")
+    for name, text, first in answers:
+        fields = {"model": name, "text": text} if first else {"text": text, "model": name}
+        body = msgspec.json.encode(fields)
+        assert renaming.apply(body, name) == whole(body, name, "alias")
+
+
+# -- slots and limits --------------------------------------------------------------------------------------------------
+
+
+def backend(name: str = "a", slots: int = 2) -> BackendState:
+    state = BackendState(Backend(name, url="http://10.0.0.1:1", slots=slots), None, Health(name, HealthSettings()))
+    state.health.state = State.READY
+    return state
+
+
+steps = st.lists(st.tuples(st.booleans(), st.sampled_from(["x", "y"]), st.sampled_from([None, 1, 2])), max_size=12)
+
+
+@given(steps, st.integers(1, 3), st.sampled_from([*State]))
+def test_one_slot_is_acquired_and_released_as_by_any_request(
+    moves: list[tuple[bool, str, int | None]], slots: int, after: State
+) -> None:
+    one, any_ = backend(slots=slots), backend(slots=slots)
+    fast, general = Scheduler(), Scheduler()
+    held, grants = [], []
+    for now, (takes, client, limit) in enumerate(moves, 1):
+        if takes:
+            taken = fast.acquire_one(one, now, client, limit)
+            grant = general.try_acquire(any_, 1, now, client, limit)
+            assert taken == (grant is not None)
+            if grant is not None:
+                held.append((client, now))
+                grants.append(grant)
+        elif held:
+            fast.release_one(one, *held.pop(), now)
+            general.release(grants.pop(), now)
+        assert (one.inflight, fast._running) == (any_.inflight, general._running)
+        queues = [next(iter(s._queues.values()), None) for s in (fast, general)]
+        seen = [q and (q.service_time, q.freed_at) for q in queues]
+        assert seen[0] == seen[1]
+    one.health.state = any_.health.state = after
+    assert fast.acquire_one(one, 99, "z", None) == (general.try_acquire(any_, 1, 99, "z", None) is not None)
+
+
+@given(st.lists(st.floats(0, 200), max_size=30), st.integers(1, 5))
+def test_requests_per_minute_are_counted_as_for_any_request(times: list[float], rpm: int) -> None:
+    client, request = Client("x", rpm=rpm), parse(CHAT, b'{"model": "a", "messages": []}')
+    fast, general = Limits(), Limits()
+    for now in sorted(times):
+        try:
+            general.check(client, request, now)
+            admitted = True
+        except GatewayError:
+            admitted = False
+        assert fast.admits(client, now) == admitted
+
+
+# -- affinity ----------------------------------------------------------------------------------------------------------
+
+load = st.tuples(st.integers(0, 6), st.sampled_from([State.READY, State.SUSPECT]), st.sampled_from([None, True, False]))
+
+
+@given(st.lists(load, min_size=1, max_size=4), st.binary(max_size=8))
+def test_the_first_by_affinity_is_that_of_the_order(loads: list[tuple[int, State, bool | None]], key: bytes) -> None:
+    members = [backend(f"b{i}", slots=5) for i in range(len(loads))]
+    for member, (inflight, state, loaded) in zip(members, loads, strict=True):
+        member.inflight, member.health.state = inflight, state
+        member.saw_loaded(loaded)
+    first = first_by_affinity(members, key)
+    assert first is None or first is order(members, "affinity", 0, lambda: key, 0.0)[0]
+    if all(i < 2 and s is State.READY and ok is not False for i, s, ok in loads):
+        assert first is not None
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
+
+contents = st.one_of(st.sampled_from(["", "So", "!", "!!!!!!", "<think>", "</think>", "<", " ", "größer"]), st.none())
+deltas = st.fixed_dictionaries(
+    {},
+    optional={
+        "content": contents,
+        "role": st.sampled_from(["assistant", None, 5]),
+        "reasoning": st.sampled_from(["Hm", "", None]),
+        "tool_calls": st.sampled_from([None, [], [{"index": 0, "function": {"name": "f", "arguments": ""}}]]),
+        "refusal": st.sampled_from([None, "No"]),
+        "x": st.integers(0, 1),
+    },
+)
+ends = st.sampled_from([None, None, None, "stop", "length", "abort", "tool_calls", "", 7])
+events = st.lists(st.tuples(deltas, ends), max_size=6)
+
+
+def followed(given_events: list[tuple[dict[str, object], object]]) -> list[object]:
+    request = parse(CHAT, b'{"model": "alias", "messages": [], "stream": true}')
+    track = StreamTrack(request, Identity())
+    found: list[object] = []
+    for delta, end in given_events:
+        found.append(track.feed([event(delta, end)]))  # type: ignore[arg-type]
+        found.append((track.failure, track.content, track.reasoning, bool(track.held), track.finished.copy()))
+        if track.failure is not None:
+            return found
+    found.append(track.feed(END_OF_STREAM))
+    track.conclude()
+    found.append((track.violations, track.mended, track.empty, track.stray_close, track.usage, track.whole))
+    return found
+
+
+@given(events)
+def test_a_plain_event_is_noted_as_any_event_is(given_events: list[tuple[dict[str, object], object]]) -> None:
+    fast = followed(given_events)
+    with patch.object(Inspector, "inspect_plain", lambda _inspector, _choice: None):
+        assert followed(given_events) == fast
