@@ -203,7 +203,9 @@ async def outcome(asked: list[Ask]) -> list[object]:
             await gateway.until_ready("a", "b", "bare")  # one that failed is probed, and found well
             turns = [(name, turn) for name, one in (("a", a), ("b", b)) for turn in one.turns if not is_probe(turn)]
             found += [(name, turn.path, turn.json) for name, turn in turns]
-        found += [line._replace(at=0.0, id="", queued=0.0, total=0.0, first_token=None) for line in lines]
+        for line in lines:
+            adapted = list(line.adapted)
+            found.append(line._replace(at=0.0, id="", adapted=adapted, queued=0.0, total=0.0, first_token=None))
         found += counted(gateway)
     return found
 

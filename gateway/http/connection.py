@@ -124,7 +124,7 @@ class Connection(RequestReader, asyncio.Protocol):
             self._is_unusual = body is not None
             return False
         self._waits.pop(self, None)
-        self.state = PIPELINED
+        self.state, self._blank = PIPELINED, False
         self.received = len(body)
         self.http_1_0, self.keep_alive = False, True
         return True

@@ -77,7 +77,7 @@ class H1Client:
         try:
             async with asyncio.timeout(self.connect_timeout):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(loop, self.put_idle, self._forget), self._host, self._port
+                    lambda: Connection(loop, self._put_idle, self._forget), self._host, self._port
                 )
         except TimeoutError as error:
             raise ConnectFailure(f"no connection within {self.connect_timeout:g} s") from error
@@ -108,8 +108,12 @@ class H1Client:
             return connection
         return None
 
-    def put_idle(self, connection: Connection) -> None:
-        """No request uses this connection any more."""
+    def return_idle(self, connection: Connection) -> None:
+        """The connection of the latest `take_idle` was not used."""
+        self._idle.append(connection)
+
+    def _put_idle(self, connection: Connection) -> None:
+        """The request of this connection has ended."""
         if self._closed:
             connection.drop()
             return

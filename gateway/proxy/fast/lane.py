@@ -54,12 +54,12 @@ class FastLane:
             return None
         most = identity.client.max_inflight if identity.client is not None else None
         if not scheduler.acquire_one(member.state, request.since, identity.name, most):
-            member.client.put_idle(connection)
+            member.client.return_idle(connection)
             return None
         if not (self._hold(request, caller, size) and services.accounts.limits.admits(identity.client, request.since)):
             request.release_memory()
             scheduler.release_one(member.state, identity.name, request.since, request.since, served=False)
-            member.client.put_idle(connection)
+            member.client.return_idle(connection)
             return None
         services.admission.seconds.observe(0.0)
         services.next_turn(decision.alias.name)
