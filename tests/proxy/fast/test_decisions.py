@@ -14,6 +14,7 @@ from gateway.proxy.fast import decisions
 from gateway.proxy.fast.decisions import NAMES_MOST, SHAPES_MOST, VALUE_MOST, Decision, Decisions
 from gateway.routing.culprits import Culprits
 from tests.proxy.fast.house import House, house, well
+from tests.scripted import Turn
 
 MEDIA = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]
 
@@ -116,9 +117,9 @@ async def test_pictures_are_looked_for_where_they_matter() -> None:
 async def test_full_slots_are_waited_for_in_the_slow_lane() -> None:
     go = asyncio.Event()
 
-    async def held(turn: object) -> None:
+    async def held(turn: Turn) -> None:
         await go.wait()
-        await well(turn)  # type: ignore[arg-type]
+        await well(turn)
 
     async with house() as h:
         await h.prepared(held)

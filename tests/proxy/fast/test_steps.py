@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from unittest.mock import patch
 
 import msgspec
@@ -184,12 +185,12 @@ ends = st.sampled_from([None, None, None, "stop", "length", "abort", "tool_calls
 events = st.lists(st.tuples(deltas, ends), max_size=6)
 
 
-def followed(given_events: list[tuple[dict[str, object], object]]) -> list[object]:
+def followed(given_events: list[tuple[dict[str, Any], Any]]) -> list[object]:
     request = parse(CHAT, b'{"model": "alias", "messages": [], "stream": true}')
     track = StreamTrack(request, Identity())
     found: list[object] = []
     for delta, end in given_events:
-        found.append(track.feed([event(delta, end)]))  # type: ignore[arg-type]
+        found.append(track.feed([event(delta, end)]))
         found.append((track.failure, track.content, track.reasoning, bool(track.held), track.finished.copy()))
         if track.failure is not None:
             return found
@@ -200,7 +201,7 @@ def followed(given_events: list[tuple[dict[str, object], object]]) -> list[objec
 
 
 @given(events)
-def test_a_plain_event_is_noted_as_any_event_is(given_events: list[tuple[dict[str, object], object]]) -> None:
+def test_a_plain_event_is_noted_as_any_event_is(given_events: list[tuple[dict[str, Any], Any]]) -> None:
     fast = followed(given_events)
     with patch.object(Inspector, "inspect_plain", lambda _inspector, _choice: None):
         assert followed(given_events) == fast
