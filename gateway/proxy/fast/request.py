@@ -336,6 +336,8 @@ class FastRequest:
 
     def _interrupted(self, reason: BaseException) -> None:
         """The timer's: the request is ended from outside, or something took too long."""
+        if self._handed_over and self._under_way is None:
+            return  # the slow lane has it
         under_way = self.begin_under_way()
         if under_way.reason is None or isinstance(under_way.reason, SilenceFailure):
             under_way.reason = reason

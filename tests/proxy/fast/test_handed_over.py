@@ -243,6 +243,8 @@ async def test_two_reasons_at_once_are_one_handing_over() -> None:
         request.timer.interrupt(SilenceFailure("silent still"))
         request.left()
         await h.gateway.until(h.gateway.idle)
+        request.left()
+        assert h.gateway.idle()
         assert h.count("client_gone", "a") == 1
 
 
