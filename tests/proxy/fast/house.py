@@ -16,6 +16,7 @@ from tests.support import RunningGateway, running_gateway
 
 PATH = "/v1/chat/completions"
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+MERGED = "{use: [a], params: {mirostat: {tau: 5}}}"
 USAGE = {"prompt_tokens": 12, "completion_tokens": 8, "total_tokens": 20}
 
 
@@ -82,7 +83,8 @@ async def house(more: str = "") -> AsyncIterator[House]:
     a, b = ScriptedBackend((well,), apart=True), ScriptedBackend((well,), apart=True)
     async with a.serve(), b.serve():
         backends = f"a: {{url: '{a.url}', slots: 4, tool_parser: hermes, {more}}}, b: {{url: '{b.url}', slots: 4}}"
-        routes = f"defaults: {{health: {{every: 1h}}}}\nbackends: {{{backends}}}\naliases: {{chain: [a, b]}}"
+        aliases = f"chain: [a, b], merged: {MERGED}"
+        routes = f"defaults: {{health: {{every: 1h}}}}\nbackends: {{{backends}}}\naliases: {{{aliases}}}"
         async with running_gateway(routes) as gateway, raw_client(gateway.url) as client:
             await gateway.until_ready("a", "b")
             found = House(gateway, a, b, client)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -78,8 +77,9 @@ async def test_a_learned_lack_a_pause_and_a_window_end_it() -> None:
         assert not await asked_fast(h)
         assert h.count("200", "b") == 1
         state.cooldown_until = 0.0
-        assert await asked_fast(h)
+        await h.prepared(well, max_tokens=5)
         assert not await asked_fast(h, max_tokens=131_070), "it may have to be clamped"
+        assert await asked_fast(h, max_tokens=100_000)
 
 
 async def test_an_edit_ends_it() -> None:
@@ -114,6 +114,17 @@ async def test_pictures_are_looked_for_where_they_matter() -> None:
         assert h.count("200", "b") == 1
 
 
+async def test_params_that_are_merged_with_the_clients_value_are_filled_in_for_each_request() -> None:
+    async with house() as h:
+        for client in ({"tau": 5}, {"tau": 5}, {"tau": 5}, {"eta": 1}, {"tau": 9}, {}):
+            assert not await asked_fast(h, alias="merged", mirostat=client)
+            assert h.a.turns[-1].json["mirostat"] == {"tau": 5, **client}
+        for _ in range(2):
+            taken = await asked_fast(h, alias="merged", temperature=1)
+            assert h.a.turns[-1].json["mirostat"] == {"tau": 5}
+        assert taken
+
+
 async def test_full_slots_are_waited_for_in_the_slow_lane() -> None:
     go = asyncio.Event()
 
@@ -144,7 +155,7 @@ async def test_what_a_client_sends_is_kept_within_bounds() -> None:
         kept: Decisions = caller_of(h).decisions
         assert len(kept.shapes) <= SHAPES_MOST
         for names, shape in kept.shapes.items():
-            assert len(json.dumps(names)) < 2 * NAMES_MOST
+            assert sum(map(len, names)) <= NAMES_MOST
             assert len(shape.decisions) <= SHAPES_MOST
             assert all(len(value) <= VALUE_MOST for values in shape.decisions for value in values)
 

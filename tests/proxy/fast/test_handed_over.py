@@ -161,7 +161,7 @@ async def test_a_leaked_call_is_mended(stream: bool) -> None:
 
 
 async def test_a_long_answer_and_one_in_parts_come_whole() -> None:
-    text = "So. " * PIECE
+    text = "So. " * (PIECE // 4 + 100)
 
     async def long(turn: Turn) -> None:
         await turn.send(json_answer(said(text)))
@@ -179,6 +179,7 @@ async def test_a_long_answer_and_one_in_parts_come_whole() -> None:
             status, body = await h.client.answer()
             assert (status, json.loads(body)["choices"][0]["message"]["content"]) == (200, expected)
         assert len(h.fast) == 2
+        assert h.over == h.fast[:1], "a long one is sent as fast as the client reads it"
         await released(h)
 
 
