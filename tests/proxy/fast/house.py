@@ -56,7 +56,9 @@ class House:
     over: list[FastRequest] = field(default_factory=list)
 
     async def ask(self, alias: str = "chain", **fields: Any) -> None:
-        await self.client.post(PATH, chat(alias, **fields))
+        body = json.dumps(chat(alias, **fields), separators=(",", ":")).encode()  # as a field is written anew
+        head = f"POST {PATH} HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n"
+        await self.client.send(head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body)
 
     async def prepared(self, *scripts: Script, **fields: Any) -> None:
         """From here on `a` plays these scripts, and a request with these fields takes the fast lane to it."""
