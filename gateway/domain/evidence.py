@@ -60,11 +60,6 @@ class Evidence:
         if refused and self._owner.health.state in (State.DOWN, State.WARMING, State.PARKED):
             self._owner.report_gone()
 
-    @property
-    def is_spotless(self) -> bool:
-        """Was no failure held against it since its last success?"""
-        return not self._blamed_by
-
     def succeeded(self) -> None:
         """A request got its complete answer."""
         health = self._owner.health

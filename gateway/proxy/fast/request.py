@@ -20,6 +20,7 @@ from gateway.domain.request import CHAT, InferenceRequest
 from gateway.domain.request_timer import RequestTimer
 from gateway.domain.token_ratio import LEARN_FROM
 from gateway.domain.upstream import SilenceFailure
+from gateway.domain.usage import NO_TOKENS, Tokens
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer, read_plain, read_whole
 from gateway.large_bodies import LARGE
@@ -257,13 +258,14 @@ class FastRequest:
         services, decision = self.services, self.decision
         client, alias, backend = decision.client.label, decision.alias.name, self.member.state.name
         seconds, first = self._client.loop.time() - self.began, first_token - self.began
-        used, at = None, time.time()
+        at = time.time()
+        used: Tokens | None = None
         if self.prompt_bytes < LEARN_FROM and not services.observers:
             try:
                 used = services.settler.settle_usual(client, alias, backend, CHAT.name, at, seconds, first, usage)
             except Exception:
                 services.metrics.failures.note("settle", f"counting request {self.id}")
-                return
+                used = NO_TOKENS
         if used is None:
             self._settle(first_token, answer, usage, seconds)
         elif services.line_observers:

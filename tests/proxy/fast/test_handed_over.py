@@ -10,14 +10,25 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 import gateway.proxy.reply as gateway_reply
+from gateway.accounting.record import RequestLine
 from gateway.domain.upstream import SilenceFailure
 from gateway.inspection import whole
 from gateway.proxy.exchange import PIECE
 from tests.proxy.fast.house import END, ROLE, House, event, house, pieces, said, well
 from tests.scripted import Turn, answer, chunked, json_answer
+from tests.waiting import turns
 
 CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+
+
+def broken(*_: object) -> object:
+    raise ZeroDivisionError
+
+
+async def held(turn: Turn) -> None:
+    """Answer nothing, until the gateway gives it up."""
+    await turn.until_lost()
 
 
 async def fails(turn: Turn) -> None:
@@ -170,7 +181,7 @@ async def test_a_long_answer_and_one_in_parts_come_whole() -> None:
         data = json_answer(said("In parts."))
         for at in range(0, len(data), 50):
             await turn.send(data[at : at + 50])
-            await asyncio.sleep(0)
+            await turns()
 
     async with house() as h:
         await h.prepared(long, in_parts)
@@ -185,11 +196,8 @@ async def test_a_long_answer_and_one_in_parts_come_whole() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_silent_backend_is_left(stream: bool) -> None:
-    async def silent(turn: Turn) -> None:
-        await turn.until_lost()
-
     async with house("timeouts: {first_byte: 1500ms}") as h:  # longer than a busy machine freezes
-        await h.prepared(silent, stream=stream)
+        await h.prepared(held, stream=stream)
         await h.ask(stream=stream)
         got = await h.client.until(b"[DONE]\n\n\r\n0\r\n\r\n") if stream else (await h.client.answer())[1]
         assert b"Yes." in got
@@ -217,9 +225,6 @@ async def test_a_client_that_leaves_ends_its_request() -> None:
 
 
 async def test_an_interruption_ends_it_before_its_first_pulse() -> None:
-    async def held(turn: Turn) -> None:
-        await turn.until_lost()
-
     async with house() as h:
         await h.prepared(held)
         await h.ask()
@@ -232,9 +237,6 @@ async def test_an_interruption_ends_it_before_its_first_pulse() -> None:
 
 
 async def test_two_reasons_at_once_are_one_handing_over() -> None:
-    async def held(turn: Turn) -> None:
-        await turn.until_lost()
-
     async with house() as h:
         await h.prepared(held)
         await h.ask()
@@ -330,9 +332,6 @@ async def test_a_stream_whose_end_never_comes_is_given_up(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_defect_of_our_own_is_the_slow_lanes_too(monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
-    def broken(*_: object) -> object:
-        raise ZeroDivisionError
-
     async with house() as h:
         await h.prepared(well, stream=stream)
         if stream:
@@ -351,16 +350,16 @@ async def test_a_defect_of_our_own_is_the_slow_lanes_too(monkeypatch: pytest.Mon
 
 
 async def test_what_fails_behind_the_answer_harms_neither_client_nor_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> object:
-        raise ZeroDivisionError
-
     async with house() as h:
         await h.prepared(well)
         monkeypatch.setattr(h.gateway.gateway.services.settler, "settle_usual", broken)
+        lines: list[RequestLine] = []
+        h.gateway.gateway.services.line_observers.append(lines.append)
         await h.ask()
         assert (await h.client.answer())[0] == 200
         monkeypatch.undo()
         assert h.gateway.metric("gateway_internal_failures_total", part="settle") == 1
+        assert [(line.outcome, line.backend) for line in lines] == [("200", "a")]
         await released(h)
 
 
