@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client.exposition import choose_encoder
 
-from gateway.domain.request import STRINGS_MOST, read_fields
+from gateway.domain.body import STRINGS_MOST, read_fields
 from gateway.domain.request_timer import Pulse, ReaderStalled, RequestTimer
 from gateway.domain.upstream import SilenceFailure
 from gateway.errors import GatewayError

@@ -10,7 +10,7 @@ import msgspec
 from gateway.admission.access import Identity, identify
 from gateway.admission.caller import Caller
 from gateway.admission.origins import check_json, check_origin, has_body, is_from_here
-from gateway.domain.request import unreadable
+from gateway.domain.body import unreadable
 from gateway.errors import GatewayError, exhausted
 from gateway.proxy.exchange import Scope
 from gateway.proxy.header_map import header_map

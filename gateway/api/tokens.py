@@ -16,8 +16,8 @@ from gateway.admission.origins import check_json
 from gateway.api.answering import Question, answer
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
+from gateway.domain.body import read_fields, value_of
 from gateway.domain.reason import reason_of
-from gateway.domain.request import read_fields, value_of
 from gateway.domain.upstream import UpstreamFailure
 from gateway.engines.outgoing import fill_in
 from gateway.engines.tokens import Asker, Unanswered

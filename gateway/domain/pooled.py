@@ -9,7 +9,8 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Raw
 
-from gateway.domain.request import EMBEDDINGS, RERANK, UNREADABLE, InferenceRequest, value_of
+from gateway.domain.body import UNREADABLE, value_of
+from gateway.domain.request import EMBEDDINGS, RERANK, InferenceRequest
 
 _decode_items = msgspec.json.Decoder(list[Raw]).decode
 _LISTED = (0x22, 0x5B)  # a text, or a list of tokens or of messages: one input each

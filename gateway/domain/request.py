@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.asked_thinking import THINKING_FIELDS, AskedThinking
+from gateway.domain.body import UNREADABLE, invalid_body, read_fields, value_of
 from gateway.domain.lenient import as_number, as_switch
 from gateway.errors import GatewayError
 
@@ -63,10 +64,6 @@ LIMIT_MOST = 2**63 - 1  # tokens: a larger limit is left to the backend, which r
 # As vLLM bounds `n`: a server makes them all at once, and serves nobody else.
 SEQUENCES_MOST = 16_384
 WORDS_MOST = 1000  # of `stop` and `bad_words`: a server looks for each of them at every token, between all its requests
-VALUES_MOST = 8_000_000  # a value takes two bytes in the body and 64 when it is decoded: 64 MB could become 2 GB
-STRINGS_MOST = 1_000_000  # each name and each text is looked at, in every message; numbers are not
-# Raised when a part of a body is decoded or encoded that is nested too deeply or is not valid text.
-UNREADABLE = (RecursionError, msgspec.MsgspecError, UnicodeError, OverflowError)
 # Where the client's body has a file, which a translation (dialects/) knows, and a chat would have to be searched for.
 FILE_AT = "x_gateway_file_at"
 _PLACE_MOST = 200  # characters of such a place
@@ -215,34 +212,7 @@ class Likeness(NamedTuple):
         )
 
 
-_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
-_decode_any = msgspec.json.Decoder(Any).decode
 _BRACKET, _BRACE = ord("["), ord("{")
-
-
-def read_fields(body: bytes) -> dict[str, Raw]:
-    """The body's fields, each as its own bytes. Raises `invalid_request_body`, `request_too_large`."""
-    if len(body) > VALUES_MOST and _marks(body) > VALUES_MOST:
-        raise GatewayError("request_too_large", f"The request body holds more than {VALUES_MOST:,} values.")
-    if len(body) > 3 * STRINGS_MOST and _strings(body) > STRINGS_MOST:  # the shortest one and its comma are three bytes
-        raise GatewayError("request_too_large", f"The request body holds more than {STRINGS_MOST:,} strings.")
-    try:
-        return _decode_fields(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _invalid(_body_problem(body, error)) from None
-    except RecursionError:
-        raise _invalid("The request body is nested too deeply.") from None
-
-
-def _marks(body: bytes) -> int:
-    """At least the number of values in the JSON: a comma precedes each but the first of a list or object."""
-    return body.count(b",") + body.count(b"[") + body.count(b"{")
-
-
-def _strings(body: bytes) -> int:
-    """The number of strings in the JSON, names included."""
-    quotes = body.count(b'"')
-    return (quotes if quotes <= 2 * STRINGS_MOST else quotes - body.count(b'\\"')) // 2
 
 
 def parse(endpoint: Endpoint, body: bytes, own: OwnForm | None = None) -> InferenceRequest:
@@ -252,7 +222,7 @@ def parse(endpoint: Endpoint, body: bytes, own: OwnForm | None = None) -> Infere
     fields = read_fields(body)
     model = value_of(fields.get("model"))
     if not isinstance(model, str) or not model:
-        raise _invalid("`model` is missing or not a string: it names the alias to use.", "model")
+        raise invalid_body("`model` is missing or not a string: it names the alias to use.", "model")
     request = InferenceRequest(endpoint, fields, model, own=own)
     for name in endpoint.prompt:
         if name in fields:
@@ -279,35 +249,6 @@ def parse(endpoint: Endpoint, body: bytes, own: OwnForm | None = None) -> Infere
 def is_limit(value: Any) -> TypeGuard[int]:
     """Can an answer be limited to this number of tokens? (bool, a subclass of int, is excluded.)"""
     return type(value) is int and 1 <= value <= LIMIT_MOST
-
-
-def unreadable(error: Exception) -> GatewayError:
-    """The client's error for an exception of UNREADABLE."""
-    if isinstance(error, RecursionError):
-        return _invalid("The request body is nested too deeply.")
-    return _invalid(f"The request body cannot be read: {error}")
-
-
-def _body_problem(body: bytes, error: Exception) -> str:
-    if not body.strip():
-        return "The request body is empty: send a JSON object."
-    if isinstance(error, msgspec.ValidationError):
-        return "The request body must be a JSON object."
-    return f"The request body is not valid JSON: {error}"
-
-
-def _invalid(message: str, param: str | None = None) -> GatewayError:
-    return GatewayError("invalid_request_body", message, param=param)
-
-
-def value_of(raw: Raw | None) -> Any:
-    """A field's value, or None where it is absent or does not parse (the backend's own error is more exact)."""
-    if raw is None:
-        return None
-    try:
-        return _decode_any(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
 
 
 def asks_for_stream(raw: Raw | None) -> bool:
@@ -388,14 +329,14 @@ def _read_continue(request: InferenceRequest, raw: Raw) -> None:
 
 def _check_encoding(request: InferenceRequest, raw: Raw) -> None:
     if request.endpoint is EMBEDDINGS and value_of(raw) in BINARY:
-        raise _invalid("`encoding_format` must be float or base64.", "encoding_format")
+        raise invalid_body("`encoding_format` must be float or base64.", "encoding_format")
 
 
 def _words_reader(name: str) -> Callable[[InferenceRequest, Raw], None]:
     def check(_: InferenceRequest, raw: Raw) -> None:
         words = value_of(raw) if len(memoryview(raw)) > 2 * WORDS_MOST else None
         if isinstance(words, list) and len(words) > WORDS_MOST:
-            raise _invalid(f"`{name}` has more than {WORDS_MOST:,} entries.", name)
+            raise invalid_body(f"`{name}` has more than {WORDS_MOST:,} entries.", name)
 
     return check
 

@@ -12,8 +12,9 @@ from msgspec import Raw
 
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
+from gateway.domain.body import value_of
 from gateway.domain.capabilities import at_least
-from gateway.domain.request import CHAT, NO_MEDIA, InferenceRequest, is_limit, value_of
+from gateway.domain.request import CHAT, NO_MEDIA, InferenceRequest, is_limit
 from gateway.domain.token_pool import answer_most
 from gateway.domain.token_ratio import Estimate, clamp, clamp_again, surely_fits
 from gateway.engines.thinking import set_thinking

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from gateway.domain.backend import BackendState
-from gateway.domain.request import unreadable
+from gateway.domain.body import unreadable
 from gateway.domain.upstream import OwnFailure, Response
 from gateway.engines.base import Call, Engine
 from gateway.engines.http.engine import HttpEngine

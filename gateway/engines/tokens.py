@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.backend import BackendState
-from gateway.domain.request import UNREADABLE, value_of
+from gateway.domain.body import UNREADABLE, value_of
 from gateway.domain.tokenizers import VLLM, Tokenizer
 from gateway.domain.upstream import ProtocolFailure, Response, read_beginning, read_counted
 from gateway.engines.base import authorized

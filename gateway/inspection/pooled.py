@@ -14,8 +14,9 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from gateway.domain.body import UNREADABLE, value_of
 from gateway.domain.pooled import count_inputs
-from gateway.domain.request import EMBEDDINGS, RERANK, UNREADABLE, InferenceRequest, value_of
+from gateway.domain.request import EMBEDDINGS, RERANK, InferenceRequest
 from gateway.domain.usage import count_of
 
 STEP = 256 * 1024  # bytes that are read at a time, some milliseconds

@@ -11,8 +11,9 @@ from math import inf
 
 from gateway.admission.capacity import capacity
 from gateway.domain.backend import BackendState
+from gateway.domain.body import UNREADABLE, unreadable
 from gateway.domain.reason import prefixed, quoting, reason_of
-from gateway.domain.request import UNREADABLE, InferenceRequest, unreadable
+from gateway.domain.request import InferenceRequest
 from gateway.domain.request_timer import RequestTimer
 from gateway.domain.token_ratio import silence_budget
 from gateway.domain.upstream import (

@@ -18,7 +18,8 @@ from msgspec import Raw
 
 from gateway.admission import access
 from gateway.admission.origins import check_json
-from gateway.domain.request import SPEECH, Endpoint, InferenceRequest, parse, read_fields, value_of
+from gateway.domain.body import read_fields, value_of
+from gateway.domain.request import SPEECH, Endpoint, InferenceRequest, parse
 from gateway.domain.upstream import Response, UpstreamFailure, read_counted
 from gateway.engines.base import Call
 from gateway.errors import GatewayError

@@ -19,7 +19,8 @@ from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.admission import access
 from gateway.admission.slots import Lease
 from gateway.domain.backend import BackendState
-from gateway.domain.request import UNREADABLE, Endpoint, InferenceRequest, parse, unreadable
+from gateway.domain.body import UNREADABLE, unreadable
+from gateway.domain.request import Endpoint, InferenceRequest, parse
 from gateway.domain.request_timer import ReaderStalled, RequestTimer, Stopping
 from gateway.domain.upstream import UpstreamFailure
 from gateway.errors import GatewayError, PassedOn, exhausted

@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Literal
 
 from gateway.config.snapshot import Alias
-from gateway.domain.request import CHAT, InferenceRequest, value_of
+from gateway.domain.body import value_of
+from gateway.domain.request import CHAT, InferenceRequest
 from gateway.inspection.notation import formats_for, may_lack_opener, thoughts_for
 from gateway.inspection.policy import InspectionPolicy, LazyTools
 from gateway.inspection.reasoning import THINK, Thoughts

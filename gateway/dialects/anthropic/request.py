@@ -12,7 +12,8 @@ from gateway.dialects.anthropic.blocks import blocks_of, text_of
 from gateway.dialects.anthropic.tools import chat_tool_choice, chat_tools
 from gateway.dialects.anthropic.turns import Turns
 from gateway.dialects.fields import expected, invalid, list_in, put, value_in
-from gateway.domain.request import FILE_AT, asks_for_stream, read_fields
+from gateway.domain.body import read_fields
+from gateway.domain.request import FILE_AT, asks_for_stream
 from gateway.errors import GatewayError
 
 # Without a meaning to other servers: hints for Anthropic's cache and billing, and edits of the history by its server.

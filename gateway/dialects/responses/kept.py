@@ -16,7 +16,7 @@ from gateway.dialects.fields import expected, value_in
 from gateway.dialects.responses.exchange import Response
 from gateway.dialects.responses.request import Kept
 from gateway.dialects.translated import TranslatedExchange
-from gateway.domain.request import read_fields
+from gateway.domain.body import read_fields
 from gateway.errors import GatewayError
 from gateway.metrics.registry import OPEN
 from gateway.proxy.exchange import Exchange, Headers, nothing

@@ -12,7 +12,8 @@ from msgspec import Raw
 from gateway.dialects.fields import Untranslatable, expected, invalid, put, value_in
 from gateway.dialects.responses.items import is_item, is_part, to_messages
 from gateway.dialects.responses.tools import chat_tools
-from gateway.domain.request import RESPONSES, OwnForm, asks_for_stream, read_fields
+from gateway.domain.body import read_fields
+from gateway.domain.request import RESPONSES, OwnForm, asks_for_stream
 from gateway.errors import GatewayError
 
 # Hints for OpenAI's servers, and fields whose only effect there is on what is stored or on tools that run there.

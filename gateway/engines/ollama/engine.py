@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from gateway.config.assumed import names_cloud_model
 from gateway.domain.backend import BackendState
-from gateway.domain.request import value_of
+from gateway.domain.body import value_of
 from gateway.domain.token_ratio import PRIOR_SPARSE
 from gateway.domain.upstream import Response, UpstreamFailure
 from gateway.domain.usage import count_of

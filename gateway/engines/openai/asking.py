@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
+from gateway.domain.body import value_of
 from gateway.domain.engine_traits import EngineTraits
-from gateway.domain.request import is_limit, value_of
+from gateway.domain.request import is_limit
 from gateway.engines.base import Call, Refused
 
 PARTS_MOST = 128  # answers to one request, as many as OpenAI allows

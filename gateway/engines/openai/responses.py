@@ -14,8 +14,9 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.backend import BackendState
+from gateway.domain.body import value_of
 from gateway.domain.own_responses import OwnResponses, Trouble
-from gateway.domain.request import InferenceRequest, OwnForm, value_of
+from gateway.domain.request import InferenceRequest, OwnForm
 from gateway.engines.base import Own
 from gateway.engines.outgoing import NOT_THE_CLIENTS
 

@@ -22,18 +22,8 @@ from gateway.admission.access import Identity
 from gateway.admission.caller import Caller
 from gateway.config.snapshot import Alias, Snapshot
 from gateway.domain.backend import BackendState
-from gateway.domain.request import (
-    CHAT,
-    NO_MEDIA,
-    READ,
-    InferenceRequest,
-    Likeness,
-    is_limit,
-    offers_tools,
-    parse,
-    read_fields,
-    value_of,
-)
+from gateway.domain.body import read_fields, value_of
+from gateway.domain.request import CHAT, NO_MEDIA, READ, InferenceRequest, Likeness, is_limit, offers_tools, parse
 from gateway.domain.token_ratio import MIN_ROOM, room_needed, surely_fits
 from gateway.engines.base import authorized
 from gateway.engines.openai.engine import OpenAIEngine

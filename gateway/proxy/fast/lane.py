@@ -9,8 +9,9 @@ from msgspec import Raw
 
 from gateway.admission.caller import Caller
 from gateway.admission.memory import TINY, Memory, Share
+from gateway.domain.body import read_fields
 from gateway.domain.health_state import State
-from gateway.domain.request import may_have_media, read_fields
+from gateway.domain.request import may_have_media
 from gateway.domain.token_ratio import MIN_ROOM, RATIO_LEAST
 from gateway.errors import GatewayError
 from gateway.large_bodies import SEARCHED

@@ -1,0 +1,73 @@
+"""The body of a request as JSON: its fields, each as its own bytes, and their values. Sizes are bounded before anything
+is decoded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.errors import GatewayError
+
+VALUES_MOST = 8_000_000  # a value takes two bytes in the body and 64 when it is decoded: 64 MB could become 2 GB
+STRINGS_MOST = 1_000_000  # each name and each text is looked at, in every message; numbers are not
+# Raised when a part of a body is decoded or encoded that is nested too deeply or is not valid text.
+UNREADABLE = (RecursionError, msgspec.MsgspecError, UnicodeError, OverflowError)
+
+_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_any = msgspec.json.Decoder(Any).decode
+
+
+def read_fields(body: bytes) -> dict[str, Raw]:
+    """The body's fields, each as its own bytes. Raises `invalid_request_body`, `request_too_large`."""
+    if len(body) > VALUES_MOST and _marks(body) > VALUES_MOST:
+        raise GatewayError("request_too_large", f"The request body holds more than {VALUES_MOST:,} values.")
+    if len(body) > 3 * STRINGS_MOST and _strings(body) > STRINGS_MOST:  # the shortest one and its comma are three bytes
+        raise GatewayError("request_too_large", f"The request body holds more than {STRINGS_MOST:,} strings.")
+    try:
+        return _decode_fields(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise invalid_body(_body_problem(body, error)) from None
+    except RecursionError:
+        raise invalid_body("The request body is nested too deeply.") from None
+
+
+def _marks(body: bytes) -> int:
+    """At least the number of values in the JSON: a comma precedes each but the first of a list or object."""
+    return body.count(b",") + body.count(b"[") + body.count(b"{")
+
+
+def _strings(body: bytes) -> int:
+    """The number of strings in the JSON, names included."""
+    quotes = body.count(b'"')
+    return (quotes if quotes <= 2 * STRINGS_MOST else quotes - body.count(b'\\"')) // 2
+
+
+def unreadable(error: Exception) -> GatewayError:
+    """The client's error for an exception of UNREADABLE."""
+    if isinstance(error, RecursionError):
+        return invalid_body("The request body is nested too deeply.")
+    return invalid_body(f"The request body cannot be read: {error}")
+
+
+def _body_problem(body: bytes, error: Exception) -> str:
+    if not body.strip():
+        return "The request body is empty: send a JSON object."
+    if isinstance(error, msgspec.ValidationError):
+        return "The request body must be a JSON object."
+    return f"The request body is not valid JSON: {error}"
+
+
+def invalid_body(message: str, param: str | None = None) -> GatewayError:
+    return GatewayError("invalid_request_body", message, param=param)
+
+
+def value_of(raw: Raw | None) -> Any:
+    """A field's value, or None where it is absent or does not parse (the backend's own error is more exact)."""
+    if raw is None:
+        return None
+    try:
+        return _decode_any(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
