@@ -15,30 +15,27 @@ from typing import Any
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
-from gateway.admission.caller import Caller
-from gateway.admission.memory import Share
-from gateway.domain.request import CHAT, Endpoint
+from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
 from gateway.http.app import App
 from gateway.http.asgi_cycle import AsgiCycle
 from gateway.http.client_connection import Answering, ClientConnection
 from gateway.http.direct import CONTINUE, DirectExchange, last_answer
+from gateway.http.fast_service import FastService
 from gateway.http.flow_control import Flow, SlowReaderTimeout
 from gateway.http.listener import Listener, address_of
+from gateway.http.pace import PacedReader
 from gateway.http.request_head import Head
-from gateway.http.request_reader import BODY, HEAD, NOTHING, PIPELINED, RequestReader
+from gateway.http.request_reader import BODY, HEAD, NOTHING, PIPELINED
 from gateway.proxy.exchange import too_large
-from gateway.proxy.fast.request import FastRequest
 
-_OK = STATUS_LINE[200]
 _APP_MARGIN = 256 * 1024  # bytes beyond `max_body` within which the app itself may refuse the body
 
 
-class Connection(RequestReader, asyncio.Protocol):
+class Connection(PacedReader, asyncio.Protocol):
     """One client connection (uvicorn's protocol class)."""
 
     app: App  # set on the class that `connection_class` (server.py) makes
@@ -66,7 +63,7 @@ class Connection(RequestReader, asyncio.Protocol):
         self._on_leave: Callable[[], object] | None = None
         # The request that is read or answered; None before the first.
         self.cycle: DirectExchange | AsgiCycle | None = None
-        self.fast: FastRequest | None = None  # instead, one on the fast lane that is not answered yet
+        self.fast = FastService(self, self.app.gateway)  # has instead one that is on the fast lane
         self._is_unusual = False  # the fast lane does not serve this one
         self.http_1_0 = False
         self.keep_alive = True
@@ -75,12 +72,8 @@ class Connection(RequestReader, asyncio.Protocol):
         self._pipelined = b""  # pipelined bytes: those behind the request that is answered
         self._pipelined_at = 0
         self._crowded_at: float | None = None  # since when there are more of them than the limit
-        # The pace of the client.
-        self._window = (0.0, 0)  # (loop time, bytes) from which the rate of the body is measured
         self._defaults: list[tuple[bytes, bytes]] = []  # what `_default_lines` was made of
         self._default_lines = b""
-        self._end = (0.0, 0.0, 0)  # while closing: (since when, time of the last progress, `_progress` then)
-        self._dropped = 0
 
     # -- asyncio ---------------------------------------------------------------------------------------------------
 
@@ -114,26 +107,16 @@ class Connection(RequestReader, asyncio.Protocol):
             self._read(data, 0)
 
     def _serve_at_once(self, data: bytes) -> bool:
-        """Serve a request that has come whole, with the head of an earlier one, on the fast lane. False = it is to be
-        read."""
-        repeated = self._repeated
-        if repeated is None or self._begun is not None or not repeated.is_usual or self.listener.stopping:
+        """Serve a request that has come whole on the fast lane. False = it is to be read."""
+        whole = None if self.listener.stopping else self.whole_request(data)
+        if whole is None:
             return False
-        body = repeated.body_of(data)
-        if body is None or not self._serve_fast(repeated.caller, body):
-            self._is_unusual = body is not None
+        self._is_unusual = not self.fast.serve(*whole)
+        if self._is_unusual:
             return False
         self._waits.pop(self, None)
-        self.state, self._blank = PIPELINED, False
-        self.received = len(body)
+        self.took_whole(whole[1])
         self.http_1_0, self.keep_alive = False, True
-        return True
-
-    def _serve_fast(self, caller: Caller, body: bytes) -> bool:
-        request = self.app.gateway.fast_lane.serve(self, caller, body)
-        if request is None:
-            return False
-        self.cycle, self.fast = None, request
         return True
 
     def eof_received(self) -> None:
@@ -144,8 +127,7 @@ class Connection(RequestReader, asyncio.Protocol):
         self.slow_reader.resumed()
         self.server_state.connections.discard(self)
         self.gone = True
-        if self.fast is not None:
-            self.fast.left()
+        self.fast.client_left()
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
@@ -178,7 +160,7 @@ class Connection(RequestReader, asyncio.Protocol):
 
     def _answers_inference(self) -> bool:
         cycle = self.cycle
-        return self.fast is not None or (isinstance(cycle, DirectExchange) and not cycle.response_complete)
+        return self.fast.request is not None or (isinstance(cycle, DirectExchange) and not cycle.response_complete)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -195,7 +177,7 @@ class Connection(RequestReader, asyncio.Protocol):
                 self._pipelined, self._pipelined_at = data, at
         elif self.state == BODY and self not in self.listener.bodies:
             self.listener.bodies[self] = now = self.loop.time()
-            self._window = (now, self.received)
+            self.body_began(now)
 
     def head_began(self) -> None:
         """The time limit of a later head begins with its first byte."""
@@ -311,7 +293,7 @@ class Connection(RequestReader, asyncio.Protocol):
             cycle.complete = True
             body = cycle.usual_body if not self._is_unusual else None
             self._is_unusual = False
-            if body is not None and self._serve_fast(cycle.caller, body):
+            if body is not None and self.fast.serve(cycle.caller, body):
                 cycle.share.close()  # the request has its own
             else:
                 self.start(cycle)
@@ -347,31 +329,6 @@ class Connection(RequestReader, asyncio.Protocol):
     def _answer(self, error: GatewayError) -> None:
         self.transport.write(last_answer(error, self.server_state.default_headers))
 
-    # -- on the fast lane -----------------------------------------------------------------------------------------
-
-    @property
-    def ready(self) -> bool:
-        """May a whole answer be written, after which the connection stays open?"""
-        return self.state == PIPELINED and not self.flow.write_paused
-
-    def answer_whole(self, lines: bytes, body: bytes) -> None:
-        """Write a whole answer. `lines`: the fields of its head, each with its end."""
-        if isinstance(self.cycle, DirectExchange):
-            self.cycle.response_complete = True
-        self.fast = self._on_leave = None
-        self.transport.write(b"".join((_OK, self.default_lines(), lines, b"\r\n", body)))
-
-    def completed(self) -> None:
-        self.on_response_complete()
-
-    def exchange_of(self, request: FastRequest, caller: Caller, share: Share) -> DirectExchange:
-        """The exchange of this request, from now on."""
-        self.fast = None
-        exchange = self.cycle = DirectExchange(self, self.app.gateway, CHAT, caller, share)
-        exchange.complete, exchange.keep_alive = True, request.keep_alive
-        exchange.disconnected = self.gone
-        return exchange
-
     # -- after the answer ------------------------------------------------------------------------------------------
 
     def on_response_complete(self) -> None:
@@ -402,7 +359,7 @@ class Connection(RequestReader, asyncio.Protocol):
         if self.transport.is_closing() or self in self.listener.closing:
             return
         now = self.loop.time()
-        self._end = (now, now, self._progress())
+        self.closing_began(now)
         self.listener.closing[self] = now
         if self.state == PIPELINED and not self._pipelined:
             self.transport.close()
@@ -417,6 +374,10 @@ class Connection(RequestReader, asyncio.Protocol):
         except OSError:
             self.transport.abort()
 
+    def is_answering(self) -> bool:
+        """A request is being answered, which may be with the error of an interruption."""
+        return self.fast.request is not None or (self.cycle is not None and not self.cycle.response_complete)
+
     def shutdown(self) -> None:
         """Called by uvicorn when the gateway stops: no further request. `Listener.stop` ends what is read or
         answered."""
@@ -424,53 +385,7 @@ class Connection(RequestReader, asyncio.Protocol):
             self.listener.idle.pop(self)
             self.state = PIPELINED
             self.close_after_answer()
-        elif self.fast is not None:
-            self.fast.keep_alive = False
+        elif self.fast.request is not None:
+            self.fast.request.keep_alive = False
         elif self.cycle is not None and not self.cycle.response_complete:
             self.cycle.keep_alive = False
-
-    # -- pace ------------------------------------------------------------------------------------------------------
-
-    def is_answering(self) -> bool:
-        """A request is being answered, which may be with the error of an interruption."""
-        return self.fast is not None or (self.cycle is not None and not self.cycle.response_complete)
-
-    def sends_slowly(self, now: float) -> bool:
-        """The body arrives more slowly than `body_rate`."""
-        since, before = self._window
-        return self.received - before < self.listener.limits.body_rate * (now - since)
-
-    def check_body_rate(self, now: float) -> None:
-        """Refuse a body that arrives too slowly. Time in which the gateway itself does not read is not counted."""
-        since, _ = self._window
-        if self.flow.read_paused:
-            self._window = (now, self.received)
-        elif now - since >= self.listener.limits.body_window:
-            if self.sends_slowly(now):
-                self.listener.count("slow_body")
-                self.refuse(GatewayError("request_timeout", "The request's body came too slowly."))
-            else:
-                self._window = (now, self.received)
-
-    def sends_answer(self) -> bool:
-        """Has the client read some of its last answer since the last call, but not all?"""
-        before, self._end = self._end, (0.0, 0.0, self._progress())
-        return bool(self.transport.get_write_buffer_size()) and before[2] != self._end[2]
-
-    def check_closing(self, now: float) -> None:
-        """Abort a closing connection whose client reads nothing of the answer, or sends for too long."""
-        limits, (since, last, before) = self.listener.limits, self._end
-        linger = limits.begun if self.listener.stopping else limits.linger
-        progress = self._progress()
-        if progress != before:
-            self._end = (since, now, progress)
-            last = now
-        if self.transport.get_write_buffer_size():
-            if now - last >= limits.idle:
-                self.transport.abort()
-        elif now - last >= linger or now - since >= limits.linger_most:
-            self.transport.abort()
-
-    def _progress(self) -> int:
-        """A number that changes when bytes are sent or discarded."""
-        return self._dropped - self.transport.get_write_buffer_size()

@@ -66,6 +66,20 @@ class RequestReader:
         self._repeated = repeated_head(self._raw_head, head, caller)
         return caller
 
+    def whole_request(self, data: bytes) -> tuple[Caller, bytes] | None:
+        """(whose request, its body), where `data` is a whole request with the head of an earlier one, and nothing else.
+        It is not read by that: `took_whole` follows, or `feed`."""
+        repeated = self._repeated
+        if repeated is None or self._begun is not None or not repeated.is_usual:
+            return None
+        body = repeated.body_of(data)
+        return None if body is None else (repeated.caller, body)
+
+    def took_whole(self, body: bytes) -> None:
+        """The request of `whole_request` is read."""
+        self.state, self._blank = PIPELINED, False
+        self.received = len(body)
+
     def read_nothing(self) -> None:
         """From now on no byte is read as a request."""
         self.state = NOTHING
