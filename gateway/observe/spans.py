@@ -22,8 +22,8 @@ from gateway.domain.request_timer import ReaderStalled, Stopping
 from gateway.errors import CATALOGUE
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer
-from gateway.proxy.attempt import AttemptFailed, StreamBroken
 from gateway.proxy.exchange import ClientGone
+from gateway.proxy.failures import AttemptFailed, StreamBroken
 from gateway.routing.alias_status import shown
 
 Value = str | bool | int | float | tuple[str, ...]

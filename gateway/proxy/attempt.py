@@ -18,7 +18,6 @@ from gateway.domain.request_timer import RequestTimer
 from gateway.domain.token_ratio import silence_budget
 from gateway.domain.upstream import (
     ConnectFailure,
-    EngineDied,
     OwnFailure,
     PoolFull,
     ProtocolFailure,
@@ -46,6 +45,7 @@ from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer, read_whole
 from gateway.large_bodies import LARGE, apart
 from gateway.proxy.exchange import ClientGone
+from gateway.proxy.failures import AttemptFailed, StreamBroken
 from gateway.proxy.feedback import count_found, verdict_of
 from gateway.proxy.joining import keep_answer
 from gateway.proxy.lanes import AdmittedRequest
@@ -61,31 +61,6 @@ ERROR_BODY_MOST = 1024 * 1024  # bytes of an upstream's error answer that are re
 LAST_MOST = 64 * 1024  # bytes of last events that are written together with the end; more waits for the client to read
 KIND_MOST = 100  # characters of a content-type in a message
 TAIL = 1.0  # seconds for upstream to end its body after the last event
-
-
-class AttemptFailed(Exception):
-    """The attempt failed before content was sent: the next candidate is tried. `timeout`: the backend was silent;
-    `gone`: its port is closed; `died`: its engine is dead. `spare`: it, if its empty answer can be delivered."""
-
-    def __init__(self, verdict: Verdict, failure: UpstreamFailure | None = None, spare: Attempt | None = None) -> None:
-        super().__init__(verdict.reason)
-        self.verdict, self.spare = verdict, spare
-        self.timeout = isinstance(failure, SilenceFailure)
-        self.gone = isinstance(failure, ConnectFailure)
-        self.died = isinstance(failure, EngineDied)
-
-
-class StreamBroken(Exception):
-    """The stream broke after content had been sent. `timeout`: because the backend was silent. `off`: what another
-    backend needs to go on with it; None = it may not."""
-
-    def __init__(
-        self, message: str, verdict: Verdict | None = None, *, timeout: bool = False, off: BrokenOff | None = None
-    ) -> None:
-        super().__init__(message)
-        self.verdict = verdict or Verdict("failed", message)
-        self.timeout = timeout
-        self.off = off
 
 
 def expect_first(timer: RequestTimer, state: BackendState, request: InferenceRequest) -> None:

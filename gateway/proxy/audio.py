@@ -27,8 +27,9 @@ from gateway.inspection.audio_answer import EventReader, file_seconds, is_error,
 from gateway.inspection.error_replies import Verdict
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
-from gateway.proxy.attempt import Attempt, AttemptFailed, StreamBroken
+from gateway.proxy.attempt import Attempt
 from gateway.proxy.exchange import AsgiExchange, Exchange, declares_more, too_large
+from gateway.proxy.failures import AttemptFailed, StreamBroken
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.inner_exchange import OnBehalf
 from gateway.proxy.lanes import AdmittedRequest

@@ -27,9 +27,10 @@ from gateway.errors import GatewayError, PassedOn, exhausted
 from gateway.inspection.error_replies import Verdict
 from gateway.large_bodies import SEARCHED, apart
 from gateway.proxy.ask_all import AskAll
-from gateway.proxy.attempt import Attempt, AttemptFailed, StreamBroken
+from gateway.proxy.attempt import Attempt
 from gateway.proxy.blame import Blame, earlier_failures
 from gateway.proxy.exchange import ClientGone, Exchange
+from gateway.proxy.failures import AttemptFailed, Spare, StreamBroken
 from gateway.proxy.feedback import ask_again, learn, within_reason
 from gateway.proxy.inner_exchange import OnBehalf
 from gateway.proxy.joining import answered_by_first, end_joining
@@ -77,7 +78,7 @@ class RequestHandler:
         self.planned: PlannedRequest | None = None  # None = not planned yet, or refused before
         self.blame: Blame | None = None  # None = no attempt has failed
         self.retried: list[BackendState] = []  # backends with a second attempt, with a smaller limit
-        self.spare: Attempt | None = None  # an attempt with a complete but empty answer
+        self.spare: Spare | None = None  # an attempt with a complete but empty answer
         self.heartbeat: asyncio.Task[None] | None = None  # the latest one
 
     # -- the order ------------------------------------------------------------------------------------------------

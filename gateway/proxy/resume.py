@@ -10,7 +10,7 @@ from gateway.accounting.record import AttemptRecord
 from gateway.admission.slots import Lease
 from gateway.engines.tokenize import count_tokens
 from gateway.errors import GatewayError
-from gateway.proxy.attempt import StreamBroken
+from gateway.proxy.failures import StreamBroken
 from gateway.proxy.lanes import AdmittedRequest, PlannedRequest
 from gateway.proxy.stages import RequestContext
 from gateway.routing.plan import Candidate

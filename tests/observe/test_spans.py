@@ -26,8 +26,8 @@ from gateway.observe.spans import (
     provider,
     usage_attributes,
 )
-from gateway.proxy.attempt import AttemptFailed, StreamBroken
 from gateway.proxy.exchange import ClientGone
+from gateway.proxy.failures import AttemptFailed, StreamBroken
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
