@@ -108,7 +108,7 @@ class FastLane:
             if state.revision != member.revision:
                 shape.decisions.clear()  # decided anew by the next request
                 return None
-            if state.health.state is not State.READY or state.cooldown_until > now or window > member.window:
+            if state.health.state is not State.READY or window > member.window:  # a pause is found with the slot
                 return None
         if decision.searched and may_have_media(fields["messages"]):
             return None
