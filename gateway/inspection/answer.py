@@ -172,6 +172,15 @@ class ChoiceAnswer:
             self.note_close(text)
         return deltas
 
+    def passes(self, text: str) -> bool:
+        """Instead of `text`, where the content goes on with text in which nothing is found: then it is noted. False =
+        nothing was done."""
+        mender = self._mender
+        if mender is None or not (text and self.has_content) or "</think>" in text or not mender.passes(text):
+            return False
+        self.size += bytes_of(text)
+        return True
+
     def note_close(self, text: str) -> None:
         """Detect a closing tag of thoughts without an opener in this part of the content. In a stream such thoughts
         have already been sent as content, and a tag that is split over several events is not detected."""
@@ -182,7 +191,7 @@ class ChoiceAnswer:
         if not self._armed:
             self._note_content(text)
             return None
-        self.size += len(text) if text.isascii() else len(text.encode(errors="replace"))
+        self.size += bytes_of(text)
         mender = self._mender
         if mender is None:
             policy = self._policy

@@ -196,6 +196,20 @@ class StreamTrack(Inspector):
                 break
         return out[0] if len(out) == 1 else b"".join(out)
 
+    def pass_event(self, event: bytes) -> bytes | None:
+        """What `feed` returns for an event that only goes on with the text, as nearly all do. None = `feed` it; nothing
+        was done."""
+        same = self._same + 1 if event == self._last else 0
+        if same == REPEATS:
+            return None
+        if self._raw:
+            if b"</think>" in event or not is_plain(event):
+                return None
+        elif self._frame is None or (text := self._frame.text_of(event)) is None or not self.passes(text):
+            return None
+        self._last, self._same = event, same
+        return self._rewriter.apply(event)
+
     @staticmethod
     def _has_output(event: bytes) -> bool:
         """Does this event have content or thoughts? (Keep-alive events may repeat.)"""

@@ -46,6 +46,11 @@ class StreamRelay:
         """Read `data` and send what it holds, if that needs nothing else. False = `out` and `track` are to be looked
         at."""
         track, reply, begun = self.track, self._reply, self.begun
+        if begun and reply.content and reply.exchange.ready and self._framer.is_event(data):
+            out = track.pass_event(data)
+            if out is not None:
+                self._pass_event(out)
+                return True
         if self._framer.unfinished > LARGE:
             self.unread = data
             return False
@@ -63,6 +68,15 @@ class StreamRelay:
             self._kept.add(self.out)
         self.out = b""
         return True
+
+    def _pass_event(self, out: bytes) -> None:
+        timer = self._timer
+        now = self._state.last_event = timer.now()
+        self._gaps.observe(now - timer.heard)
+        timer.heard, timer.beat_at = now, now + HEARTBEAT
+        self._reply.exchange.put(out)
+        if self._kept is not None:
+            self._kept.add(out)
 
     async def read_apart(self) -> None:
         """Read `unread`, without keeping other requests waiting."""

@@ -14,6 +14,7 @@ from gateway.shortage import shortage_of
 
 from .h1_response import H1Response
 from .known_head import KnownHead, known_head
+from .whole_chunks import whole_chunk, whole_chunks
 
 MAX_HEAD = 64 * 1024
 NAMES = 64  # header names remembered per connection: a backend uses the same few again and again
@@ -21,6 +22,7 @@ READ_AHEAD = 256 * 1024
 JOIN_BELOW = 64 * 1024  # up to this size, copying the body behind the head is cheaper than a second buffer
 PIECES_MOST = 64  # unread pieces of a body that are kept separately; further ones are joined, because they may be tiny
 LEARNED_MOST = 16  # heads of answers that are remembered, one after the other: some servers never send one twice
+_HEAD_END = b"\r\n\r\n"
 PIECE = 256 * 1024  # larger request bodies are passed to the transport in pieces of this size
 
 
@@ -45,6 +47,7 @@ class Connection(asyncio.Protocol):
     `on_lost` when it is closed."""
 
     __slots__ = (
+        "_between_chunks",
         "_bodiless",
         "_eof",
         "_head",
@@ -85,6 +88,7 @@ class Connection(asyncio.Protocol):
         self._head: list[tuple[bytes, bytes]] | None = None  # the headers so far; None when the head is over
         self._names: dict[bytes, str] = {}  # header name as the backend writes it -> in lower case
         self._unfinished = 0  # bytes of an incomplete head, or of chunks and trailers without content
+        self._between_chunks = False  # where the latest read has ended; the parser is told only what is no whole chunk
         self._moved = False  # the latest read contained a part of the body
         self._received = False
         self._keep = False
@@ -112,7 +116,7 @@ class Connection(asyncio.Protocol):
         response = self.response = H1Response(self, reused)
         self._head = []
         self._unfinished = 0
-        self._received = False
+        self._received = self._between_chunks = False
         self._keep = False
         self._bodiless = bodiless
         self._write(head, body)
@@ -132,7 +136,7 @@ class Connection(asyncio.Protocol):
         taker.expect(response)
         self._head = []
         self._unfinished = 0
-        self._received = self._keep = self._bodiless = False
+        self._received = self._keep = self._bodiless = self._between_chunks = False
         return response
 
     def answered_with(self, body: bytes) -> H1Response:
@@ -210,6 +214,11 @@ class Connection(asyncio.Protocol):
                 taker.answered(body)
                 return
             response = self.respond()
+        if self._between_chunks:
+            content = whole_chunk(data)
+            if content is not None and response.pass_piece(content):
+                return
+            self._between_chunks = content is not None or _ends_chunk(data, 0)
         first, self._received = not self._received, True
         self._moved = False
         try:
@@ -222,8 +231,10 @@ class Connection(asyncio.Protocol):
                 cause = error.__context__
                 self.fail(cause if isinstance(cause, UpstreamFailure) else ProtocolFailure(f"not HTTP: {error}"))
             return
+        if first and response.is_chunked:
+            self._between_chunks = _ends_chunk(data, data.find(_HEAD_END) + len(_HEAD_END))
         if response.sink is not None and response.pieces and not response.complete:
-            response.pass_on(response.sink)
+            response.pass_on()
         if not (self._moved or response.complete):
             self._unfinished += len(data)
             if self._unfinished > MAX_HEAD:
@@ -348,6 +359,11 @@ class Connection(asyncio.Protocol):
         if response is not None and response.status:  # else it was a 1xx
             response.complete = True
             response.wake()
+
+
+def _ends_chunk(data: bytes, at: int) -> bool:
+    """Does `data` end with the end of a chunk? At the index `at` one begins."""
+    return at == len(data) or whole_chunks(data, at) is not None
 
 
 def _head_too_large() -> ProtocolFailure:

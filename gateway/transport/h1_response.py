@@ -90,21 +90,27 @@ class H1Response:
             if data:
                 return data
 
-    def pass_on(self, take: Callable[[bytes], bool]) -> None:
-        """Give what has arrived to the `sink`, which is `take`. Its reader is woken where it is to look at it."""
-        waiter = self._waiter
-        if waiter is None or waiter.done():
-            return  # the reader is about to see it
-        data = self._take()
+    def pass_on(self) -> None:
+        """Give what has arrived to the `sink`."""
+        if self._waiter is not None and not self._waiter.done():  # else the reader is about to see it
+            self.pass_piece(self._take())
+
+    def pass_piece(self, data: bytes) -> bool:
+        """Give this piece of the body to the `sink`, whose reader is woken where it is to look at it. False = nothing
+        was done."""
+        sink, waiter = self.sink, self._waiter
+        if sink is None or self.pieces or waiter is None or waiter.done():
+            return False
         try:
-            if take(data):
-                return
+            if sink(data):
+                return True
         except Exception as error:
             waiter.set_exception(error)
         else:
             self._untaken = data
             waiter.set_result(None)
         self.sink = None
+        return True
 
     async def _read_decoded(self, inflater: Inflater) -> bytes:
         if inflater.more:  # a few compressed bytes may decode to many: let other tasks run in between
@@ -171,6 +177,11 @@ class H1Response:
             if self._connection is not None:
                 self._connection.drop()
             raise
+
+    @property
+    def is_chunked(self) -> bool:
+        """Does its body come in chunks?"""
+        return self.headers.get("transfer-encoding") == "chunked"
 
     @property
     def is_plain(self) -> bool:

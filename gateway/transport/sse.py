@@ -34,16 +34,21 @@ class Framer:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The events that are complete now. Raises `ProtocolFailure` for an event of more than `EVENT_MOST` bytes."""
-        if self._lf and not (self._rest or self._cr) and b"\r" not in data:
-            if len(data) > 1 and data.find(b"\n\n") == len(data) - 2:  # nearly always exactly one event
-                return [data]
-        elif self._begins:
+        if self.is_event(data):  # nearly always
+            return [data]
+        if self._begins:
             if self._rest or len(data) < len(_BOM) or data.startswith(_BOM):
                 data = self._begin(data)
             else:
                 self._begins = False
         self._cr = self._cr or b"\r" in data
         return self._feed_any(data) if self._cr else self._feed_plain(data)
+
+    def is_event(self, data: bytes) -> bool:
+        """Is `data`, which has come now, one whole event and nothing else? Then it need not be fed."""
+        if self._rest or self._cr or not self._lf or b"\r" in data:
+            return False
+        return len(data) > 1 and data.find(b"\n\n") == len(data) - 2
 
     def _begin(self, data: bytes) -> bytes:
         """The stream's first bytes without its byte order mark; b"" while they may still become one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -154,3 +155,82 @@ def test_no_chunk_is_a_reason_to_fail_inside_a_checked_stream(
     for one in (*said, event({"content": CALL}), event({}, "stop")):
         track.feed([one])
     track.conclude()
+
+
+said = st.sampled_from(
+    [
+        " so",
+        "Hello",
+        "",
+        "</think>",
+        "\n</think>\n",
+        "a <",
+        "größer",
+        'a "quote"',
+        CALL,
+        CALL[:9],
+        "\n<tool",
+        "`",
+        "!!!!",
+    ]
+)
+going_on = st.one_of(
+    st.tuples(said, st.sampled_from([1, 1, 1, 3, 60])).map(
+        lambda made: [compact(event({"content": made[0]}))] * made[1]
+    ),
+    said.map(lambda text: [event({"content": text})]),
+    st.sampled_from(
+        [
+            compact(event({"role": "assistant", "content": ""})),
+            compact(event({"reasoning": "Hm"})),
+            compact(event({}, "stop")),
+            compact(event({"content": "the end"}, "stop")),
+            compact(event({"content": "other"}, index=1)),
+            b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1}}\n\n',
+            b'data: {"error":{"message":"boom"},"finish_reason":null}\n\n',
+            b": a comment\n\n",
+            b"data: [DONE]\n\n",
+        ]
+    ).map(lambda one: [one]),
+)
+
+
+def without_ids(sent: bytes) -> bytes:
+    """The ids of mended calls are made up."""
+    return re.sub(rb'"id":"(?!up-1)[^"]*"', b"", sent)
+
+
+@given(
+    st.lists(going_on, max_size=8).map(lambda lists: [one for events in lists for one in events]),
+    st.sampled_from([None, TOOLS_OFFERED, InspectionPolicy(thoughts=THINK), EVERYTHING]),
+    st.sampled_from(["Well", "Well", CALL]),
+)
+def test_an_event_that_is_passed_on_is_followed_as_one_that_is_read(
+    events: list[bytes], expected: InspectionPolicy | None, begins: str
+) -> None:
+    passing, reading = (StreamTrack(REQUEST, Identity(), expected) for _ in range(2))
+    for one in [compact(event({"role": "assistant", "content": ""})), compact(event({"content": begins})), *events]:
+        passed = passing.pass_event(one)
+        sent = passing.feed([one]) if passed is None else passed
+        assert without_ids(sent) == without_ids(reading.feed([one]))
+        assert passing.failure == reading.failure
+        if reading.failure is not None:
+            break
+    for track in (passing, reading):
+        track.conclude()
+    for name in ("violations", "mended", "content", "reasoning", "done", "whole", "disobeyed", "empty", "stray_close"):
+        assert getattr(passing, name) == getattr(reading, name), name
+    sizes = [
+        [(answer.size, answer.has_content, answer.closed_alone) for answer in t._answers.values()]
+        for t in (passing, reading)
+    ]
+    assert sizes[0] == sizes[1]
+
+
+def test_an_event_that_goes_on_with_the_text_is_not_read() -> None:
+    for expected in (None, TOOLS_OFFERED):
+        track = StreamTrack(REQUEST, Identity(), expected)
+        for text in ("Hello", " there"):
+            track.feed([compact(event({"content": text}))])
+        goes_on = compact(event({"content": " and so on"}))
+        assert track.pass_event(goes_on) == goes_on.replace(b'"served"', b'"alias"')
