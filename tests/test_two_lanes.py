@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.accounting.record import RequestLine
+from gateway.http.fast_service import FastService
 from gateway.http.request_head import RepeatedHead
 from gateway.inspection.inspector import Inspector
 from gateway.inspection.stream_track import StreamTrack
@@ -91,6 +92,7 @@ def is_probe(turn: Turn) -> bool:
 
 
 async def stream(turn: Turn, fault: str, deltas: list[dict[str, Any]], end: str, usage: dict[str, int]) -> None:
+    number = int(re.sub(r"\D", "", turn.json["messages"][0]["content"]) or 0)
     events = [chunk({"role": "assistant", "content": ""}), *map(chunk, deltas)]
     if fault == "no json":
         events.insert(2, b"data: {nonsense\n\n")
@@ -100,7 +102,11 @@ async def stream(turn: Turn, fault: str, deltas: list[dict[str, Any]], end: str,
         events[2] = events[2].replace(b"served/model", b"served/other")
     if fault != "ends early":
         events += [chunk({"content": ""}, end), chunk(None, None, usage), b"data: [DONE]\n\n"]
+    events = [event.replace(b'"up-1"', b'"up-%d"' % number).replace(b":2,", b":%d," % (2 + number)) for event in events]
     await turn.send(SSE_HEAD)
+    if number % 2:
+        await turn.send(chunked(*events) + b"0\r\n\r\n")
+        return
     for event in events:  # each may arrive alone, or with others
         await turn.send(chunked(event))
     await turn.send(b"0\r\n\r\n")
@@ -193,10 +199,12 @@ async def outcome(asked: list[Ask]) -> list[object]:
     async with a.serve(), b.serve(), running_gateway(ROUTES.format(a=a.url, b=b.url)) as gateway:
         await gateway.until_ready("a", "b", "bare")
         gateway.gateway.services.line_observers.append(lines.append)
-        for number, (alias, more, client, a_says, b_says) in enumerate([*asked, *asked]):  # again: it is known then
+        # Again, when it is known; then all at once otherwise: what is known is answered with something else.
+        others = [(*one[:3], *other[3:]) for one, other in zip(asked, [*asked[1:], asked[0]], strict=True)]
+        for number, (alias, more, client, a_says, b_says) in enumerate([*asked * 3, *others]):
             a.play(answering(a_says))
             b.play(answering(b_says))
-            messages = [{"role": "user", "content": f"What of {number * 7 % 5}?"}]
+            messages = [{"role": "user", "content": f"What of {number * 7 % 10}?"}]
             found.append(await answer(gateway, {"model": alias, "messages": messages, **more}, client))
             await gateway.until(gateway.idle)
             await gateway.until(lambda: not gateway.gateway.services.prober.suspicion.busy)
@@ -243,12 +251,17 @@ def test_both_lanes_come_to_the_same(asked: list[Ask]) -> None:
 
 async def test_a_usual_request_takes_the_fast_lane_and_no_handler_is_made() -> None:
     """So that the comparison above compares something."""
-    with patch.object(RequestHandler, "run", autospec=True, side_effect=RequestHandler.run) as run:
+    with (
+        patch.object(RequestHandler, "run", autospec=True, side_effect=RequestHandler.run) as run,
+        patch.object(FastService, "end_stream", autospec=True, side_effect=FastService.end_stream) as by_form,
+    ):
         for fields in ({}, {"stream": True}, {"tools": TOOLS}, {"tools": TOOLS, "stream": True, "max_tokens": 9}):
             run.reset_mock()
+            by_form.reset_mock()
             asked: list[Ask] = [("pair", fields, "other", "text", "text")] * 3
             found = await outcome(asked)
-            assert [one[0] for one in found if isinstance(one, tuple) and one[0] == 200] == [200] * 6
+            assert [one[0] for one in found if isinstance(one, tuple) and one[0] == 200] == [200] * 12
             by_handler = [call.args[0].begun for call in run.call_args_list]
             assert by_handler.count(None) <= 4, "the first with its head, and the first at each backend"
             assert len(by_handler) == by_handler.count(None), "none was handed over"
+            assert (by_form.call_count >= 6) == ("stream" in fields and "tools" not in fields)

@@ -21,7 +21,7 @@ from gateway.runtime.gateway import Gateway
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 FLUSH = 5.0  # seconds in which a cut connection may send what was written to it
-_CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
+CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 _CLOSE = b"connection: close\r\n"
 
 
@@ -213,9 +213,13 @@ class DirectExchange:
         if not connection.request_whole:
             self.keep_alive = False
         self._chunked = chunked = chunked and not self._http_1_0
-        end = _CHUNKED if chunked else b"\r\n"
+        end = CHUNKED if chunked else b"\r\n"
         close = b"" if self.keep_alive else _CLOSE
         self._head = b"".join((STATUS_LINE[status], connection.default_lines(), lines, close, end))
+
+    def go_on(self) -> None:
+        """The head of a stream, and a part of it, were written elsewhere."""
+        self.started = self._chunked = True
 
     async def write(self, data: bytes) -> None:
         connection = self._connection

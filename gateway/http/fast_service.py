@@ -11,7 +11,7 @@ from gateway.admission.memory import Share
 from gateway.domain.request import CHAT
 from gateway.http.asgi_cycle import AsgiCycle
 from gateway.http.client_connection import ClientConnection
-from gateway.http.direct import DirectExchange
+from gateway.http.direct import CHUNKED, DirectExchange
 from gateway.proxy.fast.request import FastRequest
 from gateway.runtime.gateway import Gateway
 
@@ -28,13 +28,15 @@ class FastService:
     """The `FastClient` of the requests of one connection. `request`: the one on the fast lane that is not answered, and
     that has no exchange."""
 
-    __slots__ = ("_connection", "_gateway", "loop", "request")
+    __slots__ = ("_connection", "_ended", "_gateway", "_streams", "loop", "request")
 
     def __init__(self, connection: ServingConnection, gateway: Gateway) -> None:
         self._connection = connection
         self._gateway = gateway
         self.loop = connection.loop
         self.request: FastRequest | None = None
+        self._streams = False  # the head of its stream was sent
+        self._ended = False  # its end was sent
 
     def serve(self, caller: Caller, body: bytes) -> bool:
         """Serve the request that has come. False = nothing was done."""
@@ -43,6 +45,7 @@ class FastService:
         if request is None:
             return False
         connection.cycle, self.request = None, request
+        self._streams = self._ended = False
         return True
 
     def client_left(self) -> None:
@@ -57,15 +60,42 @@ class FastService:
 
     def answer_whole(self, lines: bytes, body: bytes) -> None:
         """Write a whole answer. `lines`: the fields of its head, each with its end."""
+        self._end()
+        connection = self._connection
+        connection.transport.write(b"".join((_OK, connection.default_lines(), lines, b"\r\n", body)))
+
+    def begin_stream(self, lines: bytes, data: bytes) -> None:
+        """Write the head of a stream, and its first part. `lines`: as for a whole answer."""
+        connection = self._connection
+        head = b"".join((_OK, connection.default_lines(), lines, CHUNKED))
+        connection.transport.write(b"%s%x\r\n%s\r\n" % (head, len(data), data))
+        self._streams = True
+        if isinstance(exchange := connection.cycle, DirectExchange):
+            exchange.go_on()
+
+    def pass_on(self, data: bytes) -> None:
+        """Write a part of the stream."""
+        self._connection.transport.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+    def end_stream(self, data: bytes) -> None:
+        """Write the last part of the stream, and its end."""
+        self._end()
+        self._connection.transport.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(data), data))
+
+    def _end(self) -> None:
+        """The last bytes of the answer are being written."""
         connection = self._connection
         if (exchange := connection.cycle) is not None:
             exchange.response_complete = True
             connection.on_leave(None)
-        self.request = None
-        connection.transport.write(b"".join((_OK, connection.default_lines(), lines, b"\r\n", body)))
+        self.request, self._ended = None, True
 
     def completed(self) -> None:
-        self._connection.on_response_complete()
+        connection = self._connection
+        if isinstance(exchange := connection.cycle, DirectExchange):
+            exchange.completed()
+        else:
+            connection.on_response_complete()
 
     def exchange_of(self, request: FastRequest, caller: Caller, share: Share) -> DirectExchange:
         """The exchange of this request, from now on."""
@@ -74,4 +104,7 @@ class FastService:
         exchange = connection.cycle = DirectExchange(connection, self._gateway, CHAT, caller, share)
         exchange.complete, exchange.keep_alive = True, request.keep_alive
         exchange.disconnected = connection.gone
+        exchange.response_complete = self._ended
+        if self._streams:
+            exchange.go_on()
         return exchange

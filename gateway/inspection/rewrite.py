@@ -66,16 +66,16 @@ def _decodes_to(data: bytes, value: object) -> bool:
 
 class Rewriter:
     """Replaces model, id and created in the events of one attempt. The bytes to replace are learned from its first
-    event, by `learn`, which is called before the first event is sent."""
+    event, by `learn`, which is called before the first event is sent: `rewrites`."""
 
-    __slots__ = ("_first", "_learned", "_model", "_rewrites", "_wanted", "identity")
+    __slots__ = ("_first", "_learned", "_model", "_wanted", "identity", "rewrites")
 
     def __init__(self, identity: Identity, model: str) -> None:
         self.identity = identity
         self._model = model
         self._first: tuple[bytes, Chunk] | None = None
         self._learned = False  # something was sent
-        self._rewrites: Rewrites = ()
+        self.rewrites: Rewrites = ()
         self._wanted: dict[str, object] = {}
 
     @property
@@ -109,11 +109,11 @@ class Rewriter:
             self._wanted[name] = wanted
             if seen != wanted and (pair := learn(event, name, seen, wanted)) is not None:
                 rewrites.append(pair)
-        self._rewrites = rewrites
+        self.rewrites = rewrites
 
     def apply(self, event: bytes) -> bytes:
         """The event with its replacements. Each is made once; if its bytes are not found, the event is parsed."""
-        for old, new in self._rewrites:
+        for old, new in self.rewrites:
             replaced = event.replace(old, new, 1)
             if replaced is event:  # CPython returns the same object if there was nothing to replace
                 return _reparsed(event, self._wanted)

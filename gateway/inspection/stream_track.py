@@ -13,7 +13,7 @@ from gateway.domain.upstream import ProtocolFailure
 from gateway.inspection.inspector import Inspector
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
-from gateway.inspection.rewrite import Identity, Rewriter, rebuilt, with_ends
+from gateway.inspection.rewrite import Identity, Rewriter, Rewrites, rebuilt, with_ends
 from gateway.inspection.server_faults import is_pool_full
 from gateway.inspection.shape import brief, is_no_chunk
 from gateway.transport.sse import (
@@ -164,6 +164,15 @@ class StreamTrack(Inspector):
     def model(self) -> object:
         """The model that the stream names."""
         return self._rewriter.served
+
+    @property
+    def rewrites(self) -> Rewrites:
+        """What is replaced in each event, once something was sent."""
+        return self._rewriter.rewrites
+
+    def repeat(self, event: bytes, same: int) -> None:
+        """The latest event was this one, and so were `same` before it, which were passed on elsewhere."""
+        self._last, self._same = event, same
 
     # -- each event -----------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from gateway.domain.backend import BackendState
 from gateway.domain.request_timer import RequestTimer
+from gateway.inspection.plain_stream import PlainStream
 from gateway.inspection.sent_text import SentText
 from gateway.inspection.stream_track import StreamTrack
 from gateway.large_bodies import LARGE, apart
@@ -77,6 +78,11 @@ class StreamRelay:
         self._reply.exchange.put(out)
         if self._kept is not None:
             self._kept.add(out)
+
+    def go_on(self, plain: PlainStream) -> None:
+        """Go on with a stream that was followed by its form until now."""
+        plain.replay(self.track, self._framer)
+        self.begun = plain.content
 
     async def read_apart(self) -> None:
         """Read `unread`, without keeping other requests waiting."""

@@ -13,7 +13,7 @@ from gateway.domain.upstream import OwnFailure, ProtocolFailure, ResetFailure, S
 from gateway.shortage import shortage_of
 
 from .h1_response import H1Response
-from .known_head import KnownHead, known_head
+from .known_head import KnownHead, KnownStreamHead, known_head, known_stream_head
 from .whole_chunks import whole_chunk, whole_chunks
 
 MAX_HEAD = 64 * 1024
@@ -31,6 +31,11 @@ class Taker(Protocol):
 
     def answered(self, body: bytes) -> None:
         """The answer is this body, plain, with status 200 and a head as the answer before. The connection is free."""
+        ...
+
+    def streamed(self, data: bytes, *, last: bool) -> bool:
+        """The answer is a stream, with status 200 and a head as one before, and this has come of it; `last`: with its
+        end, and the connection is free. False = nothing was done: `expect` it."""
         ...
 
     def expect(self, response: H1Response) -> None:
@@ -53,6 +58,7 @@ class Connection(asyncio.Protocol):
         "_head",
         "_keep",
         "_known",
+        "_known_stream",
         "_learned",
         "_moved",
         "_names",
@@ -60,6 +66,7 @@ class Connection(asyncio.Protocol):
         "_on_lost",
         "_parser",
         "_received",
+        "_streams",
         "_taker",
         "_unfinished",
         "_unsent",
@@ -98,6 +105,8 @@ class Connection(asyncio.Protocol):
         self._writing_paused = False
         self._taker: Taker | None = None  # of the exchange, as long as there is no `response`
         self._known: KnownHead | None = None  # of the latest whole answer
+        self._known_stream: KnownStreamHead | None = None  # of the latest stream
+        self._streams = False  # the taker gets a stream with this head
         self._learned = 0  # heads so far
 
     # The exchange
@@ -125,6 +134,7 @@ class Connection(asyncio.Protocol):
     def begin_taken(self, head: bytes, body: bytes, taker: Taker) -> None:
         """Send one request on a connection that is open, and whose answer `taker` gets."""
         self._taker = taker
+        self._streams = self._keep = False
         self._write(head, body)
 
     def respond(self) -> H1Response:
@@ -137,6 +147,11 @@ class Connection(asyncio.Protocol):
         self._head = []
         self._unfinished = 0
         self._received = self._keep = self._bodiless = self._between_chunks = False
+        if self._streams:
+            assert self._known_stream is not None
+            self._streams = False
+            self._parser.feed_data(self._known_stream.head)  # the parser has seen nothing of this answer
+            self._received = self._between_chunks = True
         return response
 
     def answered_with(self, body: bytes) -> H1Response:
@@ -209,9 +224,7 @@ class Connection(asyncio.Protocol):
             if taker is None:  # no request is waiting: a 408, or bytes left over from an answer
                 self.drop()
                 return
-            if self._known is not None and (body := self._known.body_of(data)) is not None:
-                self._taker, self._keep = None, True
-                taker.answered(body)
+            if self._give(taker, data):
                 return
             response = self.respond()
         if self._between_chunks:
@@ -233,6 +246,7 @@ class Connection(asyncio.Protocol):
             return
         if first and response.is_chunked:
             self._between_chunks = _ends_chunk(data, data.find(_HEAD_END) + len(_HEAD_END))
+            self._learn_stream_head(data, response)
         if response.sink is not None and response.pieces and not response.complete:
             response.pass_on()
         if not (self._moved or response.complete):
@@ -248,6 +262,38 @@ class Connection(asyncio.Protocol):
         if response.size > READ_AHEAD and not (response.complete or self.reading_paused or self.transport is None):
             self.reading_paused = True
             self.transport.pause_reading()
+
+    def _give(self, taker: Taker, data: bytes) -> bool:
+        """Give the taker what is recognised. False = nothing was done."""
+        if self._streams:
+            if (content := whole_chunk(data)) is not None:  # nearly always
+                return taker.streamed(content, last=False)
+            chunks = whole_chunks(data)
+        elif self._known is not None and (body := self._known.body_of(data)) is not None:
+            self._taker, self._keep = None, True
+            taker.answered(body)
+            return True
+        else:
+            at = self._known_stream.end_in(data) if self._known_stream is not None else 0
+            chunks = whole_chunks(data, at) if at else None
+        if chunks is None:
+            return False
+        streams = self._streams
+        content, last = chunks
+        self._streams = not last
+        if last:
+            self._taker, self._keep = None, True
+        if taker.streamed(content, last=last):
+            return True
+        self._taker, self._streams = taker, streams
+        return False
+
+    def _learn_stream_head(self, data: bytes, response: H1Response) -> None:
+        """The head of a stream has come in one read: recognise it when it comes again."""
+        usual = self._keep and response.headers.keys().isdisjoint(("content-length", "content-encoding"))
+        if usual and response.watcher is not None and response.status == 200 and self._learned < LEARNED_MOST:
+            self._learned += 1
+            self._known_stream = known_stream_head(data)
 
     def _learn_head(self, data: bytes, response: H1Response) -> None:
         """The answer has come in one read: recognise its head when it comes again."""

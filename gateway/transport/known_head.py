@@ -1,4 +1,4 @@
-"""Recognises an answer whose head is that of the answer before, with another length and another date: nearly all whole
+"""Recognises an answer whose head is that of the answer before, with another length and another date: nearly all
 answers of a server are. All other bytes being equal, what the parser has read of the first one holds for the others."""
 
 from __future__ import annotations
@@ -60,3 +60,42 @@ def known_head(data: bytes, headers: Mapping[str, str]) -> KnownHead | None:
         return None
     between = head[date_at + DATE : length_at]
     return KnownHead(head[:date_at], date, between, head[length_at + len(number) :], headers)
+
+
+class KnownStreamHead:
+    """The head of an answer in chunks. `head`: as it came first."""
+
+    __slots__ = ("_after", "_after_at", "_before", "_date", "_end", "head")
+
+    def __init__(self, head: bytes, date_at: int) -> None:
+        """`date_at`: where in the head its date is; -1 = it has none."""
+        self.head = head
+        self._after_at = date_at + DATE if date_at >= 0 else len(head)
+        self._before = head[:date_at] if date_at >= 0 else head
+        self._after = head[self._after_at :]
+        self._date = head[len(self._before) : self._after_at]
+        self._end = len(head)
+
+    def end_in(self, data: bytes) -> int:
+        """The index behind the head, if `data` begins with it; else 0."""
+        if not data.startswith(self._before) or not data.startswith(self._after, self._after_at):
+            return 0
+        date = data[len(self._before) : self._after_at]
+        if date != self._date:
+            if b"\r" in date or b"\n" in date or not date.isascii():
+                return 0
+            self._date = date
+        return self._end
+
+
+def known_stream_head(data: bytes) -> KnownStreamHead | None:
+    """What recognises the head of the answer in chunks with which `data` begins, and which the parser has read; None =
+    nothing does."""
+    end = data.find(_END)
+    head = data[: end + len(_END)]
+    lower = head.lower()
+    if not 0 < end <= HEAD_MOST or lower.count(_DATE.strip()) > 1:
+        return None
+    at = lower.find(_DATE)
+    date_at = at + len(_DATE) if at >= 0 else -1
+    return None if at >= 0 and b"\r" in head[date_at : date_at + DATE] else KnownStreamHead(head, date_at)

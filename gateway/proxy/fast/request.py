@@ -36,6 +36,7 @@ from gateway.transport.h1_connection import Connection
 from gateway.transport.h1_response import H1Response
 
 _encode = msgspec.json.Encoder().encode
+Fields = dict[str, Raw]
 _LINES = b"content-type: application/json\r\ncontent-length: %d\r\nx-request-id: %s\r\n%s"
 
 
@@ -51,6 +52,18 @@ class FastClient(Protocol):
 
     def answer_whole(self, lines: bytes, body: bytes) -> None:
         """Write the whole answer of the request. `lines`: of its head, each with its end."""
+        ...
+
+    def begin_stream(self, lines: bytes, data: bytes) -> None:
+        """Write the head of a stream, and its first part. `lines`: as for a whole answer."""
+        ...
+
+    def pass_on(self, data: bytes) -> None:
+        """Write a part of the stream."""
+        ...
+
+    def end_stream(self, data: bytes) -> None:
+        """Write the last part of the stream, and its end."""
         ...
 
     def completed(self) -> None:
@@ -159,6 +172,10 @@ class FastRequest:
         if not self.answered_whole:
             self._response = self._connection.answered_with(body)
             self.hand_over()
+
+    def streamed(self, data: bytes, *, last: bool) -> bool:
+        """As `Taker`."""
+        return False
 
     def expect(self, response: H1Response) -> None:
         """As `Taker`."""
@@ -301,20 +318,22 @@ class FastRequest:
     def begin_under_way(self) -> UnderWay:
         under_way = self._under_way
         if under_way is None:
-            services, state, request = self.services, self.member.state, self._inference_request()
+            services, request = self.services, self._inference_request()
             if self.share is None:
                 self.share = Share.counted(self._memory, self.caller, self.tiny)
             exchange = self._client.exchange_of(self, self.caller, self.share)
             exchange.on_leave(self.left)
             timer = RequestTimer(services.pulse, None, self._beat, self._interrupted)
             under_way = self._under_way = UnderWay(self, request, exchange, timer)
-            timer.heard = self.began
-            expect_first(timer, state, request)
-            if self.decision.like.stream:
-                timer.beat_at = self.began + state.backend.timeouts.hold
+            self._set(under_way, request)
             services.pulse.discard_untimed(self)
             services.active.add(self)
         return under_way
+
+    def _set(self, under_way: UnderWay, request: InferenceRequest) -> None:
+        """Set its timer to how far the request is."""
+        under_way.timer.heard = self.began
+        expect_first(under_way.timer, self.member.state, request)
 
     def _inference_request(self) -> InferenceRequest:
         sender = self.decision.client.name

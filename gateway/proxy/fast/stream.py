@@ -1,50 +1,147 @@
-"""A streamed answer on the fast lane: its events are passed on as they arrive (proxy/stream_relay.py), from the first
-content to a complete end."""
+"""One stream on the fast lane. As long as it goes as one before, it is followed by that one's form; then, or where
+there is none yet, a relay takes what is content behind content, or the end."""
 
 from __future__ import annotations
 
 import time
 
+from gateway.admission.caller import Caller
+from gateway.admission.memory import Memory
+from gateway.domain.request import InferenceRequest
+from gateway.domain.request_timer import RequestTimer
+from gateway.inspection.plain_stream import DONE, SEEN_MOST, PlainStream
+from gateway.inspection.rewrite import Identity
 from gateway.inspection.stream_track import StreamTrack
+from gateway.metrics.counters import Histogram
 from gateway.proxy.attempt import LAST_MOST, TAIL, is_stream
-from gateway.proxy.fast.request import FastRequest
+from gateway.proxy.fast.decisions import Decision
+from gateway.proxy.fast.request import FastClient, FastRequest, Fields
 from gateway.proxy.fast.under_way import UnderWay
 from gateway.proxy.feedback import Feedback, count_found
 from gateway.proxy.reply import HEARTBEAT, StreamReply, base_headers
+from gateway.proxy.services import Services
 from gateway.proxy.stream_relay import StreamRelay
 from gateway.routing.inspection_policy import policy_for
 from gateway.transport.h1_response import H1Response
+from gateway.transport.sse import Framer
 
 
 class FastStream(FastRequest):
     """Between the end of the client's stream and that of the backend's answer, it is `draining`."""
 
-    __slots__ = ("_draining",)
+    __slots__ = ("_draining", "_first_token", "_gaps", "_heard", "_plain", "_seen")
 
-    _draining: StreamTrack | None
+    _gaps: Histogram  # once there is content
+    _heard: float  # when the backend last sent something, in the loop's seconds, while `_plain` is followed
+
+    def __init__(
+        self,
+        services: Services,
+        memory: Memory,
+        client: FastClient,
+        caller: Caller,
+        decision: Decision,
+        fields: Fields,
+        since: float,
+    ) -> None:
+        super().__init__(services, memory, client, caller, decision, fields, since)
+        self._plain: PlainStream | None = None  # as long as it goes as one before
+        self._seen: bytearray | None = None  # all that has come, where its form is to be found
+        self._draining = False
+        self._first_token = 0.0  # when the first content was sent, in the loop's seconds
+
+    # -- as one before --------------------------------------------------------------------------------------------
+
+    def streamed(self, data: bytes, *, last: bool) -> bool:
+        """As `Taker`."""
+        try:
+            return self._follow(data, last=last)
+        except Exception as error:
+            self._failed(error)
+            return self.answered_whole
+
+    def _follow(self, data: bytes, *, last: bool) -> bool:
+        """Send what has come. False = the stream goes another way, and nothing was done."""
+        plain, client, under_way = self._plain, self._client, self._under_way
+        if self._draining:
+            if last:
+                self._end_stream()
+            return True
+        if plain is None:
+            plain = self._begin_plain(under_way)
+        if plain is None or not client.ready or len(data) > LAST_MOST:
+            return False
+        begun = plain.content
+        out = plain.feed(data, last=last)
+        if out is None:
+            return False
+        now = self.member.state.last_event = client.loop.time()
+        if begun:
+            self._gaps.observe(now - self._heard)
+            if out and not plain.done:
+                client.pass_on(out)
+        elif plain.content:
+            self._gaps = self.services.metrics.inter_token.child(self.member.state.name)
+            self._first_token = now
+            client.begin_stream(self._lines(), out)
+            out = b""
+        self._plain, self._heard = plain, now
+        if plain.done:
+            client.end_stream(out + DONE)
+            self.answered_whole = self._draining = True
+        if last:
+            self._end_stream()
+        elif under_way is not None:
+            self._set_for(plain, under_way)
+        return True
+
+    def _begin_plain(self, under_way: UnderWay | None) -> PlainStream | None:
+        """None = there is no form, or a relay has begun."""
+        form = self.member.forms.form
+        keep_alive = self.keep_alive if under_way is None else under_way.exchange.keep_alive and not under_way.relay
+        return PlainStream(form, self.member.thoughts) if form is not None and keep_alive else None
+
+    def _set(self, under_way: UnderWay, request: InferenceRequest) -> None:
+        super()._set(under_way, request)
+        under_way.timer.beat_at = self.began + self.member.state.backend.timeouts.hold
+        if self._plain is not None:
+            self._set_for(self._plain, under_way)
+
+    def _set_for(self, plain: PlainStream, under_way: UnderWay) -> None:
+        timer = under_way.timer
+        timer.heard = self._heard
+        if plain.done:
+            self._time_tail(timer)
+        elif plain.content:
+            timer.budget, timer.beat_at = self.member.state.backend.timeouts.idle, self._heard + HEARTBEAT
+            under_way.first_token = self._first_token
+
+    # -- with a relay ---------------------------------------------------------------------------------------------
 
     def _read(self, response: H1Response) -> None:
         """Send what has arrived, if that needs nothing else."""
         under_way = self._under_way or self.begin_under_way()
         relay = under_way.relay
         if relay is None:
-            if not is_stream(response):
+            if under_way.error is not None or not is_stream(response):
                 self.hand_over()
                 return
             relay = self._begin_relay(under_way)
-        if (data := response.take()) and not relay.pass_on(data):
+        data = response.take()
+        if self._seen is not None:
+            self._see(data)
+        if data and not relay.pass_on(data):
             if not self._pass_on_other(under_way, relay):
                 under_way.unread = data
                 self.hand_over()
                 return
-            if self._draining is not None:
+            if self._draining:
                 return
         if response.complete or response.failure is not None:
             self.hand_over()
 
     def _begin_relay(self, under_way: UnderWay) -> StreamRelay:
-        self._draining = None
-        member, request, timer = self.member, under_way.request, under_way.timer
+        member, request, timer, plain = self.member, under_way.request, under_way.timer, self._plain
         policy, thoughts = member.policy, member.thoughts
         if request.tools:
             policy, thoughts = policy_for(request, self.decision.alias, member.candidate, time.monotonic())
@@ -54,7 +151,20 @@ class FastStream(FastRequest):
         gaps = self.services.metrics.inter_token.child(member.state.name)
         under_way.reply = reply
         relay = under_way.relay = StreamRelay(reply, track, member.state, timer, gaps, None)
+        if plain is not None:
+            self._plain = None
+            relay.go_on(plain)
+            reply.committed = reply.content = plain.content
+            reply.served_by = member.state.name if plain.content else ""
+        elif member.forms.wanted and policy is None:
+            self._seen = bytearray()
         return relay
+
+    def _see(self, data: bytes) -> None:
+        assert self._seen is not None
+        self._seen += data
+        if len(self._seen) > SEEN_MOST:
+            self._seen = None
 
     def _pass_on_other(self, under_way: UnderWay, relay: StreamRelay) -> bool:
         """What the relay has left: the first content, and the end of a complete stream. False = something else."""
@@ -82,8 +192,11 @@ class FastStream(FastRequest):
     def _begin_reply(self, reply: StreamReply, under_way: UnderWay) -> None:
         member = self.member
         reply.committed, reply.served_by = True, member.state.name
-        lines = b"%sx-request-id: %s\r\n%s" % (self.decision.stream_lines, self.id.encode(), member.lines)
-        under_way.exchange.begin(200, lines, chunked=True)
+        under_way.exchange.begin(200, self._lines(), chunked=True)
+
+    def _lines(self) -> bytes:
+        """The fields of the head of the client's stream."""
+        return b"%sx-request-id: %s\r\n%s" % (self.decision.stream_lines, self.id.encode(), self.member.lines)
 
     def _finish(self, under_way: UnderWay, relay: StreamRelay) -> None:
         """Send the end of the stream, then wait for that of the answer, so that its connection can be used again."""
@@ -93,33 +206,72 @@ class FastStream(FastRequest):
         feedback = Feedback(under_way.request, self.id, several_clients=several)
         count_found(track, self.member.state, feedback, self.services.metrics)
         exchange.stop_watching()
-        exchange.write_last(relay.out + b"data: [DONE]\n\n")
-        self._draining = track
-        self.answered_whole = True
+        exchange.write_last(relay.out + DONE)
+        self.answered_whole = self._draining = True
         assert response is not None
         if response.complete:
-            self._end_stream(under_way, track)
+            self._end_stream()
         else:
             response.watcher = self._drained
-            under_way.timer.rest()
-            under_way.timer.expect(TAIL)
+            self._time_tail(under_way.timer)
+
+    # -- its end --------------------------------------------------------------------------------------------------
+
+    def _time_tail(self, timer: RequestTimer) -> None:
+        timer.rest()
+        timer.expect(TAIL)
+
+    def expect(self, response: H1Response) -> None:
+        """As `Taker`."""
+        self._response = response
+        if self._draining:
+            response.watcher = self._drained
 
     def _drained(self) -> None:
         """More of the answer has come behind its last event."""
-        response, under_way, track = self._response, self._under_way, self._draining
-        if response is None or under_way is None or track is None:
+        response = self._response
+        if response is None or not self._draining:
             return
         response.take()
         if response.complete or response.failure is not None:
-            self._end_stream(under_way, track)
+            self._end_stream()
 
-    def _end_stream(self, under_way: UnderWay, track: StreamTrack) -> None:
-        self._draining = None
-        self._end(under_way.first_token, track, track.usage)
-        under_way.exchange.completed()
+    def _end_stream(self) -> None:
+        under_way, plain = self._under_way, self._plain
+        self._draining = False
+        if plain is not None:
+            self._end(self._first_token, None, plain.usage)
+        else:
+            assert under_way is not None
+            assert under_way.relay is not None
+            track = under_way.relay.track
+            self._end(under_way.first_token, track, track.usage)
+        self._client.completed()
+        if self._seen is not None and under_way is not None:
+            self._learn_form(bytes(self._seen), under_way.request)
+
+    def _learn_form(self, stream: bytes, request: InferenceRequest) -> None:
+        member = self.member
+
+        def track() -> StreamTrack:
+            return StreamTrack(request, Identity(), None, member.thoughts)
+
+        wants_usage = request.wants_usage or request.own_usage
+        member.forms.learn(Framer().feed(stream), track, member.thoughts, wants_usage=wants_usage)
+
+    # -- something else -------------------------------------------------------------------------------------------
 
     def _interrupted(self, reason: BaseException) -> None:
         if not self.answered_whole:
             super()._interrupted(reason)
-        elif self._draining is not None and self._under_way is not None:
-            self._end_stream(self._under_way, self._draining)
+        elif self._draining:
+            self._end_stream()
+
+    def hand_over(self) -> None:
+        """As for any request. The relay goes on with what was followed by its form."""
+        if self._plain is not None and not (self._handed_over or self.answered_whole):
+            try:
+                self._begin_relay(self.begin_under_way())
+            except Exception as error:
+                self._failed(error)
+        super().hand_over()

@@ -27,7 +27,10 @@ from gateway.transport.h1_response import H1Response
 
 
 class FastExchange(Exchange, Protocol):
-    """An exchange that can be answered without waiting while it is `ready`."""
+    """An exchange that can be answered without waiting while it is `ready`. `keep_alive`: its connection stays open
+    behind the answer."""
+
+    keep_alive: bool
 
     def begin(self, status: int, lines: bytes, *, chunked: bool) -> None:
         """As `start`. `lines`: the header fields, each with its line end."""

@@ -330,12 +330,17 @@ async def test_a_stream_whose_end_never_comes_is_given_up(monkeypatch: pytest.Mo
         assert h.count("200", "a") == 4
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_defect_of_our_own_is_the_slow_lanes_too(monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
+@pytest.mark.parametrize("reader", ["whole", "form", "relay"])
+async def test_a_defect_of_our_own_is_the_slow_lanes_too(monkeypatch: pytest.MonkeyPatch, reader: str) -> None:
+    stream = reader != "whole"
     async with house() as h:
         await h.prepared(well, stream=stream)
         if stream:
             monkeypatch.setattr("gateway.inspection.stream_track.StreamTrack.feed", broken)
+            if reader == "form":
+                monkeypatch.setattr("gateway.inspection.plain_stream.PlainStream.feed", broken)
+            else:
+                monkeypatch.setattr("gateway.inspection.plain_stream.PlainStream.feed", lambda *_, **__: None)
         else:
             monkeypatch.setattr("gateway.proxy.fast.request.read_plain", broken)
         await h.ask(stream=stream)

@@ -24,7 +24,7 @@ from gateway.inspection.rewrite import Identity, Renaming, whole
 from gateway.inspection.stream_track import StreamTrack
 from gateway.proxy.header_map import header_map
 from gateway.routing.balance import first_by_affinity, order
-from gateway.transport.known_head import known_head
+from gateway.transport.known_head import known_head, known_stream_head
 from tests.proxy.fast.house import END as END_OF_STREAM
 from tests.proxy.fast.house import event
 
@@ -82,6 +82,30 @@ def test_a_head_that_says_something_twice_is_not_remembered() -> None:
         assert known_head(once.replace(b"server: uvicorn", line), {}) is None
     assert known_head(once.replace(b"date: " + FIRST, b"x-date: 1"), {}) is None
     assert known_head(b"HTTP/1.1 200 OK\r\ncontent-length: 2", {}) is None
+
+
+STREAM = b"HTTP/1.1 200 OK\r\ndate: %s\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@given(dates, st.sampled_from([b"", b"x", b"\r\n"]))
+def test_the_head_of_a_stream_is_recognised_with_another_date(date: bytes, behind: bytes) -> None:
+    known = known_stream_head(STREAM % FIRST + b"5\r\nHello\r\n")
+    assert known is not None
+    assert known.head == STREAM % FIRST
+    plain = date.isascii() and b"\r" not in date and b"\n" not in date
+    assert known.end_in(STREAM % date + behind) == (len(STREAM % FIRST) if plain else 0)
+    assert known.end_in(STREAM % FIRST[1:] + behind) == 0
+    assert known.end_in((STREAM % FIRST).replace(b"chunked", b"Chunked") + behind) == 0
+    assert known.end_in((STREAM % FIRST)[:-1]) == 0
+
+
+def test_a_stream_s_head_without_a_date_is_recognised_and_one_with_two_is_not() -> None:
+    without = STREAM.replace(b"date: %s\r\n", b"")
+    known = known_stream_head(without)
+    assert known is not None
+    assert known.end_in(without + b"5\r\n") == len(without)
+    assert known_stream_head((STREAM % FIRST).replace(b"transfer", b"Date: x\r\ntransfer")) is None
+    assert known_stream_head(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked") is None
 
 
 # -- the names of models -----------------------------------------------------------------------------------------------

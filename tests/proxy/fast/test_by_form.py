@@ -1,0 +1,253 @@
+"""A stream that goes as one before is followed on the fast lane to its end, however long it takes; where it goes
+another way, or something happens to it, the client gets what it gets on the slow lane, each byte once."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+
+from gateway.domain.request_timer import TICK
+from gateway.proxy.fast.stream import FastStream
+from tests.proxy.fast.house import END, ROLE, House, event, house, pieces, well
+from tests.proxy.fast.test_handed_over import released
+from tests.scripted import Turn, chunked
+from tests.waiting import turns
+
+LAST = b"0\r\n\r\n"
+WHOLE = b"[DONE]\n\n\r\n0\r\n\r\n"
+
+
+def text(word: str) -> bytes:
+    return event({"content": word})
+
+
+def words(answer: bytes) -> list[bytes]:
+    """The texts in the order in which the client got them."""
+    return [found for found in re.findall(rb'"content":"([^"]*)"', answer) if found]
+
+
+class Steps:
+    """A script that sends each part when it is told to."""
+
+    def __init__(self, *parts: bytes) -> None:
+        self._parts = parts
+        self._gates = [asyncio.Event() for _ in parts]
+        self.lost = asyncio.Event()
+
+    async def __call__(self, turn: Turn) -> None:
+        for gate, part in zip(self._gates, self._parts, strict=True):
+            await gate.wait()
+            await turn.send(part)
+        if self._parts[-1].endswith(LAST):
+            return
+        await turn.until_lost()
+        self.lost.set()
+
+    def go(self, number: int) -> None:
+        self._gates[number].set()
+
+
+async def by_form(h: House) -> FastStream:
+    """The request under way, once it follows a form."""
+    await h.gateway.until(lambda: bool(h.fast))
+    (request,) = h.fast
+    assert isinstance(request, FastStream)
+    return request
+
+
+async def test_a_long_stream_is_followed_by_its_form_to_its_end() -> None:
+    steps = Steps(
+        pieces(ROLE),
+        chunked(text("One")),
+        chunked(text(" two"), text(" three")),
+        chunked(text(" four")) + chunked(END[0]),
+        chunked(*END[1:]) + LAST,
+    )
+    async with house() as h:
+        await h.prepared(steps, stream=True)
+        await h.ask(stream=True)
+        request = await by_form(h)
+        steps.go(0)
+        await h.gateway.until(lambda: request._under_way is not None)  # it lasts: it has a timer now
+        got = b""
+        for number, last in ((1, b"One"), (2, b" three"), (3, b'"stop"')):
+            steps.go(number)
+            got += await h.client.until(last)
+            assert request._plain is not None
+            await h.gateway.until(lambda: request.timer.heard == request._heard)
+        assert request.timer.budget == request.member.state.backend.timeouts.idle
+        steps.go(4)
+        got += await h.client.until(WHOLE)
+        assert words(got) == [b"One", b" two", b" three", b" four"]
+        assert b"usage" not in got
+        assert not h.over
+        await released(h)
+        assert h.count("200", "a") == 4
+        assert h.gateway.metric("gateway_inter_token_seconds_count", backend="a") >= 2
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+async def test_a_stream_that_goes_another_way_goes_on_elsewhere(at: int) -> None:
+    parts = [pieces(ROLE), chunked(text("One")), chunked(text(" two")), chunked(*END) + LAST]
+    steps = Steps(*parts[:at], chunked(b": a comment\n\n"), *parts[at:])
+    async with house() as h:
+        await h.prepared(steps, stream=True)
+        await h.ask(stream=True)
+        request = await by_form(h)
+        got = b""
+        for number in range(len(parts) + 1):
+            steps.go(number)
+            await turns()
+        got = await h.client.until(WHOLE)
+        assert words(got) == [b"One", b" two"]
+        assert got.count(b'"role"') == 1
+        assert got.count(b": a comment") == (at > 1)
+        assert request._plain is None
+        await released(h)
+        assert h.count("200", "a") == 4
+
+
+async def test_a_chunk_that_is_cut_is_read_by_the_parser() -> None:
+    cut = chunked(text(" two"))
+    steps = Steps(pieces(ROLE, text("One")), cut[:9], cut[9:], chunked(*END) + LAST)
+    async with house() as h:
+        await h.prepared(steps, stream=True)
+        await h.ask(stream=True)
+        await by_form(h)
+        steps.go(0)
+        got = await h.client.until(b"One")
+        for number in (1, 2, 3):
+            steps.go(number)
+            await turns()
+        got += await h.client.until(WHOLE)
+        assert words(got) == [b"One", b" two"]
+        await released(h)
+
+
+async def test_a_client_that_leaves_ends_the_stream_at_the_backend() -> None:
+    steps = Steps(pieces(ROLE, text("One")))
+    async with house() as h:
+        await h.prepared(steps, stream=True)
+        await h.ask(stream=True)
+        steps.go(0)
+        await h.client.until(b"One")
+        h.client.close()
+        await asyncio.wait_for(steps.lost.wait(), 5)
+        await h.gateway.until(h.gateway.idle)
+        assert h.count("client_gone", "a") == 1
+        assert h.gateway.gateway.memory.used == 0
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+async def test_a_stop_ends_the_stream_with_an_error_event(lasts: bool) -> None:
+    steps = Steps(pieces(ROLE, text("One")))
+    async with house() as h:
+        await h.prepared(steps, stream=True)
+        await h.ask(stream=True)
+        request = await by_form(h)
+        steps.go(0)
+        got = await h.client.until(b"One")
+        if lasts:
+            await h.gateway.until(lambda: request._under_way is not None)
+        h.gateway.gateway.active.interrupt_all()
+        got += await h.client.rest()
+        assert words(got) == [b"One"]
+        assert b'"code":"stream_interrupted"' in got or b'"error"' in got
+        assert b"[DONE]" not in got
+        await h.gateway.until(h.gateway.idle)
+        assert h.gateway.gateway.memory.used == 0
+
+
+async def test_a_backend_that_falls_silent_after_content_is_noticed() -> None:
+    steps = Steps(pieces(ROLE, text("One")))
+    async with house("timeouts: {idle: 300ms}") as h:
+        await h.prepared(steps, stream=True)
+        await h.ask(stream=True)
+        steps.go(0)
+        got = await h.client.rest()
+        assert words(got) == [b"One"]
+        assert b'"code":"stream_interrupted"' in got
+        await asyncio.wait_for(steps.lost.wait(), 5)
+        await h.gateway.until(h.gateway.idle)
+        assert h.count("stream_timeout", "a") + h.count("stream_interrupted", "a") == 1
+
+
+async def test_a_client_that_reads_slowly_gets_each_byte_once() -> None:
+    steps = Steps(pieces(ROLE, text("One")), chunked(text(" two")), chunked(text(" three"), *END) + LAST)
+    async with house() as h:
+        await h.prepared(steps, stream=True)
+        await h.ask(stream=True)
+        request = await by_form(h)
+        steps.go(0)
+        got = await h.client.until(b"One")
+        flow = request._client._connection.flow  # type: ignore[attr-defined]
+        flow.pause_writing()
+        steps.go(1)
+        await h.gateway.until(lambda: bool(h.over))
+        flow.resume_writing()
+        steps.go(2)
+        got += await h.client.until(WHOLE)
+        assert words(got) == [b"One", b" two", b" three"]
+        await released(h)
+
+
+@pytest.mark.parametrize("more", [LAST, b"5\r\nnoise\r\n" + LAST, b"5\r\nno", b"nonsense", b""])
+@pytest.mark.parametrize("lasts", [False, True])
+async def test_whatever_follows_the_end_the_answer_is_whole_and_nothing_is_held(
+    monkeypatch: pytest.MonkeyPatch, more: bytes, lasts: bool
+) -> None:
+    monkeypatch.setattr("gateway.proxy.fast.stream.TAIL", 0.2)
+    steps = Steps(pieces(ROLE, text("One")), chunked(*END), more)
+    async with house() as h:
+        await h.prepared(steps, stream=True)
+        await h.ask(stream=True)
+        request = await by_form(h)
+        steps.go(0)
+        got = await h.client.until(b"One")
+        if lasts:
+            await h.gateway.until(lambda: request._under_way is not None)
+        steps.go(1)
+        got += await h.client.until(WHOLE)
+        steps.go(2)
+        assert words(got) == [b"One"]
+        connections = h.a.connections
+        await released(h)
+        assert not h.over
+        assert h.count("200", "a") == 4
+        await h.ask(stream=True)
+        await h.client.until(WHOLE)
+        assert (h.a.connections == connections) == (LAST in more), "else it is closed"
+
+
+async def test_a_client_that_leaves_behind_its_answer_harms_nobody() -> None:
+    steps = Steps(pieces(ROLE, text("One")), chunked(*END), LAST)
+    async with house() as h:
+        await h.prepared(steps, stream=True)
+        await h.ask(stream=True)
+        steps.go(0)
+        await h.client.until(b"One")
+        steps.go(1)
+        await h.client.until(WHOLE)
+        h.client.close()
+        steps.go(2)
+        await h.gateway.until(h.gateway.idle)
+        assert h.count("200", "a") == 4
+        assert h.gateway.gateway.memory.used == 0
+
+
+async def test_the_first_content_may_come_after_the_first_pulse() -> None:
+    async def late(turn: Turn) -> None:
+        await asyncio.sleep(2 * TICK)  # what is played: a prompt that is computed
+        await well(turn)
+
+    async with house() as h:
+        await h.prepared(late, stream=True)
+        await h.ask(stream=True)
+        request = await by_form(h)
+        got = await h.client.until(WHOLE)
+        assert words(got) == [b"Yes."]
+        assert request._plain is not None
+        assert not h.over
+        await released(h)
