@@ -58,6 +58,11 @@ class FastService:
         connection = self._connection
         return connection.request_whole and not connection.flow.write_paused
 
+    @property
+    def is_behind(self) -> bool:
+        """Has the client much to read that was written before?"""
+        return self._connection.flow.write_paused
+
     def answer_whole(self, lines: bytes, body: bytes) -> None:
         """Write a whole answer. `lines`: the fields of its head, each with its end."""
         self._end()

@@ -31,19 +31,6 @@ _usage = msgspec.json.Decoder(dict[str, Any]).decode
 _fields = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-class Framed(NamedTuple):
-    """The bytes around what differs in an event, of one stream."""
-
-    before: bytes
-    after: bytes
-
-    def inner(self, event: bytes) -> bytes | None:
-        """What is between them; None = it is another event."""
-        before, after = self
-        fits = event.startswith(before) and event.endswith(after) and len(event) >= len(before) + len(after)
-        return event[len(before) : len(event) - len(after)] if fits else None
-
-
 class EventForm:
     """An event in which the id, the time and one further value differ."""
 
@@ -53,10 +40,13 @@ class EventForm:
         """`before`, `after`: the bytes around the further value in the event `chunk`."""
         self._before, self._after = _with_holes(before, chunk), _with_holes(after, chunk)
 
-    def framed(self, holes: Mapping[bytes, bytes]) -> Framed:
-        """The bytes around the value in a stream with this id and this time."""
-        after = self._after
-        return Framed(self._before % holes, after % holes if b"%" in after else after)
+    def value_in(self, event: bytes, holes: Mapping[bytes, bytes]) -> bytes | None:
+        """The value in an event of the stream with this id and this time; None = it is another event."""
+        before, after = self._before % holes, self._after
+        if b"%" in after:
+            after = after % holes
+        begin, end = len(before), len(event) - len(after)
+        return event[begin:end] if begin <= end and event.startswith(before) and event.endswith(after) else None
 
 
 def _with_holes(part: bytes, chunk: Chunk) -> bytes:
@@ -82,9 +72,21 @@ _NOTHING, _ROLE, _START, _TEXT, _END, _USAGE, _DONE = range(7)
 
 class PlainStream:
     """Follows one stream of this form. `content`: some was sent; `done`: it is complete, with [DONE]; `usage`: the one
-    that it named; `begun`: something has come."""
+    that it named."""
 
-    __slots__ = ("_form", "_holes", "_kept", "_last", "_same", "_stage", "_start", "_thoughts", "usage")
+    __slots__ = (
+        "_form",
+        "_holes",
+        "_kept",
+        "_last",
+        "_same",
+        "_stage",
+        "_start",
+        "_thoughts",
+        "content",
+        "done",
+        "usage",
+    )
 
     def __init__(self, form: StreamForm, thoughts: Thoughts | None) -> None:
         self._form = form
@@ -95,19 +97,8 @@ class PlainStream:
         self._start = ""  # the text, as long as it may be garbage
         self._last = b""
         self._same = 0  # events in a row that equal `_last`
+        self.content = self.done = False
         self.usage: dict[str, Any] | None = None
-
-    @property
-    def begun(self) -> bool:
-        return self._stage != _NOTHING
-
-    @property
-    def content(self) -> bool:
-        return self._stage >= _START
-
-    @property
-    def done(self) -> bool:
-        return self._stage == _DONE
 
     def feed(self, data: bytes, *, last: bool) -> bytes | None:
         """What to send for `data`, without [DONE]. None = it is not whole events, or the stream goes another way:
@@ -116,7 +107,7 @@ class PlainStream:
             return None
         if not last and data.find(b"\n\n") == len(data) - 2:  # nearly always
             return self._follow(data)
-        before = self._stage, self._last, self._same
+        before = self._stage, self._last, self._same, self.content
         kept = len(self._kept)
         out: list[bytes] = []
         for event in data[:-2].split(b"\n\n"):
@@ -125,7 +116,8 @@ class PlainStream:
                 break
             out.append(sent)
         if sent is None or (last and not self.done):
-            self._stage, self._last, self._same = before
+            self._stage, self._last, self._same, self.content = before
+            self.done = False
             del self._kept[kept:]
             return None
         return b"".join(out)
@@ -154,7 +146,7 @@ class PlainStream:
             if text is not None and "</think>" not in text:
                 sent = self._renamed(event)
         elif event == DONE:
-            self._stage = _DONE
+            self._stage, self.done = _DONE, True
             return b""
         elif stage == _END and form.usage is not None:
             sent = self._note_usage(form.usage, event)
@@ -182,20 +174,20 @@ class PlainStream:
         sent = self._renamed(event)
         if role is None or sent is None:
             return None
-        self._start = start
+        self._start, self.content = start, True
         self._stage = _START if is_garbage is None else _TEXT
         self._kept.append(event)
         return role + sent
 
     def _text_in(self, form: EventForm, event: bytes) -> str | None:
-        inner = form.framed(self._holes).inner(event)
+        inner = form.value_in(event, self._holes)
         try:
             return _text(b'"%s"' % inner) if inner is not None else None
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
 
     def _note_usage(self, form: EventForm, event: bytes) -> bytes | None:
-        inner = form.framed(self._holes).inner(event)
+        inner = form.value_in(event, self._holes)
         try:
             self.usage = _usage(inner) if inner is not None else self.usage
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

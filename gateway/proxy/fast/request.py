@@ -50,6 +50,11 @@ class FastClient(Protocol):
         """May a whole answer be written, after which the connection stays open?"""
         ...
 
+    @property
+    def is_behind(self) -> bool:
+        """Has the client much to read that was written before?"""
+        ...
+
     def answer_whole(self, lines: bytes, body: bytes) -> None:
         """Write the whole answer of the request. `lines`: of its head, each with its end."""
         ...

@@ -69,7 +69,7 @@ class FastStream(FastRequest):
             return True
         if plain is None:
             plain = self._begin_plain(under_way)
-        if plain is None or not client.ready or len(data) > LAST_MOST:
+        if plain is None or client.is_behind or len(data) > LAST_MOST:
             return False
         begun = plain.content
         out = plain.feed(data, last=last)
@@ -96,10 +96,12 @@ class FastStream(FastRequest):
         return True
 
     def _begin_plain(self, under_way: UnderWay | None) -> PlainStream | None:
-        """None = there is no form, or a relay has begun."""
+        """None = there is no form, or a relay has begun, or the connection does not stay open."""
         form = self.member.forms.form
+        if form is None or not self._client.ready:
+            return None
         keep_alive = self.keep_alive if under_way is None else under_way.exchange.keep_alive and not under_way.relay
-        return PlainStream(form, self.member.thoughts) if form is not None and keep_alive else None
+        return PlainStream(form, self.member.thoughts) if keep_alive else None
 
     def _set(self, under_way: UnderWay, request: InferenceRequest) -> None:
         super()._set(under_way, request)
