@@ -45,10 +45,14 @@ class TokenRatio:
     def due(self, prompt_bytes: int, sender: str = "") -> bool:
         """Is the ratio to be learned from this answer? From a sender's first one, then from one in sixteen, because the
         body has to be searched for images first."""
-        if prompt_bytes < LEARN_FROM:
-            return False
-        self.seen += 1
-        return sender not in self.own or self.seen % 16 == 0
+        due = self.is_due(prompt_bytes, sender)
+        if prompt_bytes >= LEARN_FROM:
+            self.seen += 1
+        return due
+
+    def is_due(self, prompt_bytes: int, sender: str = "") -> bool:
+        """What `due` returns, without counting this answer."""
+        return prompt_bytes >= LEARN_FROM and (sender not in self.own or self.seen % 16 == 15)
 
     def learn(self, prompt_bytes: int, prompt_tokens: int, sender: str = "") -> None:
         """Learn from one answered request without images, as a moving average (weight 0.2)."""

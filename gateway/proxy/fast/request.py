@@ -244,7 +244,8 @@ class FastRequest:
 
     def _inspect(self, body: bytes) -> WholeAnswer | None:
         """The answer to a request with tools, if it can be sent as it is."""
-        request, member = self.begin_under_way().request, self.member
+        under_way, member = self._under_way, self.member
+        request = under_way.request if under_way is not None else self._inference_request()
         policy, thoughts = policy_for(request, self.decision.alias, member.candidate, time.monotonic())
         answer = read_whole(body, request, policy, thoughts)
         odd = answer.violations or answer.mended or answer.empty or answer.disobeyed
@@ -282,9 +283,12 @@ class FastRequest:
         seconds, first = self._client.loop.time() - self.began, first_token - self.began
         at = time.time()
         used: Tokens | None = None
-        if self.prompt_bytes < LEARN_FROM and not services.observers:
+        teaches, ratio, sender = self.prompt_bytes >= LEARN_FROM, self.member.state.ratio, decision.client.name
+        if not (services.observers or (teaches and ratio.is_due(self.prompt_bytes, sender))):
             try:
                 used = services.settler.settle_usual(client, alias, backend, CHAT.name, at, seconds, first, usage)
+                if teaches and used is not None:
+                    ratio.due(self.prompt_bytes, sender)
             except Exception:
                 services.metrics.failures.note("settle", f"counting request {self.id}")
                 used = NO_TOKENS
