@@ -9,19 +9,20 @@ finds edits without events: on a network mount, or behind a link in the middle o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import aclosing
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from pathlib import Path
 
-from watchfiles import awatch
+from watchfiles import watch
 
 from gateway.config.problems import Digests
 from gateway.config.sources import look
 
 log = logging.getLogger("gateway.config")
 
-STEP = 100  # milliseconds; an edit is complete when no event has come for one to two of these
+STEP = 200  # milliseconds; an edit is complete when no event has come for one to two of these
 LOOK = 500  # milliseconds between two looks without any event
 
 Places = Mapping[Path, tuple[int, int]]
@@ -29,45 +30,91 @@ Places = Mapping[Path, tuple[int, int]]
 
 async def edits(known: Callable[[], Digests]) -> AsyncGenerator[None, None]:
     """One item whenever the content of a file differs from its digest in `known()`. The caller then reads all files;
-    an edit made meanwhile gives one more item."""
-    while True:
-        watched = places(known())
-        async with aclosing(_wakes(watched)) as wakes:
-            async for _ in wakes:
-                before = known()
-                now, there = await asyncio.to_thread(_survey, tuple(before))
-                if known() is not before:
+    an edit made meanwhile gives one more item. Raises what the watch fails with.
+
+    A thread watches, so that the event loop is not woken while nothing happens."""
+    watcher = _Watcher(known, asyncio.get_running_loop())
+    watcher.start()
+    try:
+        while True:
+            await watcher.noticed.wait()
+            watcher.noticed.clear()
+            if watcher.error is not None:
+                raise watcher.error
+            yield
+            watcher.read.set()
+    finally:
+        watcher.stopped.set()
+        watcher.read.set()
+        await asyncio.to_thread(watcher.join)
+
+
+class _Watcher(threading.Thread):
+    """`noticed`: there was an edit, or an `error`; the next one is looked for when the files are `read`."""
+
+    def __init__(self, known: Callable[[], Digests], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(name="edits", daemon=True)
+        self.noticed = asyncio.Event()
+        self.read = threading.Event()
+        self.stopped = threading.Event()
+        self.error: Exception | None = None
+        self._known = known
+        self._loop = loop
+
+    def run(self) -> None:
+        try:
+            while not self.stopped.is_set():
+                self._watch(places(self._known()))
+        except Exception as error:
+            self.error = error
+            self._tell()
+
+    def _tell(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
+            self._loop.call_soon_threadsafe(self.noticed.set)
+
+    def _watch(self, watched: Places) -> None:
+        """Until a directory is added or replaced, which has to be watched then."""
+        with contextlib.closing(_wakes(watched, self.stopped)) as wakes:
+            for _ in wakes:
+                before = self._known()
+                now, there = _survey(tuple(before))
+                if self.stopped.is_set():
+                    return
+                if self._known() is not before:
                     continue  # the caller has read the files meanwhile
                 if now != before:
-                    yield
+                    self.read.clear()
+                    self._tell()
+                    self.read.wait()
                 elif there != watched:
-                    break  # a directory was added or replaced: watch again
+                    return
 
 
 def _survey(files: Iterable[Path]) -> tuple[Digests, Places]:
     return look(files), places(files)
 
 
-async def _wakes(watched: Places) -> AsyncGenerator[None, None]:
+def _wakes(watched: Places, stopped: threading.Event) -> Generator[None, None, None]:
     """One item at once, then one after each event in these places and every half second."""
     yield
     if watched:
-        events = awatch(
+        events = watch(
             *watched,
             watch_filter=None,
             step=STEP,
+            stop_event=stopped,
             rust_timeout=LOOK,
             yield_on_timeout=True,
             recursive=False,
             ignore_permission_denied=True,
         )
         try:
-            async with aclosing(events):
-                async for _ in events:
-                    yield
+            for _ in events:
+                yield
         except (OSError, RuntimeError) as error:  # a place is gone, or the system has no watches left
             log.debug("the files are only looked at: %s", error)
-    await asyncio.sleep(LOOK / 1000)
+    stopped.wait(LOOK / 1000)
     yield
 
 

@@ -22,6 +22,7 @@ from gateway.http.listener import Limits, Listener
 if TYPE_CHECKING:
     from gateway.http.app import App
 
+DATE_EVERY = 1.0  # seconds for which the `date` of answers holds
 _ATTACH_REUSEPORT_CBPF = 51  # Linux' number; the socket module does not know it
 
 
@@ -38,6 +39,8 @@ class Server(uvicorn.Server):
     they are interrupted. A second signal interrupts them at once."""
 
     def __init__(self, config: uvicorn.Config, app: App) -> None:
+        self._should_exit = False
+        self._woken: asyncio.Future[None] | None = None  # while the main loop waits
         super().__init__(config)
         self._app = app
         self.listener = cast("type[Connection]", config.http).listener
@@ -49,6 +52,30 @@ class Server(uvicorn.Server):
         await super().startup(sockets=sockets)
         for sock in sockets or ():
             draw_connections(sock)
+
+    @property
+    def should_exit(self) -> bool:
+        return self._should_exit
+
+    @should_exit.setter
+    def should_exit(self, value: bool) -> None:
+        """May be set by a signal's handler, or in another thread."""
+        self._should_exit = value
+        woken = self._woken
+        if value and woken is not None:
+            woken.get_loop().call_soon_threadsafe(_wake, woken)
+
+    async def main_loop(self) -> None:
+        """As uvicorn's, which looks ten times a second whether to stop: here a stop ends the wait."""
+        loop = asyncio.get_running_loop()
+        while not await self.on_tick(0):  # makes the `date`
+            woken = self._woken = loop.create_future()
+            timer = loop.call_later(DATE_EVERY, _wake, woken)
+            if self._should_exit:  # set meanwhile
+                _wake(woken)
+            await woken
+            timer.cancel()
+        self._woken = None
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.listener.stop(asyncio.get_running_loop(), self._app.gateway.snapshot.server.shutdown)
@@ -73,6 +100,11 @@ class Server(uvicorn.Server):
         else:
             super().handle_exit(sig, frame)
         self._app.gateway.begin_stop()
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
 
 
 def connection_class(app: App, limits: Limits | None = None) -> type[Connection]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import Generator, Iterable
 from contextlib import aclosing
 from pathlib import Path
 
@@ -61,11 +61,11 @@ async def test_every_file_that_is_known_is_followed_also_one_that_is_not_there_y
 async def test_where_no_file_system_tells_of_edits_they_are_found_by_looking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(*_: object, **__: object) -> AsyncGenerator[None, None]:
+    def broken(*_: object, **__: object) -> Generator[None, None, None]:
         raise OSError("no watches left")
         yield
 
-    monkeypatch.setattr("gateway.config.edits.awatch", broken)
+    monkeypatch.setattr("gateway.config.edits.watch", broken)
     file = tmp_path / "file"
     write(file, "1")
     await followed(Follower(file), (file, "2"), (file, "3"))
