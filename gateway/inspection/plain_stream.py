@@ -17,7 +17,7 @@ from gateway.inspection.plain import PLAIN_ENDS
 from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.rewrite import Rewrites
 from gateway.inspection.stream_track import REPEATS, StreamTrack
-from gateway.transport.sse import Chunk, Framer, content_of, data_of, is_plain, read_chunk
+from gateway.transport.sse import CR, Chunk, Framer, content_of, data_of, is_plain, read_chunk
 
 DONE = b"data: [DONE]\n\n"
 SEEN_MOST = 32 * 1024  # bytes of a stream that is looked at as an example
@@ -103,7 +103,7 @@ class PlainStream:
     def feed(self, data: bytes, *, last: bool) -> bytes | None:
         """What to send for `data`, without [DONE]. None = it is not whole events, or the stream goes another way:
         a track has to go on from where `replay` brings it. `last`: the answer ends with it."""
-        if b"\r" in data or not data.endswith(b"\n\n"):
+        if CR in data or not data.endswith(b"\n\n"):
             return None
         if not last and data.find(b"\n\n") == len(data) - 2:  # nearly always
             return self._follow(data)
@@ -127,7 +127,7 @@ class PlainStream:
         if same == REPEATS:
             return None
         if self._stage == _TEXT and is_plain(event):  # nearly always
-            sent = self._renamed(event) if b"</think>" not in event else None
+            sent = self._renamed(event) if event.find(b"</think>") < 0 else None
         else:
             sent = self._advance(event)
         if sent is not None:

@@ -32,6 +32,7 @@ from gateway.transport.sse import (
 HELD_MOST = 64 * 1024  # bytes of content that are held while the required call has not come
 PREAMBLE_MOST = 8 * 1024 * 1024  # bytes before the first content: a role chunk may contain a long prompt's token ids
 PREAMBLE_EVENTS = 65_536  # the same in events: keep-alive comments while a request waits
+_QUOTE, _BACKSLASH = 34, 92
 REPEATS = 50  # identical events in a row that count as garbage
 
 
@@ -99,7 +100,7 @@ class TextFrame:
         if not (event.startswith(self._before) and event.endswith(self._after)):
             return None
         raw = event[len(self._before) : -len(self._after)]
-        return None if b'"' in raw or b"\\" in raw else raw.decode("utf-8", "replace")
+        return None if _QUOTE in raw or _BACKSLASH in raw else raw.decode("utf-8", "replace")
 
 
 class StreamTrack(Inspector):
@@ -190,7 +191,7 @@ class StreamTrack(Inspector):
                 self._last, self._same = event, 0
             if self._raw and is_plain(event):
                 self.progress = True
-                if b"</think>" in event:
+                if event.find(b"</think>") >= 0:
                     self._look_for_close(event)
                 out.append(self._rewriter.apply(event))
             else:
@@ -212,7 +213,7 @@ class StreamTrack(Inspector):
         if same == REPEATS:
             return None
         if self._raw:
-            if b"</think>" in event or not is_plain(event):
+            if event.find(b"</think>") >= 0 or not is_plain(event):
                 return None
         elif self._frame is None or (text := self._frame.text_of(event)) is None or not self.passes(text):
             return None
