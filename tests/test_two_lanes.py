@@ -43,6 +43,7 @@ aliases:
   mended: {{use: [[bare, a]], on_unsupported: mend}}
 clients:
   agent: {{key: k-agent-long-enough, rpm: 1000, tpm: 1000000}}
+  few: {{key: k-few-long-enough, tpm: 4000}}
   other: {{key: k-other-long-enough, aliases: [one, pair, turns, switched], max_inflight: 3}}
 """
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
@@ -185,7 +186,7 @@ says = st.sampled_from([*SAID, *SAID, *FAULTS])
 asks = st.tuples(
     st.sampled_from(["one", "chain", "pair", "turns", "mended", "switched"]),
     fields,
-    st.sampled_from(["agent", "other"]),
+    st.sampled_from(["agent", "other", "few"]),
     says,
     says,
 )
@@ -227,10 +228,11 @@ async def answer(gateway: RunningGateway, body: dict[str, Any], client: str) -> 
                 got += piece
     except httpx.HTTPError as error:
         got += type(error).__name__.encode()
-    unlike = ("date", "x-request-id", "x-gateway-queue-ms")
+    unlike = ("date", "x-request-id", "x-gateway-queue-ms", "retry-after")
     told = [(name, value) for name, value in response.headers.multi_items() if name not in unlike]
     got = got.replace(response.headers["x-request-id"].encode(), b"ID")
-    return response.status_code, told, re.sub(rb"call_[0-9a-f]{24}", b"call_ID", got)
+    got = re.sub(rb"ask again in \d+ s", b"ask again", re.sub(rb"call_[0-9a-f]{24}", b"call_ID", got))
+    return response.status_code, told, got
 
 
 def counted(gateway: RunningGateway) -> list[tuple[str, list[tuple[str, str]], float]]:

@@ -105,9 +105,7 @@ class Limits:
         returned charge is passed to `spent` when the request has ended."""
         if client is None or (client.rpm is None and client.tpm is None):
             return None
-        windows = self._clients.get(client.name)
-        if windows is None:
-            windows = self._clients[client.name] = _Windows()
+        windows = self._windows(client)
         tokens = 0 if client.tpm is None else estimate(request)
         requests_wait = 0.0 if client.rpm is None else windows.requests.wait(client.rpm, 1, now)
         tokens_wait = 0.0 if client.tpm is None else windows.tokens.wait(client.tpm, tokens, now)
@@ -124,10 +122,22 @@ class Limits:
         """`check` for a client without tpm. False = it refuses the request; nothing was counted."""
         if client is None or client.rpm is None:
             return True
+        return self._windows(client).requests.admits(client.rpm, now)
+
+    def charge(self, client: Client, tokens: int, now: float) -> Charge | None:
+        """`check` for a client with tpm, and a request of that estimate. None = it is refused; nothing was counted."""
+        assert client.tpm is not None
+        windows = self._windows(client)
+        if windows.tokens.wait(client.tpm, tokens, now) or not self.admits(client, now):
+            return None
+        windows.tokens.add(tokens, now)
+        return Charge(windows.tokens, tokens, now)
+
+    def _windows(self, client: Client) -> _Windows:
         windows = self._clients.get(client.name)
         if windows is None:
             windows = self._clients[client.name] = _Windows()
-        return windows.requests.admits(client.rpm, now)
+        return windows
 
     def uncount(self, client: str, at: float, now: float) -> None:
         """A request that was counted at `at` was refused by all gateways together. (`spent` corrects its tokens.)"""
@@ -146,10 +156,14 @@ class Limits:
 def estimate(request: InferenceRequest) -> int:
     """Tokens of prompt and answer, before any backend has counted them."""
     media = request.media
-    prompt = int((request.prompt_bytes - media.bytes) / PRIOR_USUAL) + media.pictures * IMAGE_TOKENS
-    if not request.endpoint.limits:
-        return max(1, prompt)
-    return max(1, prompt + request.choices * min(request.limit() or ANSWER_MOST, ANSWER_MOST))
+    text_bytes, pictures = request.prompt_bytes - media.bytes, media.pictures * IMAGE_TOKENS
+    answers = request.choices if request.endpoint.limits else 0
+    return text_estimate(text_bytes, request.limit(), answers, pictures)
+
+
+def text_estimate(prompt_bytes: int, limit: int | None, answers: int = 1, more: int = 0) -> int:
+    """Tokens of a prompt of text and `more` of anything else, and of this many answers with this `limit` each."""
+    return max(1, int(prompt_bytes / PRIOR_USUAL) + more + answers * min(limit or ANSWER_MOST, ANSWER_MOST))
 
 
 def refused(client: Client, requests_wait: float, tokens_wait: float) -> GatewayError:

@@ -160,6 +160,8 @@ def decide(services: Services, caller: Caller, body: bytes, shape: Shape) -> Dec
         alias = access.alias_for(snapshot, client, request)
     except GatewayError:
         return None
+    if client.client is not None and client.client.tpm is not None:
+        request.look_for_media()  # which the estimate of its tokens counts
     if not (_is_usual_caller(caller, client) and _is_usual_alias(alias) and _is_usual(request, body)):
         return None
     if _fills_in_by_value(alias, request) or services.accounts.over_budget(snapshot, client.client) is not None:
@@ -184,12 +186,11 @@ def decide(services: Services, caller: Caller, body: bytes, shape: Shape) -> Dec
 
 
 def _is_usual_caller(caller: Caller, client: Identity) -> bool:
-    """Tasks are recognised by their text, and tokens are estimated for `tpm`: both read the prompt. An id that the
-    client chose must not be sent twice at a time."""
+    """Tasks are recognised by their text. An id that the client chose must not be sent twice at a time."""
     headers = caller.headers
     if b"content-encoding" in headers or ID.encode() in headers or caller.http_version == "1.0":
         return False
-    return client.client is None or (client.client.tpm is None and client.client.tasks is None)
+    return client.client is None or client.client.tasks is None
 
 
 def _is_usual_alias(alias: Alias) -> bool:

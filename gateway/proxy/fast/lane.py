@@ -7,8 +7,10 @@ import time
 
 from msgspec import Raw
 
+from gateway.accounting.limits import text_estimate
 from gateway.admission.caller import Caller
 from gateway.admission.memory import TINY, Memory, Share
+from gateway.config.snapshot import Client
 from gateway.domain.body import read_fields
 from gateway.domain.health_state import State
 from gateway.domain.request import may_have_media
@@ -57,7 +59,7 @@ class FastLane:
         if not scheduler.acquire_one(member.state, request.since, identity.name, most):
             member.client.return_idle(connection)
             return None
-        if not (self._hold(request, caller, size) and services.accounts.limits.admits(identity.client, request.since)):
+        if not (self._hold(request, caller, size) and self._charge(request, identity.client)):
             request.release_memory()
             scheduler.release_one(member.state, identity.name, request.since, request.since, served=False)
             member.client.return_idle(connection)
@@ -129,6 +131,15 @@ class FastLane:
         else:
             first = order(decision.states, alias.balance, self._services.turn(alias.name), bytes, now)[0]
         return decision.by_state[first.name]
+
+    def _charge(self, request: FastRequest, client: Client | None) -> bool:
+        """Count it against the client's limits. False = they refuse it."""
+        limits = self._services.accounts.limits
+        if client is None or client.tpm is None:
+            return limits.admits(client, request.since)
+        asked = max(request.limits.values()) if request.limits else None
+        request.charge = limits.charge(client, text_estimate(request.prompt_bytes, asked), request.since)
+        return request.charge is not None
 
     def _hold(self, request: FastRequest, caller: Caller, size: int) -> bool:
         """Count the memory of the body. False = there is no room for it."""

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Raw
 
+from gateway.accounting.limits import Charge
 from gateway.accounting.record import RequestLine, RequestRecord
 from gateway.admission.caller import Caller
 from gateway.admission.memory import Memory, Share
@@ -84,7 +85,7 @@ class FastRequest:
     """One request under way, and the taker of its backend's answer. Before it is sent, lane.py finds out what it has of
     its own: `fields`: of the body. `limits`: of the answer, where it has any (tokens). `prompt_bytes`: media included.
     `member`: the backend. `since`: when it began (monotonic seconds). `share`: its memory; None = it has `tiny` bytes,
-    of which no account is kept."""
+    of which no account is kept. `charge`: what was counted against its client's tpm."""
 
     __slots__ = (
         "_client",
@@ -96,6 +97,7 @@ class FastRequest:
         "answered_whole",
         "began",
         "caller",
+        "charge",
         "decision",
         "fields",
         "id",
@@ -137,6 +139,7 @@ class FastRequest:
         self.fields = fields
         self.since = since
         self.share: Share | None = None
+        self.charge: Charge | None = None
         self.tiny = 0
         self._under_way: UnderWay | None = None
         self._response: H1Response | None = None  # None = nothing has come of the answer, or all of it at once
@@ -292,6 +295,8 @@ class FastRequest:
             except Exception:
                 services.metrics.failures.note("settle", f"counting request {self.id}")
                 used = NO_TOKENS
+        if self.charge is not None and used is not None:
+            services.accounts.limits.spent(self.charge, used.total, time.monotonic())
         if used is None:
             self._settle(first_token, answer, usage, seconds)
         elif services.line_observers:

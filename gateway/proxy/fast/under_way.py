@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from typing import Protocol
 
+from gateway.accounting.limits import Charge
 from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.admission.caller import Caller
 from gateway.admission.slots import Lease
@@ -56,6 +57,7 @@ class Sent(Protocol):
     decision: Decision
     member: Member
     caller: Caller
+    charge: Charge | None
     id: str
     began: float  # in the loop's seconds
     since: float  # monotonic seconds: since when it holds its slot
@@ -142,4 +144,5 @@ def new_record(sent: Sent, request: InferenceRequest, first_token: float) -> Req
     record = RequestRecord(sent.id, CHAT, sent.began, client.label, client.client, request, alias)
     attempt = record.trying = AttemptRecord(sent.member.state, request, 1, None, first_token=first_token)
     record.attempts.append(attempt)
+    record.charge = sent.charge
     return record

@@ -52,12 +52,13 @@ class House:
     a: ScriptedBackend
     b: ScriptedBackend
     client: RawClient
+    headers: str = ""
     fast: list[FastRequest] = field(default_factory=list)
     over: list[FastRequest] = field(default_factory=list)
 
     async def ask(self, alias: str = "chain", **fields: Any) -> None:
         body = json.dumps(chat(alias, **fields), separators=(",", ":")).encode()  # as a field is written anew
-        head = f"POST {PATH} HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n"
+        head = f"POST {PATH} HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n{self.headers}"
         await self.client.send(head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body)
 
     async def prepared(self, *scripts: Script, **fields: Any) -> None:
@@ -80,16 +81,19 @@ class House:
 
 
 @asynccontextmanager
-async def house(more: str = "") -> AsyncIterator[House]:
-    """`chain` is `a`, then `b`; `more`: further keys of `a`."""
+async def house(more: str = "", client: str = "") -> AsyncIterator[House]:
+    """`chain` is `a`, then `b`; `more`: further keys of `a`; `client`: keys of the one client; empty = all may ask."""
     a, b = ScriptedBackend((well,), apart=True), ScriptedBackend((well,), apart=True)
     async with a.serve(), b.serve():
         backends = f"a: {{url: '{a.url}', slots: 4, tool_parser: hermes, {more}}}, b: {{url: '{b.url}', slots: 4}}"
         aliases = f"chain: [a, b], merged: {MERGED}"
         routes = f"defaults: {{health: {{every: 1h}}}}\nbackends: {{{backends}}}\naliases: {{{aliases}}}"
-        async with running_gateway(routes) as gateway, raw_client(gateway.url) as client:
+        if client:
+            routes += f"\nclients: {{one: {{key: k-one-long-enough, {client}}}}}"
+        async with running_gateway(routes) as gateway, raw_client(gateway.url) as asking:
             await gateway.until_ready("a", "b")
-            found = House(gateway, a, b, client)
+            found = House(gateway, a, b, asking)
+            found.headers = "authorization: Bearer k-one-long-enough\r\n" if client else ""
             send, hand_over = FastRequest.send, FastRequest.hand_over
 
             def sent(request: FastRequest, connection: Any) -> None:

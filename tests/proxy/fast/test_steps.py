@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.accounting.limits import Limits
+from gateway.accounting.limits import Limits, text_estimate
 from gateway.admission.caller import Caller
 from gateway.admission.scheduler import Scheduler
 from gateway.config.snapshot import Backend, Client, HealthSettings
@@ -172,6 +172,29 @@ def test_requests_per_minute_are_counted_as_for_any_request(times: list[float], 
         except GatewayError:
             admitted = False
         assert fast.admits(client, now) == admitted
+
+
+asked = st.tuples(st.floats(0, 200), st.integers(0, 3000), st.sampled_from([None, 1, 700, 5000]), st.integers(0, 4000))
+
+
+@given(st.lists(asked, max_size=20), st.sampled_from([None, 3]), st.integers(1, 5000))
+def test_tokens_per_minute_are_counted_as_for_any_request(
+    requests: list[tuple[float, int, int | None, int]], rpm: int | None, tpm: int
+) -> None:
+    client = Client("x", rpm=rpm, tpm=tpm)
+    fast, general = Limits(), Limits()
+    for now, size, limit, used in sorted(requests, key=lambda made: made[0]):
+        body = {"model": "a", "messages": [{"role": "user", "content": "x" * size}], "max_tokens": limit}
+        request = parse(CHAT, msgspec.json.encode(body))
+        charge = fast.charge(client, text_estimate(request.prompt_bytes, request.limit()), now)
+        try:
+            expected = general.check(client, request, now)
+        except GatewayError:
+            expected = None
+        assert (charge and charge.tokens) == (expected and expected.tokens)
+        if charge is not None and expected is not None:
+            fast.spent(charge, used, now)
+            general.spent(expected, used, now)
 
 
 # -- affinity ----------------------------------------------------------------------------------------------------------
