@@ -105,8 +105,6 @@ class PlainStream:
         a track has to go on from where `replay` brings it. `last`: the answer ends with it."""
         if CR in data or not data.endswith(b"\n\n"):
             return None
-        if not last and data.find(b"\n\n") == len(data) - 2:  # nearly always
-            return self._follow(data)
         before = self._stage, self._last, self._same, self.content
         kept = len(self._kept)
         out: list[bytes] = []
@@ -122,14 +120,24 @@ class PlainStream:
             return None
         return b"".join(out)
 
-    def _follow(self, event: bytes) -> bytes | None:
-        same = self._same + 1 if event == self._last else 0
-        if same == REPEATS:
+    def pass_event(self, data: bytes) -> bytes | None:
+        """`feed` for one whole event that only goes on with the text. None = it is something else; nothing was done."""
+        same = self._same + 1 if data == self._last else 0
+        if self._stage != _TEXT or same == REPEATS or CR in data or data.find(b"\n\n") != len(data) - 2:
             return None
-        if self._stage == _TEXT and is_plain(event):  # nearly always
-            sent = self._renamed(event) if event.find(b"</think>") < 0 else None
-        else:
-            sent = self._advance(event)
+        if not is_plain(data) or data.find(b"</think>") >= 0:
+            return None
+        sent = self._renamed(data)
+        if sent is not None:
+            self._last, self._same = data, same
+        return sent
+
+    def _follow(self, event: bytes) -> bytes | None:
+        sent = self.pass_event(event)
+        same = self._same + 1 if event == self._last else 0
+        if sent is not None or same == REPEATS:
+            return sent
+        sent = self._advance(event)
         if sent is not None:
             self._last, self._same = event, same
         return sent

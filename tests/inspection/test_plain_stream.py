@@ -149,7 +149,10 @@ def followed(pieces: list[bytes], order: int = 0, *, wants: bool = False, ends: 
     for number, piece in enumerate(pieces):
         before = general.content, general._last, general._same
         expected = general.feed(framer.feed(piece))
-        sent = plain.feed(piece, last=ends and number == len(pieces) - 1) if plain is not None else None
+        last, sent = ends and number == len(pieces) - 1, None
+        if plain is not None:
+            sent = plain.pass_event(piece) if not last else None
+            sent = plain.feed(piece, last=last) if sent is None else sent
         enough += sent is not None
         if sent is None:
             if plain is not None:

@@ -63,6 +63,9 @@ class FastStream(FastRequest):
     def _follow(self, data: bytes, *, last: bool) -> bool:
         """Send what has come. False = the stream goes another way, and nothing was done."""
         plain, client, under_way = self._plain, self._client, self._under_way
+        if plain is not None and not (last or client.is_behind) and (out := plain.pass_event(data)) is not None:
+            self._pass_on(out)  # nearly always
+            return True
         if self._draining:
             if last:
                 self._end_stream()
@@ -94,6 +97,16 @@ class FastStream(FastRequest):
         elif under_way is not None:
             self._set_for(plain, under_way)
         return True
+
+    def _pass_on(self, out: bytes) -> None:
+        """Send what goes on with the text."""
+        client, under_way = self._client, self._under_way
+        now = self.member.state.last_event = client.loop.time()
+        self._gaps.observe(now - self._heard)
+        self._heard = now
+        client.pass_on(out)
+        if under_way is not None:
+            under_way.timer.heard, under_way.timer.beat_at = now, now + HEARTBEAT
 
     def _begin_plain(self, under_way: UnderWay | None) -> PlainStream | None:
         """None = there is no form, or a relay has begun, or the connection does not stay open."""
