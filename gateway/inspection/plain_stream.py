@@ -6,6 +6,7 @@ being equal but the id, the time, the texts and the usage, it needs no more than
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +21,8 @@ from gateway.inspection.stream_track import REPEATS, StreamTrack
 from gateway.transport.sse import CR, Chunk, Framer, content_of, data_of, is_plain, read_chunk
 
 DONE = b"data: [DONE]\n\n"
-SEEN_MOST = 32 * 1024  # bytes of a stream that is looked at as an example
+BEGINNING, READ_MOST = 4096, 16 * 1024  # bytes of an example's beginning, and of a read at its end
+ENDING = 4  # reads in which the end of a stream may come
 TRIES = 8  # streams of which no form was found, until no further one is looked at
 _ID = rb"(?P<id>[\w.:-]{1,80})"
 _CREATED = rb"(?P<created>[0-9]{1,15})"
@@ -218,6 +220,29 @@ class PlainStream:
         track.repeat(self._last, self._same)
 
 
+class Example:
+    """What is kept of a stream to find its form: its beginning and its end."""
+
+    __slots__ = ("_beginning", "_end")
+
+    def __init__(self) -> None:
+        self._beginning = bytearray()
+        self._end: deque[bytes] = deque(maxlen=ENDING)
+
+    def add(self, data: bytes) -> None:
+        """The next read."""
+        if len(data) > READ_MOST:
+            self._end.clear()
+        elif len(self._beginning) < BEGINNING:
+            self._beginning += data
+        else:
+            self._end.append(data)
+
+    def events(self) -> list[bytes]:
+        """The events of both. Where one of them is cut it is none, and no form is found."""
+        return [event for part in (bytes(self._beginning), b"".join(self._end)) for event in Framer().feed(part)]
+
+
 class Forms:
     """The form of the streams of one backend, for requests that are alike, once one was seen. `form`: None = not yet.
     `wanted`: a further stream is to be looked at."""
@@ -233,10 +258,11 @@ class Forms:
         return self.form is None and self._tries < TRIES
 
     def learn(
-        self, events: Sequence[bytes], track: Callable[[], StreamTrack], thoughts: Thoughts | None, *, wants_usage: bool
+        self, example: Example, track: Callable[[], StreamTrack], thoughts: Thoughts | None, *, wants_usage: bool
     ) -> None:
         """Find the form of a complete stream. `track` makes one as it was followed by."""
         self._tries += 1
+        events = example.events()
         form = _form_of(events, track(), wants_usage)
         if form is not None and _goes_so(form, events, track(), thoughts):
             self.form = form

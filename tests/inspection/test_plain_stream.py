@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.domain.request import CHAT, InferenceRequest
-from gateway.inspection.plain_stream import DONE, TRIES, Forms, PlainStream, StreamForm
+from gateway.inspection.plain_stream import DONE, ENDING, READ_MOST, TRIES, Example, Forms, PlainStream, StreamForm
 from gateway.inspection.rewrite import Identity
 from gateway.inspection.stream_track import REPEATS, StreamTrack
 from gateway.transport.sse import Framer
@@ -51,9 +51,16 @@ def stream(
     return [*events, DONE]
 
 
+def example_of(reads: list[bytes]) -> Example:
+    example = Example()
+    for read in reads:
+        example.add(read)
+    return example
+
+
 def form_of(events: list[bytes], asked: InferenceRequest = ASKED) -> StreamForm | None:
     forms = Forms()
-    forms.learn(events, lambda: StreamTrack(asked, Identity()), None, wants_usage=asked.wants_usage)
+    forms.learn(example_of(events), lambda: StreamTrack(asked, Identity()), None, wants_usage=asked.wants_usage)
     return forms.form
 
 
@@ -276,7 +283,6 @@ def test_what_servers_send_has_a_form_if_its_end_is_one_of_text(example: list[by
         stream("<think>Hm", "</think>", "Yes"),
         stream("!!!!!!!!!!"),
         stream("Hello", end="tool_calls"),
-        stream(*["again"] * (REPEATS + 5)),
         stream("Hello", id=5),
         stream("Hello", created="now"),
         stream("Hello")[:-1],
@@ -299,11 +305,35 @@ def test_what_a_stream_track_has_more_to_do_with_has_no_form(example: list[bytes
     assert form_of(example) is None
 
 
+def test_a_long_stream_has_the_form_of_a_short_one() -> None:
+    form = form_of(stream(*[f" word {number}" for number in range(1000)]))
+    assert form is not None
+    assert PlainStream(form, None).feed(b"".join(stream("Hello")), last=True) is not None
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        [b"".join(stream("Hello" * READ_MOST))],
+        [*stream("Hello", *[" x" * 99] * 40)[:-3], b"".join(stream("x" * READ_MOST)[1:])],
+        [read[at : at + 5] for read in stream(*[" word"] * 60) for at in range(0, len(read), 5)],
+    ],
+    ids=["one read", "a large last read", "an end in many reads"],
+)
+def test_a_stream_whose_beginning_or_end_is_not_kept_has_no_form(reads: list[bytes]) -> None:
+    assert form_of(reads) is None
+
+
+def test_of_a_stream_not_more_is_kept_than_its_beginning_and_its_end() -> None:
+    example = example_of([HELLO] * 10_000)
+    assert len(b"".join(example.events())) < 2 * 4096 + ENDING * len(HELLO)
+
+
 def test_after_some_streams_without_a_form_none_is_looked_at() -> None:
     forms = Forms()
     for _ in range(TRIES):
         assert forms.wanted
-        forms.learn(stream(), lambda: StreamTrack(ASKED, Identity()), None, wants_usage=False)
+        forms.learn(example_of(stream()), lambda: StreamTrack(ASKED, Identity()), None, wants_usage=False)
     assert not forms.wanted
 
 

@@ -9,7 +9,7 @@ from gateway.admission.caller import Caller
 from gateway.admission.memory import Memory
 from gateway.domain.request import InferenceRequest
 from gateway.domain.request_timer import RequestTimer
-from gateway.inspection.plain_stream import DONE, SEEN_MOST, PlainStream
+from gateway.inspection.plain_stream import DONE, Example, PlainStream
 from gateway.inspection.rewrite import Identity
 from gateway.inspection.stream_track import StreamTrack
 from gateway.metrics.counters import Histogram
@@ -23,13 +23,12 @@ from gateway.proxy.services import Services
 from gateway.proxy.stream_relay import StreamRelay
 from gateway.routing.inspection_policy import policy_for
 from gateway.transport.h1_response import H1Response
-from gateway.transport.sse import Framer
 
 
 class FastStream(FastRequest):
     """Between the end of the client's stream and that of the backend's answer, it is `draining`."""
 
-    __slots__ = ("_draining", "_first_token", "_gaps", "_heard", "_plain", "_seen")
+    __slots__ = ("_draining", "_example", "_first_token", "_gaps", "_heard", "_plain")
 
     _gaps: Histogram  # once there is content
     _heard: float  # when the backend last sent something, in the loop's seconds, while `_plain` is followed
@@ -46,7 +45,7 @@ class FastStream(FastRequest):
     ) -> None:
         super().__init__(services, memory, client, caller, decision, fields, since)
         self._plain: PlainStream | None = None  # as long as it goes as one before
-        self._seen: bytearray | None = None  # all that has come, where its form is to be found
+        self._example: Example | None = None  # what has come, where a form is to be found
         self._draining = False
         self._first_token = 0.0  # when the first content was sent, in the loop's seconds
 
@@ -143,8 +142,8 @@ class FastStream(FastRequest):
                 return
             relay = self._begin_relay(under_way)
         data = response.take()
-        if self._seen is not None:
-            self._see(data)
+        if self._example is not None:
+            self._example.add(data)
         if data and not relay.pass_on(data):
             if not self._pass_on_other(under_way, relay):
                 under_way.unread = data
@@ -172,14 +171,8 @@ class FastStream(FastRequest):
             reply.committed = reply.content = plain.content
             reply.served_by = member.state.name if plain.content else ""
         elif member.forms.wanted and policy is None:
-            self._seen = bytearray()
+            self._example = Example()
         return relay
-
-    def _see(self, data: bytes) -> None:
-        assert self._seen is not None
-        self._seen += data
-        if len(self._seen) > SEEN_MOST:
-            self._seen = None
 
     def _pass_on_other(self, under_way: UnderWay, relay: StreamRelay) -> bool:
         """What the relay has left: the first content, and the end of a complete stream. False = something else."""
@@ -262,17 +255,17 @@ class FastStream(FastRequest):
             track = under_way.relay.track
             self._end(under_way.first_token, track, track.usage)
         self._client.completed()
-        if self._seen is not None and under_way is not None:
-            self._learn_form(bytes(self._seen), under_way.request)
+        if self._example is not None and under_way is not None:
+            self._learn_form(self._example, under_way.request)
 
-    def _learn_form(self, stream: bytes, request: InferenceRequest) -> None:
+    def _learn_form(self, example: Example, request: InferenceRequest) -> None:
         member = self.member
 
         def track() -> StreamTrack:
             return StreamTrack(request, Identity(), None, member.thoughts)
 
         wants_usage = request.wants_usage or request.own_usage
-        member.forms.learn(Framer().feed(stream), track, member.thoughts, wants_usage=wants_usage)
+        member.forms.learn(example, track, member.thoughts, wants_usage=wants_usage)
 
     # -- something else -------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import re
 import pytest
 
 from gateway.domain.request_timer import TICK
+from gateway.http.fast_service import FastService
 from gateway.proxy.fast.stream import FastStream
 from tests.proxy.fast.house import END, ROLE, House, event, house, pieces, well
 from tests.proxy.fast.test_handed_over import released
@@ -182,7 +183,9 @@ async def test_a_client_that_reads_slowly_gets_each_byte_once() -> None:
         request = await by_form(h)
         steps.go(0)
         got = await h.client.until(b"One")
-        flow = request._client._connection.flow  # type: ignore[attr-defined]
+        client = request._client
+        assert isinstance(client, FastService)
+        flow = client._connection.flow
         flow.pause_writing()
         steps.go(1)
         await h.gateway.until(lambda: bool(h.over))
