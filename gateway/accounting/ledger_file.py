@@ -10,6 +10,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ HOUR, DAY = 3600, 86400  # seconds
 SINGLE_DAYS, SINGLE_MOST = 90, 2_000_000  # requests with rows of their own: days, number
 HOURS_DAYS = 3 * 365  # then the rows of hours are deleted too
 BUSY = 5.0  # seconds to wait for a transaction of another process
+TOGETHER = 20  # entries of one statement: each then takes half the time
 AGAIN = 0.02  # seconds between two tries where SQLite itself does not wait
 GROUPS = ("client", "alias", "backend")
 
@@ -43,6 +45,12 @@ _NAMES = "client, alias, backend, endpoint, outcome"
 _ADDED = ("audio_in_seconds", "audio_out_seconds")
 _SUMS = f"requests, seconds, prompt, completion, cached, reasoning, usd, unpriced, {', '.join(_ADDED)}"
 NUMBER_MOST = 10**12  # a larger number in the file was not written by the gateway
+
+
+def _insert(rows: int) -> str:
+    """SQL that inserts this many entries."""
+    marks = "(?, 0, " + ", ".join("?" * (len(Entry._fields) - 1)) + ")"
+    return f"INSERT INTO usage (at, span, {_NAMES}, {_SUMS}) VALUES " + ", ".join([marks] * rows)
 
 
 def _number(name: str) -> str:
@@ -117,9 +125,10 @@ class LedgerFile:
     def write(self, entries: Sequence[Entry]) -> None:
         """Write all entries or none."""
         with self._transaction() as connection:
-            columns = f"at, span, {_NAMES}, {_SUMS}"
-            marks = "?, 0, " + ", ".join("?" * (len(Entry._fields) - 1))
-            connection.executemany(f"INSERT INTO usage ({columns}) VALUES ({marks})", entries)
+            many = len(entries) - len(entries) % TOGETHER
+            rows = [chain.from_iterable(entries[at : at + TOGETHER]) for at in range(0, many, TOGETHER)]
+            connection.executemany(_insert(TOGETHER), map(tuple, rows))
+            connection.executemany(_insert(1), entries[many:])
             spent = [(int(e.at // DAY), e.backend, e.client, e.usd) for e in entries if e.usd > 0.0]
             connection.executemany(
                 "INSERT INTO spent VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET usd = usd + excluded.usd", spent

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gateway.accounting import ledger as module
 from gateway.accounting.ledger import Ledger
-from gateway.accounting.ledger_file import DAY, NAME, Entry, LedgerFile, read_spent, sums_since
+from gateway.accounting.ledger_file import DAY, NAME, TOGETHER, Entry, LedgerFile, read_spent, sums_since
 from gateway.metrics.registry import Metrics
 from tests.observe.test_ledger import entry
 from tests.support import running_gateway
@@ -261,3 +261,25 @@ def test_logs_are_quiet_about_a_good_file(tmp_path: Path, caplog: pytest.LogCapt
     assert len(opened(tmp_path)[1]) == 2
     assert not caplog.records
     assert Entry._fields[-1] == "audio_out_seconds"
+
+
+@pytest.mark.parametrize("count", [0, 1, TOGETHER - 1, TOGETHER, TOGETHER + 1, 2 * TOGETHER, 5 * TOGETHER + 3])
+def test_however_many_entries_are_written_at_once_each_has_its_row(tmp_path: Path, count: int) -> None:
+    entries = [entry(1000.0 + number, backend=f"b{number}") for number in range(count)]
+    file = LedgerFile(tmp_path / NAME)
+    file.write(entries)
+    file.close()
+    with closing(sqlite3.connect(tmp_path / NAME)) as connection:
+        rows = connection.execute("SELECT at, span, client, alias, backend, usd FROM usage ORDER BY at").fetchall()
+    assert rows == [(e.at, 0, e.client, e.alias, e.backend, e.usd) for e in entries]
+
+
+def test_of_many_entries_of_which_one_is_unfit_none_is_written(tmp_path: Path) -> None:
+    entries = [entry(1000.0 + number) for number in range(3 * TOGETHER)]
+    file = LedgerFile(tmp_path / NAME)
+    file.write(entries[:1])
+    with pytest.raises(sqlite3.IntegrityError):
+        file.write([*entries, entry(2000.0)._replace(alias=None)])  # type: ignore[arg-type]  # what is tried
+    file.close()
+    with closing(sqlite3.connect(tmp_path / NAME)) as connection:
+        assert connection.execute("SELECT count(*) FROM usage").fetchone() == (1,)
