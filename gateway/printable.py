@@ -9,6 +9,7 @@ from unicodedata import category
 
 # `str.isprintable` refuses them, but they are plain text: they join emoji and letters.
 _KEPT = frozenset("\u200c\u200d")
+_DELETE = 0x7F
 _UNSAFE_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 
@@ -41,7 +42,7 @@ def visible_all(value: Any) -> Any:
 def visible_json(encoded: bytes) -> bytes:
     """The same JSON value, encoded so that its strings contain no control character (JSON itself escapes only those
     below space) and no direction mark."""
-    if encoded.isascii() and b"\x7f" not in encoded:
+    if encoded.isascii() and _DELETE not in encoded:
         return encoded
     return _UNSAFE_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", encoded.decode()).encode()
 
