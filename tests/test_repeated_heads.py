@@ -122,3 +122,15 @@ async def test_a_key_that_was_taken_away_ends_with_the_edit(tmp_path: Path) -> N
             if found[-1] == 401:
                 break
         assert found == [200, 200, 401]
+
+
+async def test_a_key_that_was_taken_away_ends_with_the_edit_for_new_connections(tmp_path: Path) -> None:
+    async with editor_of(tmp_path / "routes.yaml", "a", more=KEYS) as editor:
+        found = []
+        for number in range(8):
+            if number == 5:
+                assert (await editor.edit(ONE, "k-another-long-enough")).after == "taken"
+            async with raw_client(editor.gateway.url) as client:
+                await client.send(post(ONE, "x" * number))
+                found.append((await client.answer())[0])
+        assert found == [200] * 5 + [401] * 3

@@ -28,7 +28,7 @@ from gateway.http.fast_service import FastService
 from gateway.http.flow_control import Flow, SlowReaderTimeout
 from gateway.http.listener import Listener, address_of
 from gateway.http.pace import PacedReader
-from gateway.http.request_head import Head
+from gateway.http.request_head import Head, RepeatedHead
 from gateway.http.request_reader import BODY, HEAD, NOTHING, PIPELINED
 from gateway.proxy.exchange import too_large
 
@@ -197,6 +197,13 @@ class Connection(PacedReader, asyncio.Protocol):
         else:
             self._begin_asgi(head)
 
+    @property
+    def _peer(self) -> str:
+        return self.client[0] if self.client else "local"
+
+    def known_head(self, raw: bytes) -> RepeatedHead | None:
+        return self.listener.known_heads.find(self.app.gateway.snapshot, self._peer, raw)
+
     def _buffer(self, data: bytes) -> None:
         """Keep pipelined bytes. Reading goes on while a request is answered, because only a read shows that the client
         has left; the buffer is bounded."""
@@ -246,13 +253,16 @@ class Connection(PacedReader, asyncio.Protocol):
     # -- the request -----------------------------------------------------------------------------------------------
 
     def _begin_direct(self, endpoint: Endpoint, head: Head) -> None:
-        caller = self.caller_of(head, self.client[0] if self.client else "local")
+        caller = self.caller_of(head, self._peer)
         exchange = self.cycle = DirectExchange(self, self.app.gateway, endpoint, caller)
         limit = self.app.gateway.snapshot.server.max_body
         if head.length is not None and head.length > limit:
             exchange.refuse(too_large(limit))
-        elif exchange.authenticate() and head.expects_continue:
-            self.transport.write(CONTINUE)
+        elif exchange.authenticate():
+            if head.repeated is None and self._repeated is not None:
+                self.listener.known_heads.note(self.app.gateway.snapshot, self._peer, self._repeated)
+            if head.expects_continue:
+                self.transport.write(CONTINUE)
 
     def _begin_asgi(self, head: Head) -> None:
         """Anything but an inference POST, as in uvicorn."""

@@ -16,6 +16,7 @@ from itertools import islice
 from gateway.config.snapshot import Network
 from gateway.errors import GatewayError
 from gateway.http.client_connection import ClientConnection
+from gateway.http.known_heads import KnownHeads
 from gateway.runtime.gateway import Gateway
 from gateway.runtime.process import file_limit
 
@@ -86,6 +87,7 @@ class Listener:
         self.gateway = gateway
         self.limits = limits if limits is not None else limits_for(file_limit())
         self.connections: set[ClientConnection] = set()
+        self.known_heads = KnownHeads()
         self.heads: dict[ClientConnection, float] = {}  # waits for a head, since when
         self.idle: dict[ClientConnection, float] = {}  # answered and idle, since when
         self.bodies: dict[ClientConnection, float] = {}  # sends a body, since when

@@ -58,6 +58,11 @@ class RepeatedHead:
         # The connection stays open, and the client does not wait before it sends the body.
         self.is_usual = head.keep_alive and not (head.http_1_0 or head.expects_continue)
 
+    @property
+    def parts(self) -> tuple[bytes, bytes]:
+        """As `around_length`."""
+        return self._before, self._after
+
     def body_of(self, data: bytes) -> bytes | None:
         """The body, if `data` is a whole request with this head and nothing else; else None."""
         before, rest = self._before, self._rest
@@ -87,15 +92,22 @@ class RepeatedHead:
 
 def repeated_head(raw: bytes, head: Head, caller: Caller) -> RepeatedHead | None:
     """What recognises the head `raw` (which is `head`, parsed) when it comes again; None = nothing does."""
-    if not head.length or len(raw) > REPEATED_MOST:
+    parts = around_length(raw) if head.length else None
+    return RepeatedHead(*parts, head, caller) if parts is not None else None
+
+
+def around_length(raw: bytes) -> tuple[bytes, bytes] | None:
+    """What stands in the head `raw` before and behind the number of its content-length; None = there is none, or it is
+    too long to be kept."""
+    at = raw.lower().find(b"\r\ncontent-length:") if len(raw) <= REPEATED_MOST else -1
+    if at < 0:
         return None
-    at = raw.lower().find(b"\r\ncontent-length:")
     begin = at + len(b"\r\ncontent-length:")
     end = raw.find(b"\r\n", begin)
     line = raw[begin : end if end >= 0 else len(raw)]
     number = line.strip(b" \t")
     begin += line.find(number)
-    return RepeatedHead(raw[:begin], raw[begin + len(number) :], head, caller)
+    return raw[:begin], raw[begin + len(number) :]
 
 
 def malformed(what: str) -> GatewayError:

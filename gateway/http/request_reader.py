@@ -42,6 +42,10 @@ class RequestReader:
     def head_received(self, head: Head) -> None:
         raise NotImplementedError
 
+    def known_head(self, raw: bytes) -> RepeatedHead | None:
+        """What recognises this head, if it came on another connection, or before the latest one."""
+        raise NotImplementedError
+
     def body_received(self, body: bytes) -> None:
         raise NotImplementedError
 
@@ -70,6 +74,8 @@ class RequestReader:
         """(whose request, its body), where `data` is a whole request with the head of an earlier one, and nothing else.
         It is not read by that: `took_whole` follows, or `feed`."""
         repeated = self._repeated
+        if repeated is None and (end := data.find(END)) >= 0:
+            repeated = self._repeated = self.known_head(data[:end])
         if repeated is None or self._begun is not None or not repeated.is_usual:
             return None
         body = repeated.body_of(data)
@@ -135,6 +141,8 @@ class RequestReader:
     def _parse_head(self, raw: bytes) -> None:
         repeated = self._repeated
         head = repeated.match(raw) if repeated is not None else None
+        if head is None and (other := self.known_head(raw)) is not None:
+            self._repeated, head = other, other.match(raw)
         if head is None:
             head = parse_head(raw)
             self._raw_head = raw
