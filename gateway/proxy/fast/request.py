@@ -336,7 +336,8 @@ class FastRequest:
             if self.share is None:
                 self.share = Share.counted(self._memory, self.caller, self.tiny)
             exchange = self._client.exchange_of(self, self.caller, self.share)
-            exchange.on_leave(self.left)
+            if not self.answered_whole:
+                exchange.on_leave(self.left)
             timer = RequestTimer(services.pulse, None, self._beat, self._interrupted)
             under_way = self._under_way = UnderWay(self, request, exchange, timer)
             self._set(under_way, request)

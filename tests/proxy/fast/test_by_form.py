@@ -9,6 +9,7 @@ import re
 import pytest
 
 from gateway.domain.request_timer import TICK
+from gateway.http.connection import Connection
 from gateway.http.fast_service import FastService
 from gateway.proxy.fast.stream import FastStream
 from tests.proxy.fast.house import END, ROLE, House, event, house, pieces, well
@@ -56,6 +57,13 @@ async def by_form(h: House) -> FastStream:
     (request,) = h.fast
     assert isinstance(request, FastStream)
     return request
+
+
+def connection_of(request: FastStream) -> Connection:
+    client = request._client
+    assert isinstance(client, FastService)
+    assert isinstance(client._connection, Connection)
+    return client._connection
 
 
 async def test_a_long_stream_is_followed_by_its_form_to_its_end() -> None:
@@ -183,9 +191,7 @@ async def test_a_client_that_reads_slowly_gets_each_byte_once() -> None:
         request = await by_form(h)
         steps.go(0)
         got = await h.client.until(b"One")
-        client = request._client
-        assert isinstance(client, FastService)
-        flow = client._connection.flow
+        flow = connection_of(request).flow
         flow.pause_writing()
         steps.go(1)
         await h.gateway.until(lambda: bool(h.over))
@@ -219,6 +225,7 @@ async def test_whatever_follows_the_end_the_answer_is_whole_and_nothing_is_held(
         await released(h)
         assert not h.over
         assert h.count("200", "a") == 4
+        assert connection_of(request)._on_leave is None
         await h.ask(stream=True)
         await h.client.until(WHOLE)
         assert (h.a.connections == connections) == (LAST in more), "else it is closed"
