@@ -222,10 +222,11 @@ async def test_whatever_follows_the_end_the_answer_is_whole_and_nothing_is_held(
         steps.go(2)
         assert words(got) == [b"One"]
         connections = h.a.connections
+        await h.gateway.until(h.gateway.idle)
+        assert connection_of(request)._on_leave is None
         await released(h)
         assert not h.over
         assert h.count("200", "a") == 4
-        assert connection_of(request)._on_leave is None
         await h.ask(stream=True)
         await h.client.until(WHOLE)
         assert (h.a.connections == connections) == (LAST in more), "else it is closed"
