@@ -34,8 +34,8 @@ class Taker(Protocol):
         ...
 
     def streamed(self, data: bytes, *, last: bool) -> bool:
-        """The answer is a stream, with status 200 and a head as one before, and this has come of it; `last`: with its
-        end, and the connection is free. False = nothing was done: `expect` it."""
+        """The answer is a stream, with status 200 and a head as one before, and this has come of it; empty with the
+        head alone. `last`: with its end, and the connection is free. False = nothing was done: `expect` it."""
         ...
 
     def expect(self, response: H1Response) -> None:
@@ -275,7 +275,8 @@ class Connection(asyncio.Protocol):
             return True
         else:
             at = self._known_stream.end_in(data) if self._known_stream is not None else 0
-            chunks = whole_chunks(data, at) if at else None
+            # vLLM sends the head alone.
+            chunks = (b"", False) if at == len(data) else whole_chunks(data, at) if at else None
         if chunks is None:
             return False
         streams = self._streams

@@ -73,6 +73,9 @@ class FastStream(FastRequest):
             plain = self._begin_plain(under_way)
         if plain is None or client.is_behind or len(data) > LAST_MOST:
             return False
+        if not (data or last):
+            self._plain = plain
+            return True
         begun = plain.content
         out = plain.feed(data, last=last)
         if out is None:
@@ -113,6 +116,7 @@ class FastStream(FastRequest):
         if form is None or not self._client.ready:
             return None
         keep_alive = self.keep_alive if under_way is None else under_way.exchange.keep_alive and not under_way.relay
+        self._heard = self.began
         return PlainStream(form, self.member.thoughts) if keep_alive else None
 
     def _set(self, under_way: UnderWay, request: InferenceRequest) -> None:

@@ -12,7 +12,7 @@ from gateway.domain.request_timer import TICK
 from gateway.http.connection import Connection
 from gateway.http.fast_service import FastService
 from gateway.proxy.fast.stream import FastStream
-from tests.proxy.fast.house import END, ROLE, House, event, house, pieces, well
+from tests.proxy.fast.house import END, HEAD, ROLE, House, event, house, pieces, well
 from tests.proxy.fast.test_handed_over import released
 from tests.scripted import Turn, chunked
 from tests.waiting import turns
@@ -116,6 +116,41 @@ async def test_a_stream_that_goes_another_way_goes_on_elsewhere(at: int) -> None
         assert request._plain is None
         await released(h)
         assert h.count("200", "a") == 4
+
+
+async def test_the_head_may_come_alone_and_long_before_the_rest() -> None:
+    steps = Steps(HEAD, chunked(ROLE), chunked(text("One")), chunked(*END), LAST)
+    async with house() as h:
+        await h.prepared(steps, stream=True)
+        await h.ask(stream=True)
+        request = await by_form(h)
+        steps.go(0)
+        await h.gateway.until(lambda: request._under_way is not None)
+        assert request._plain is not None
+        assert request.timer.heard == request.began, "a head alone shows no progress"
+        for number in range(1, 5):
+            steps.go(number)
+        got = await h.client.until(WHOLE)
+        assert words(got) == [b"One"]
+        assert not h.over
+        await released(h)
+        assert h.count("200", "a") == 4
+
+
+@pytest.mark.parametrize("more", [LAST, b"", b"nonsense\r\n"])
+async def test_a_head_without_a_stream_is_a_failure(more: bytes) -> None:
+    async def head_alone(turn: Turn) -> None:
+        await turn.send(HEAD)
+        await turns()
+        await turn.send(more)
+        turn.close()
+
+    async with house() as h:
+        await h.prepared(head_alone, stream=True)
+        await h.ask(stream=True)
+        got = await h.client.until(WHOLE)
+        assert b"x-gateway-backend: b\r\n" in got
+        await released(h)
 
 
 async def test_a_chunk_that_is_cut_is_read_by_the_parser() -> None:
