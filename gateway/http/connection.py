@@ -18,7 +18,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
-from gateway.domain.request import Endpoint
+from gateway.domain.request import CHAT, Endpoint
 from gateway.errors import GatewayError
 from gateway.http.app import App
 from gateway.http.asgi_cycle import AsgiCycle
@@ -253,7 +253,7 @@ class Connection(PacedReader, asyncio.Protocol):
     # -- the request -----------------------------------------------------------------------------------------------
 
     def _begin_direct(self, endpoint: Endpoint, head: Head) -> None:
-        caller = self.caller_of(head, self._peer)
+        caller = self.caller_of(head, self._peer, chat=endpoint is CHAT)
         exchange = self.cycle = DirectExchange(self, self.app.gateway, endpoint, caller)
         limit = self.app.gateway.snapshot.server.max_body
         if head.length is not None and head.length > limit:

@@ -49,14 +49,15 @@ class RepeatedHead:
 
     __slots__ = ("_after", "_before", "_head", "_rest", "caller", "is_usual")
 
-    def __init__(self, before: bytes, after: bytes, head: Head, caller: Caller) -> None:
+    def __init__(self, before: bytes, after: bytes, head: Head, caller: Caller, *, chat: bool = False) -> None:
+        """`chat`: it is the head of a chat."""
         self._before = before  # up to the number
         self._after = after  # behind it
         self._rest = after + END
         self._head = head
         self.caller = caller
-        # The connection stays open, and the client does not wait before it sends the body.
-        self.is_usual = head.keep_alive and not (head.http_1_0 or head.expects_continue)
+        # The fast lane serves chats on connections that stay open, whose client does not wait before it sends the body.
+        self.is_usual = chat and head.keep_alive and not (head.http_1_0 or head.expects_continue)
 
     @property
     def parts(self) -> tuple[bytes, bytes]:
@@ -90,10 +91,11 @@ class RepeatedHead:
         return known
 
 
-def repeated_head(raw: bytes, head: Head, caller: Caller) -> RepeatedHead | None:
-    """What recognises the head `raw` (which is `head`, parsed) when it comes again; None = nothing does."""
+def repeated_head(raw: bytes, head: Head, caller: Caller, *, chat: bool = False) -> RepeatedHead | None:
+    """What recognises the head `raw` (which is `head`, parsed, and that of a `chat` or not) when it comes again; None =
+    nothing does."""
     parts = around_length(raw) if head.length else None
-    return RepeatedHead(*parts, head, caller) if parts is not None else None
+    return RepeatedHead(*parts, head, caller, chat=chat) if parts is not None else None
 
 
 def around_length(raw: bytes) -> tuple[bytes, bytes] | None:

@@ -60,18 +60,19 @@ class RequestReader:
     def next_request(self) -> None:
         self.state = HEAD
 
-    def caller_of(self, head: Head, peer: str) -> Caller:
-        """Whose request has this head, the latest one: the same object for a head that is repeated."""
+    def caller_of(self, head: Head, peer: str, *, chat: bool) -> Caller:
+        """Whose request has this head, the latest one: the same object for a head that is repeated. `chat`: it is that
+        of a chat."""
         if head.repeated is not None:
             return head.repeated.caller
         headers = header_map(head.headers)
         headers.pop(b"content-length", None)  # of this request only
         caller = Caller(headers, peer)
-        self._repeated = repeated_head(self._raw_head, head, caller)
+        self._repeated = repeated_head(self._raw_head, head, caller, chat=chat)
         return caller
 
     def whole_request(self, data: bytes) -> tuple[Caller, bytes] | None:
-        """(whose request, its body), where `data` is a whole request with the head of an earlier one, and nothing else.
+        """(whose request, its body), where `data` is a whole chat with the head of an earlier one, and nothing else.
         It is not read by that: `took_whole` follows, or `feed`."""
         repeated = self._repeated
         if repeated is None and (end := data.find(END)) >= 0:
