@@ -164,7 +164,7 @@ def slow_lanes() -> Iterator[None]:
         yield
 
 
-Ask = tuple[str, dict[str, Any], str, str, str]  # alias, further fields, client, what a says, what b says
+Ask = tuple[str, dict[str, Any], str, str, str]  # alias, further fields (and path), client, what a says, what b says
 
 fields = st.fixed_dictionaries(
     {"stream": st.booleans()},
@@ -180,6 +180,7 @@ fields = st.fixed_dictionaries(
         "mirostat": st.sampled_from([{"eta": 1}, {"tau": 9}]),
         "priority": st.sampled_from([None, 3]),
         "stop": st.sampled_from(["end", ["a", "b"], ["x" * 300]]),
+        "path": st.sampled_from(["/v1/messages", "/v1/chat/completions?beta=true"]),
     },
 )
 says = st.sampled_from([*SAID, *SAID, *FAULTS])
@@ -222,15 +223,17 @@ async def outcome(asked: list[Ask]) -> list[object]:
 async def answer(gateway: RunningGateway, body: dict[str, Any], client: str) -> tuple[object, ...]:
     headers = {"authorization": f"Bearer k-{client}-long-enough"}
     got = b""
+    path, body = body.get("path", "/v1/chat/completions"), {k: v for k, v in body.items() if k != "path"}
     try:
-        async with gateway.client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as response:
+        async with gateway.client.stream("POST", path, json=body, headers=headers) as response:
             async for piece in response.aiter_raw():
                 got += piece
     except httpx.HTTPError as error:
         got += type(error).__name__.encode()
-    unlike = ("date", "x-request-id", "x-gateway-queue-ms", "retry-after")
+    unlike = ("date", "x-request-id", "request-id", "x-gateway-queue-ms", "retry-after")
     told = [(name, value) for name, value in response.headers.multi_items() if name not in unlike]
     got = got.replace(response.headers["x-request-id"].encode(), b"ID")
+    got = re.sub(rb'"id":"msg_[0-9a-f]{32}"', b"", got)
     got = re.sub(rb"ask again in \d+ s", b"ask again", re.sub(rb"call_[0-9a-f]{24}", b"call_ID", got))
     return response.status_code, told, got
 
