@@ -135,10 +135,11 @@ class PlainStream:
         return sent
 
     def _follow(self, event: bytes) -> bytes | None:
-        sent = self.pass_event(event)
-        same = self._same + 1 if event == self._last else 0
-        if sent is not None or same == REPEATS:
+        if self._stage == _TEXT and (sent := self.pass_event(event)) is not None:
             return sent
+        same = self._same + 1 if event == self._last else 0
+        if same == REPEATS:
+            return None
         sent = self._advance(event)
         if sent is not None:
             self._last, self._same = event, same

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 CHUNKS_MOST = 8  # of one read: of more, as in a burst, some are likely cut
 _SIZE_MOST = 8  # digits of a size
-_LINES_MOST = 4096  # bytes of a chunk up to which its first line is kept, by its whole length
+_LINES_MOST = 4096  # bytes of a chunk up to which its first line, and its size, are kept
 _END = b"\r\n"
 
 _lines: dict[int, bytes] = {}
+_sizes: dict[bytes, int] = {}
 
 
 def whole_chunk(data: bytes) -> bytes | None:
@@ -32,6 +33,19 @@ def _line_of(length: int) -> bytes:
     return b""
 
 
+def _size_of(digits: bytes) -> int | None:
+    """The size that is written so; None where no server writes it so."""
+    try:
+        size = int(digits, 16)
+    except ValueError:
+        return None
+    if size < 0 or b"%x" % size != digits:
+        return None
+    if size <= _LINES_MOST:
+        _sizes[digits] = size
+    return size
+
+
 def whole_chunks(data: bytes, at: int = 0) -> tuple[bytes, bool] | None:
     """What is in `data` from the index `at`, where a chunk begins: (the content, is the last chunk there, with the end
     of the body); None unless it is a few whole chunks and nothing else."""
@@ -39,16 +53,14 @@ def whole_chunks(data: bytes, at: int = 0) -> tuple[bytes, bool] | None:
     end = len(data)
     while at < end and len(contents) < CHUNKS_MOST:
         line = data.find(_END, at, at + _SIZE_MOST + 2)
-        digits = data[at:line]
-        if line < 0 or not digits.isalnum():
+        if line < 0:
             return None
-        try:
-            size = int(digits, 16)
-        except ValueError:
+        size = _sizes.get(data[at:line])
+        if size is None and (size := _size_of(data[at:line])) is None:
             return None
         begin = line + 2
         at = begin + size + 2
-        if b"%x" % size != digits or not data.startswith(_END, at - 2):
+        if not data.startswith(_END, at - 2):
             return None
         if not size:
             return (b"".join(contents), True) if at == end else None

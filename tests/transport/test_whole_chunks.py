@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import httptools
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,7 +62,18 @@ def ended(content: bytes, end: bytes) -> bytes:
 
 
 # Whole chunks, and what only looks like one: other ways to write a size, extensions, trailers, lengths that are wrong.
-sizes = [b"%X\r\n", b"0%x\r\n", b"+%x\r\n", b"0x%x\r\n", b"%x \r\n", b"%x;a=b\r\n", b" %x\r\n", b"%x_0\r\n", b"%xg\r\n"]
+sizes = [
+    b"%X\r\n",
+    b"0%x\r\n",
+    b"+%x\r\n",
+    b"-%x\r\n",
+    b"0x%x\r\n",
+    b"%x \r\n",
+    b"%x;a=b\r\n",
+    b" %x\r\n",
+    b"%x_0\r\n",
+    b"%xg\r\n",
+]
 ends = [b"\r", b"\n", b"", b"xx", b"\n\n", b"\r\r", b"\r\n\r\n", b"x\r\n"]
 lasts = [b"0\r\nx-trailer: 1\r\n\r\n", b"0\r\n", b"\r\n", b"00\r\n\r\n", b"a", b"1\r\n", b""]
 looks_like_one = st.one_of(
@@ -187,6 +199,12 @@ async def test_who_takes_each_read_at_once_gets_what_the_parser_reads(made: list
     reading.cancel()
     assert b"".join(taken) + response.take() == parsed.content
     assert response.complete == parsed.complete
+
+
+@pytest.mark.parametrize("data", [b"-2\r\n", b"-0\r\n\r\n", b"", b"\r\n", b"f" * 70_000, b"5" * 9 + b"\r\n"])
+def test_what_only_looks_like_a_size_is_none(data: bytes) -> None:
+    assert whole_chunk(data) is None
+    assert whole_chunks(data) is None
 
 
 async def test_the_parser_is_not_told_of_a_whole_chunk_that_is_taken_at_once() -> None:
