@@ -122,3 +122,38 @@ async def test_the_head_of_an_unknown_client_is_not_kept() -> None:
                     assert (await h.client.answer())[0] == status
             heads = known(h.gateway)
             assert (len(heads._known), len(heads._once)) == (kept, 0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x-gateway-local-only: maybe",
+        "origin: http://evil.example",
+        "host: evil.example",
+        "sec-fetch-site: cross-site",
+        "content-type: text/plain",
+        "content-encoding: gzip",
+        "content-encoding: br",
+        "x-api-key: abc",
+        "authorization: Basic abc",
+        "x-request-id: abc",
+        "x-openwebui-chat-id: 5",
+        "idempotency-key: k",
+        "expect: 100-continue",
+        "connection: close",
+    ],
+)
+async def test_what_a_head_was_answered_with_it_is_answered_with_again(line: str) -> None:
+    usual = ("host: gateway", "content-type: application/json")
+    lines = [one for one in usual if not one.startswith(line.partition(":")[0])] + [line]
+    body = json.dumps(chat("chain"), separators=(",", ":")).encode()
+    head = "".join(f"{one}\r\n" for one in lines).encode() + b"content-length: %d\r\n\r\n" % len(body)
+    async with house() as h:
+        found = set()
+        for _ in range(5):
+            async with raw_client(h.gateway.url) as client:
+                await client.send(f"POST {PATH} HTTP/1.1\r\n".encode() + head + body)
+                if line.startswith("expect"):
+                    await client.until(b"100 Continue\r\n\r\n")
+                found.add((await client.answer())[0])
+        assert len(found) == 1
