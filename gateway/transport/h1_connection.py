@@ -13,7 +13,7 @@ from gateway.domain.upstream import OwnFailure, ProtocolFailure, ResetFailure, S
 from gateway.shortage import shortage_of
 
 from .h1_response import H1Response
-from .known_head import KnownHead, KnownStreamHead, known_head, known_stream_head
+from .known_head import AnswerHeads
 from .whole_chunks import whole_chunk, whole_chunks
 
 MAX_HEAD = 64 * 1024
@@ -21,7 +21,6 @@ NAMES = 64  # header names remembered per connection: a backend uses the same fe
 READ_AHEAD = 256 * 1024
 JOIN_BELOW = 64 * 1024  # up to this size, copying the body behind the head is cheaper than a second buffer
 PIECES_MOST = 64  # unread pieces of a body that are kept separately; further ones are joined, because they may be tiny
-LEARNED_MOST = 16  # heads of answers that are remembered, one after the other: some servers never send one twice
 _HEAD_END = b"\r\n\r\n"
 PIECE = 256 * 1024  # larger request bodies are passed to the transport in pieces of this size
 
@@ -58,8 +57,6 @@ class Connection(asyncio.Protocol):
         "_head",
         "_keep",
         "_known",
-        "_known_stream",
-        "_learned",
         "_moved",
         "_names",
         "_on_free",
@@ -104,10 +101,8 @@ class Connection(asyncio.Protocol):
         self._unsent: memoryview | None = None
         self._writing_paused = False
         self._taker: Taker | None = None  # of the exchange, as long as there is no `response`
-        self._known: KnownHead | None = None  # of the latest whole answer
-        self._known_stream: KnownStreamHead | None = None  # of the latest stream
+        self._known = AnswerHeads()
         self._streams = False  # the taker gets a stream with this head
-        self._learned = 0  # heads so far
 
     # The exchange
 
@@ -148,17 +143,19 @@ class Connection(asyncio.Protocol):
         self._unfinished = 0
         self._received = self._keep = self._bodiless = self._between_chunks = False
         if self._streams:
-            assert self._known_stream is not None
+            known = self._known.stream
+            assert known is not None
             self._streams = False
-            self._parser.feed_data(self._known_stream.head)  # the parser has seen nothing of this answer
+            self._parser.feed_data(known.head)  # the parser has seen nothing of this answer
             self._received = self._between_chunks = True
         return response
 
     def answered_with(self, body: bytes) -> H1Response:
         """The response with this body, which a taker has got and does not deal with."""
-        assert self._known is not None
+        known = self._known.whole
+        assert known is not None
         response = self.response = H1Response(self, reused=True)
-        response.begin(200, self._known.headers)
+        response.begin(200, known.headers)
         response.give_back(body)
         response.complete = True
         return response
@@ -246,7 +243,8 @@ class Connection(asyncio.Protocol):
             return
         if first and response.is_chunked:
             self._between_chunks = _ends_chunk(data, data.find(_HEAD_END) + len(_HEAD_END))
-            self._learn_stream_head(data, response)
+            if response.watcher is not None and self._keep and response.status == 200:
+                self._known.learn_stream(data, response.headers)
         if response.sink is not None and response.pieces and not response.complete:
             response.pass_on()
         if not (self._moved or response.complete):
@@ -256,8 +254,8 @@ class Connection(asyncio.Protocol):
             return
         self._unfinished = 0
         if response.watcher is not None:
-            if first and response.complete and self._learned < LEARNED_MOST:
-                self._learn_head(data, response)
+            if first and response.complete and self._keep and response.status == 200:
+                self._known.learn_whole(data, response.headers)
             response.changed()
         if response.size > READ_AHEAD and not (response.complete or self.reading_paused or self.transport is None):
             self.reading_paused = True
@@ -269,12 +267,12 @@ class Connection(asyncio.Protocol):
             if (content := whole_chunk(data)) is not None:  # nearly always
                 return taker.streamed(content, last=False)
             chunks = whole_chunks(data)
-        elif self._known is not None and (body := self._known.body_of(data)) is not None:
+        elif (known := self._known.whole) is not None and (body := known.body_of(data)) is not None:
             self._taker, self._keep = None, True
             taker.answered(body)
             return True
         else:
-            at = self._known_stream.end_in(data) if self._known_stream is not None else 0
+            at = stream.end_in(data) if (stream := self._known.stream) is not None else 0
             # vLLM sends the head alone.
             chunks = (b"", False) if at == len(data) else whole_chunks(data, at) if at else None
         if chunks is None:
@@ -288,21 +286,6 @@ class Connection(asyncio.Protocol):
             return True
         self._taker, self._streams = taker, streams
         return False
-
-    def _learn_stream_head(self, data: bytes, response: H1Response) -> None:
-        """The head of a stream has come in one read: recognise it when it comes again."""
-        usual = self._keep and response.headers.keys().isdisjoint(("content-length", "content-encoding"))
-        if usual and response.watcher is not None and response.status == 200 and self._learned < LEARNED_MOST:
-            self._learned += 1
-            self._known_stream = known_stream_head(data)
-
-    def _learn_head(self, data: bytes, response: H1Response) -> None:
-        """The answer has come in one read: recognise its head when it comes again."""
-        headers = response.headers
-        usual = "content-length" in headers and headers.keys().isdisjoint(("transfer-encoding", "content-encoding"))
-        if usual and self._keep and response.status == 200:
-            self._learned += 1
-            self._known = known_head(data, headers)
 
     def eof_received(self) -> None:
         self._eof = True

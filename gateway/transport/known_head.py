@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 DATE = 29  # characters of a date (RFC 9110, 5.6.7)
+LEARNED_MOST = 16  # heads of answers that are remembered, one after the other: some servers never send one twice
 NUMBER_MOST = 18  # digits of a length
 HEAD_MOST = 4096  # bytes of a head that is kept
 _END = b"\r\n\r\n"
@@ -32,7 +33,7 @@ class KnownHead:
             return None
         date = data[len(self._before) : self._date_end]
         if date != self._date:
-            if b"\r" in date or b"\n" in date or not date.isascii():
+            if not _may_be_date(date):
                 return None
             self._date = date
         at = self._number_at
@@ -82,7 +83,7 @@ class KnownStreamHead:
             return 0
         date = data[len(self._before) : self._after_at]
         if date != self._date:
-            if b"\r" in date or b"\n" in date or not date.isascii():
+            if not _may_be_date(date):
                 return 0
             self._date = date
         return self._end
@@ -99,3 +100,33 @@ def known_stream_head(data: bytes) -> KnownStreamHead | None:
     at = lower.find(_DATE)
     date_at = at + len(_DATE) if at >= 0 else -1
     return None if at >= 0 and b"\r" in head[date_at : date_at + DATE] else KnownStreamHead(head, date_at)
+
+
+def _may_be_date(date: bytes) -> bool:
+    return date.isascii() and b"\r" not in date and b"\n" not in date
+
+
+class AnswerHeads:
+    """The heads of answers that one connection knows: of the latest `whole` one, and of the latest `stream`. Both
+    `learn` methods get an answer with status 200, behind which the connection stays open."""
+
+    __slots__ = ("_learned", "stream", "whole")
+
+    def __init__(self) -> None:
+        self.whole: KnownHead | None = None
+        self.stream: KnownStreamHead | None = None
+        self._learned = 0
+
+    def learn_whole(self, data: bytes, headers: Mapping[str, str]) -> None:
+        """The answer `data` has come in one read."""
+        usual = "content-length" in headers and headers.keys().isdisjoint(("transfer-encoding", "content-encoding"))
+        if usual and self._learned < LEARNED_MOST:
+            self._learned += 1
+            self.whole = known_head(data, headers)
+
+    def learn_stream(self, data: bytes, headers: Mapping[str, str]) -> None:
+        """The read `data` begins with the head of an answer in chunks."""
+        usual = headers.keys().isdisjoint(("content-length", "content-encoding"))
+        if usual and self._learned < LEARNED_MOST:
+            self._learned += 1
+            self.stream = known_stream_head(data)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.transport.h1_connection import Connection
 from gateway.transport.whole_chunks import CHUNKS_MOST, whole_chunk, whole_chunks
+from tests.waiting import turns
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"
@@ -187,7 +188,7 @@ async def test_who_takes_each_read_at_once_gets_what_the_parser_reads(made: list
     reader.data_received(head)
     taken: list[bytes] = []
     reading = asyncio.create_task(response.read_past(Taking(taken)))
-    await asyncio.sleep(0)
+    await turns()
     for read in filter(None, made):
         reader.data_received(read)
         if response.complete or response.failure is not None:
@@ -214,7 +215,7 @@ async def test_the_parser_is_not_told_of_a_whole_chunk_that_is_taken_at_once() -
     assert response.take() == b"first"
     taken: list[bytes] = []
     reading = asyncio.create_task(response.read_past(Taking(taken)))
-    await asyncio.sleep(0)
+    await turns()
     told: list[bytes] = []
     parser, reader._parser = reader._parser, Told(told)
     reader.data_received(chunk(b"second"))

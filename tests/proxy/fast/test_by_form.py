@@ -8,7 +8,6 @@ import re
 
 import pytest
 
-from gateway.domain.request_timer import TICK
 from gateway.http.connection import Connection
 from gateway.http.fast_service import FastService
 from gateway.proxy.fast.stream import FastStream
@@ -57,6 +56,15 @@ async def by_form(h: House) -> FastStream:
     (request,) = h.fast
     assert isinstance(request, FastStream)
     return request
+
+
+async def begun(h: House, steps: Steps) -> tuple[FastStream, bytes]:
+    """A request that follows a form, and what its client has with the first text."""
+    await h.prepared(steps, stream=True)
+    await h.ask(stream=True)
+    request = await by_form(h)
+    steps.go(0)
+    return request, await h.client.until(b"One")
 
 
 def connection_of(request: FastStream) -> Connection:
@@ -173,10 +181,7 @@ async def test_a_chunk_that_is_cut_is_read_by_the_parser() -> None:
 async def test_a_client_that_leaves_ends_the_stream_at_the_backend() -> None:
     steps = Steps(pieces(ROLE, text("One")))
     async with house() as h:
-        await h.prepared(steps, stream=True)
-        await h.ask(stream=True)
-        steps.go(0)
-        await h.client.until(b"One")
+        await begun(h, steps)
         h.client.close()
         await asyncio.wait_for(steps.lost.wait(), 5)
         await h.gateway.until(h.gateway.idle)
@@ -188,11 +193,7 @@ async def test_a_client_that_leaves_ends_the_stream_at_the_backend() -> None:
 async def test_a_stop_ends_the_stream_with_an_error_event(lasts: bool) -> None:
     steps = Steps(pieces(ROLE, text("One")))
     async with house() as h:
-        await h.prepared(steps, stream=True)
-        await h.ask(stream=True)
-        request = await by_form(h)
-        steps.go(0)
-        got = await h.client.until(b"One")
+        request, got = await begun(h, steps)
         if lasts:
             await h.gateway.until(lambda: request._under_way is not None)
         h.gateway.gateway.active.interrupt_all()
@@ -221,11 +222,7 @@ async def test_a_backend_that_falls_silent_after_content_is_noticed() -> None:
 async def test_a_client_that_reads_slowly_gets_each_byte_once() -> None:
     steps = Steps(pieces(ROLE, text("One")), chunked(text(" two")), chunked(text(" three"), *END) + LAST)
     async with house() as h:
-        await h.prepared(steps, stream=True)
-        await h.ask(stream=True)
-        request = await by_form(h)
-        steps.go(0)
-        got = await h.client.until(b"One")
+        request, got = await begun(h, steps)
         flow = connection_of(request).flow
         flow.pause_writing()
         steps.go(1)
@@ -245,11 +242,7 @@ async def test_whatever_follows_the_end_the_answer_is_whole_and_nothing_is_held(
     monkeypatch.setattr("gateway.proxy.fast.stream.TAIL", 5.0 if LAST in more else 0.2)
     steps = Steps(pieces(ROLE, text("One")), chunked(*END), more)
     async with house() as h:
-        await h.prepared(steps, stream=True)
-        await h.ask(stream=True)
-        request = await by_form(h)
-        steps.go(0)
-        got = await h.client.until(b"One")
+        request, got = await begun(h, steps)
         if lasts:
             await h.gateway.until(lambda: request._under_way is not None)
         steps.go(1)
@@ -270,10 +263,7 @@ async def test_whatever_follows_the_end_the_answer_is_whole_and_nothing_is_held(
 async def test_a_client_that_leaves_behind_its_answer_harms_nobody() -> None:
     steps = Steps(pieces(ROLE, text("One")), chunked(*END), LAST)
     async with house() as h:
-        await h.prepared(steps, stream=True)
-        await h.ask(stream=True)
-        steps.go(0)
-        await h.client.until(b"One")
+        await begun(h, steps)
         steps.go(1)
         await h.client.until(WHOLE)
         h.client.close()
@@ -284,14 +274,18 @@ async def test_a_client_that_leaves_behind_its_answer_harms_nobody() -> None:
 
 
 async def test_the_first_content_may_come_after_the_first_pulse() -> None:
+    computed = asyncio.Event()
+
     async def late(turn: Turn) -> None:
-        await asyncio.sleep(2 * TICK)  # what is played: a prompt that is computed
+        await computed.wait()
         await well(turn)
 
     async with house() as h:
         await h.prepared(late, stream=True)
         await h.ask(stream=True)
         request = await by_form(h)
+        await h.gateway.until(lambda: request._under_way is not None)
+        computed.set()
         got = await h.client.until(WHOLE)
         assert words(got) == [b"Yes."]
         assert request._plain is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -15,7 +14,7 @@ from gateway.accounting.record import RequestLine
 from gateway.domain.upstream import SilenceFailure
 from gateway.inspection import whole
 from gateway.proxy.exchange import PIECE
-from tests.proxy.fast.house import END, ROLE, USAGE, House, event, house, pieces, said, well
+from tests.proxy.fast.house import END, ROLE, House, event, house, pieces, said, well
 from tests.scripted import Turn, answer, chunked, json_answer
 from tests.waiting import turns
 
@@ -124,37 +123,6 @@ async def released(h: House) -> None:
     h.a.play(well)
     await h.ask("b")
     assert (await h.client.answer())[0] == 200
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("script", [well, fails, closes])
-async def test_the_tokens_of_a_client_with_tpm_are_counted_once(
-    script: Callable[[Turn], Awaitable[None]], stream: bool
-) -> None:
-    async with house(client="tpm: 100000, rpm: 100") as h:
-        await h.prepared(script, stream=stream)
-        await h.ask(stream=stream)
-        if stream:
-            await h.client.until(b"[DONE]\n\n\r\n0\r\n\r\n")
-        else:
-            assert (await h.client.answer())[0] == 200
-        await h.gateway.until(h.gateway.idle)
-        (windows,) = h.gateway.gateway.services.accounts.limits._clients.values()
-        now = time.monotonic()
-        assert (windows.tokens.used(now), windows.requests.used(now)) == (4 * USAGE["total_tokens"], 4)
-
-
-async def test_a_client_over_its_tpm_is_refused_and_nothing_is_held() -> None:
-    async with house(client="tpm: 1200") as h:
-        await h.prepared(well, max_tokens=900)
-        for expected in (200, 429):
-            await h.ask(max_tokens=900)
-            assert (await h.client.answer())[0] == expected
-            h.gateway.gateway.services.accounts.limits._clients["one"].tokens.add(1000, time.monotonic())
-        assert len(h.fast) == 1
-        await h.gateway.until(h.gateway.idle)
-        assert h.gateway.gateway.memory.used == 0
-        assert not h.gateway.gateway.admission.scheduler._running
 
 
 async def test_a_stale_connection_is_replaced_and_the_same_backend_answers() -> None:
