@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
-from gateway.domain.health_state import State
+from gateway.domain.health_state import READY, State
 from gateway.domain.request import InferenceRequest
 from gateway.domain.token_pool import has_room, needed
 from gateway.engines.outgoing import outgoing_limits
@@ -56,7 +56,7 @@ def pool_has_room(state: BackendState, tokens: int) -> bool:
 def is_open(state: BackendState, now: float) -> bool:
     """May a request be sent there now, provided that a slot is free?"""
     health = state.health
-    return state.cooldown_until <= now and (health.state is State.READY or health.usable(now))
+    return state.cooldown_until <= now and (health.state is READY or health.usable(now))
 
 
 def availability_key(state: BackendState, now: float) -> str:

@@ -9,7 +9,7 @@ import time
 from typing import Protocol
 
 from gateway.domain.health_machine import Health
-from gateway.domain.health_state import State, Transition
+from gateway.domain.health_state import READY, State, Transition
 
 COOLDOWN_FIRST, COOLDOWN_MOST = 60.0, 600.0  # seconds
 TO_AGREE = 2  # different bodies (of different clients, if there are several) that fail before a cloud counts as down
@@ -66,7 +66,7 @@ class Evidence:
         self.answered_at = time.monotonic()
         if self._blamed_by:
             self._blamed_by = {}
-        if health.fails or health.state is not State.READY:
+        if health.fails or health.state is not READY:
             self._report(health.succeeded(time.monotonic()))
 
     def failed(self, reason: str, *, disputed: bool = False) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.config.snapshot import Balance
 from gateway.domain.backend import BackendState
-from gateway.domain.health_state import State
+from gateway.domain.health_state import SUSPECT
 from gateway.domain.request import Endpoint
 
 LEAD = 2  # a session leaves its replica when that has so many more in flight than the least busy one
@@ -48,36 +48,37 @@ def order(
 def _is_plain(member: BackendState) -> bool:
     """Does nothing but the balancing decide its place?"""
     return (
-        member.health.state is not State.SUSPECT
+        member.health.state is not SUSPECT
         and member.reported.loaded is not False
         and member.inflight + member.shared.elsewhere < member.slots
     )
 
 
 def _doubt(member: BackendState, now: float) -> int:
-    if member.health.state is not State.SUSPECT:
+    if member.health.state is not SUSPECT:
         return 1
     return 0 if member.health.due(now) else 2
 
 
 def first_by_affinity(members: Sequence[BackendState], key: bytes) -> BackendState | None:
-    """The first of `order` by affinity, where nothing but the affinity decides; None = `order` has to find it."""
+    """The first of `order` by affinity, where nothing but affinity and load decides; None = `order` has to find it."""
     begun = blake2b(key, digest_size=8)
-    best = b""
     first: BackendState | None = None
-    least = LEAST_BUSY
+    idlest: BackendState | None = None  # of those with equally much to do, the first
+    highest = highest_of_idlest = b""
+    busy_first, least = 0, LEAST_BUSY
     for member in members:
         busy = member.inflight + member.shared.elsewhere
-        if member.health.state is State.SUSPECT or member.reported.loaded is False or busy >= member.slots:
+        if member.health.state is SUSPECT or member.reported.loaded is False or busy >= member.slots:
             return None
-        if busy < least:
-            least = busy
         hashed = begun.copy()
         hashed.update(member.name.encode())
         score = hashed.digest()
-        if first is None or score > best:
-            best, first, first_busy = score, member, busy
-    return None if first is None or first_busy - LEAD >= least else first
+        if score > highest:
+            highest, first, busy_first = score, member, busy
+        if busy < least or (busy == least and score > highest_of_idlest):
+            highest_of_idlest, idlest, least = score, member, busy
+    return first if busy_first - LEAD < least else idlest
 
 
 def _by_affinity(members: Sequence[BackendState], key: bytes) -> list[BackendState]:
