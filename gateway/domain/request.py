@@ -172,7 +172,8 @@ class InferenceRequest:
         return self.prompt_bytes if self._media is None else self.prompt_bytes - self._media.bytes
 
 
-class Likeness(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Likeness:
     """What an `InferenceRequest` has, without its prompt and its limits."""
 
     endpoint: Endpoint

@@ -49,7 +49,8 @@ AGAIN = 5.0  # seconds until a request for which there was no decision is looked
 _COMPARED = READ | NOT_THE_CLIENTS | frozenset(UNSAID)
 
 
-class Member(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Member:
     """One backend of the first step. `revision`: of the backend when it was decided. `window`: tokens, inf = not
     known. `before`, `after`: the head of the request, around its id. `changes`: fields that are set in the body,
     `dropped` those that are left out. `lines`: the fields of the answer's head about this attempt. `forms`: of its

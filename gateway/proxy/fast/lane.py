@@ -12,7 +12,7 @@ from gateway.admission.caller import Caller
 from gateway.admission.memory import TINY, Memory, Share
 from gateway.config.snapshot import Client
 from gateway.domain.body import read_fields
-from gateway.domain.health_state import State
+from gateway.domain.health_state import READY
 from gateway.domain.request import may_have_media
 from gateway.domain.token_ratio import MIN_ROOM, RATIO_LEAST
 from gateway.errors import GatewayError
@@ -110,7 +110,7 @@ class FastLane:
             if state.revision != member.revision:
                 shape.decisions.clear()  # decided anew by the next request
                 return None
-            if state.health.state is not State.READY or window > member.window:  # a pause is found with the slot
+            if state.health.state is not READY or window > member.window:  # a pause is found with the slot
                 return None
         if decision.searched and may_have_media(fields["messages"]):
             return None
