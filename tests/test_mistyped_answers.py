@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
 from gateway.dialects.anthropic.answer import to_message
 from gateway.dialects.anthropic.errors import envelope
@@ -84,7 +85,7 @@ def asked(endpoint: Endpoint = CHAT, **more: Any) -> InferenceRequest:
 def follow(answer: WholeAnswer) -> bytes:
     """What the request path does with an answer that it delivers. Returns the client's bytes."""
     empty_kind(answer.usage)
-    assert all(0 <= count <= COUNT_MOST for count in read_usage(answer.usage))
+    assert all(0 <= count <= COUNT_MOST for count in astuple(read_usage(answer.usage)))
     return rewrite.whole(answer.body, answer.model, "alias")
 
 

@@ -14,6 +14,7 @@ from unittest.mock import patch
 import httpx
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.accounting.record import RequestLine
 from gateway.http.fast_service import FastService
@@ -215,7 +216,7 @@ async def outcome(asked: list[Ask]) -> list[object]:
             found += [(name, turn.path, turn.json) for name, turn in turns]
         for line in lines:
             adapted = list(line.adapted)
-            found.append(line._replace(at=0.0, id="", adapted=adapted, queued=0.0, total=0.0, first_token=None))
+            found.append(replace(line, at=0.0, id="", adapted=adapted, queued=0.0, total=0.0, first_token=None))
         found += counted(gateway)
     return found
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
 from gateway.accounting.accounts import today
 from gateway.accounting.budgets import Account, Budgets
@@ -39,7 +40,7 @@ usages = odd | st.dictionaries(st.sampled_from(NAMES), odd, max_size=5)
 @given(usages)
 def test_a_usage_object_is_read_as_bounded_counts_whatever_it_is(usage: Any) -> None:
     used = read_usage(usage)
-    assert all(type(count) is int and 0 <= count <= COUNT_MOST for count in used)
+    assert all(type(count) is int and 0 <= count <= COUNT_MOST for count in astuple(used))
     assert isfinite(Rates(1.0, 2.0, 0.5).usd(used))
     is_beyond_belief(usage)
     empty_kind(usage)

@@ -14,6 +14,9 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+from msgspec.structs import astuple
+
 NAME = "usage.db"
 VERSION = 1
 HOUR, DAY = 3600, 86400  # seconds
@@ -49,7 +52,7 @@ NUMBER_MOST = 10**12  # a larger number in the file was not written by the gatew
 
 def _insert(rows: int) -> str:
     """SQL that inserts this many entries."""
-    marks = "(?, 0, " + ", ".join("?" * (len(Entry._fields) - 1)) + ")"
+    marks = "(?, 0, " + ", ".join("?" * (len(Entry.__struct_fields__) - 1)) + ")"
     return f"INSERT INTO usage (at, span, {_NAMES}, {_SUMS}) VALUES " + ", ".join([marks] * rows)
 
 
@@ -67,7 +70,7 @@ _READABLE = (
 _DATED = "typeof(at) IN ('integer', 'real')"
 
 
-class Entry(NamedTuple):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """One request that has ended, or (`requests` 0) an answer that was complete but not used. `at`: Unix seconds.
     `unpriced` 1 = the cost of its tokens is unknown. `audio_in_seconds`: of speech that was transcribed or translated,
     `audio_out_seconds`: that was spoken; 0 also where unknown. In the order of the table's columns."""
@@ -125,10 +128,11 @@ class LedgerFile:
     def write(self, entries: Sequence[Entry]) -> None:
         """Write all entries or none."""
         with self._transaction() as connection:
-            many = len(entries) - len(entries) % TOGETHER
-            rows = [chain.from_iterable(entries[at : at + TOGETHER]) for at in range(0, many, TOGETHER)]
-            connection.executemany(_insert(TOGETHER), map(tuple, rows))
-            connection.executemany(_insert(1), entries[many:])
+            rows = list(map(astuple, entries))
+            many = len(rows) - len(rows) % TOGETHER
+            together = [chain.from_iterable(rows[at : at + TOGETHER]) for at in range(0, many, TOGETHER)]
+            connection.executemany(_insert(TOGETHER), map(tuple, together))
+            connection.executemany(_insert(1), rows[many:])
             spent = [(int(e.at // DAY), e.backend, e.client, e.usd) for e in entries if e.usd > 0.0]
             connection.executemany(
                 "INSERT INTO spent VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET usd = usd + excluded.usd", spent

@@ -6,7 +6,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from gateway.accounting.accounts import Reservation
 from gateway.accounting.limits import Charge
@@ -81,7 +83,7 @@ class RequestRecord:
         return attempts[-1] if any(attempt.first_token for attempt in attempts) else None
 
 
-class RequestLine(NamedTuple):
+class RequestLine(msgspec.Struct, frozen=True, gc=False):
     """A request that has ended. `at`: Unix seconds. `backend`: the one that answered, else the last one that was
     tried; "" = none. `left`: (backend, reason) of the failed attempts. `detour`: ("fallback" | "routed", reason).
     `queued`, `first_token` (None = there was none) and `total` in seconds. `resumed`: the backend that went on with a
@@ -154,3 +156,20 @@ def request_line(record: RequestRecord, at: float) -> RequestLine:
         record.joined,
         served.audio_seconds if served is not None else 0.0,
     )
+
+
+def usual_line(
+    at: float,
+    id_: str,
+    client: str,
+    alias: str,
+    endpoint: str,
+    stream: bool,
+    backend: str,
+    tokens: Tokens,
+    first_token: float,
+    total: float,
+) -> RequestLine:
+    """The line of a request that the first backend has answered at once, with nothing else to say of it."""
+    seconds = 0.0, first_token, total
+    return RequestLine(at, id_, client, alias, endpoint, stream, backend, 1, "200", None, (), (), tokens, *seconds)

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import astuple
+
 from gateway.accounting.accounts import Accounts
 from gateway.accounting.ledger_file import DAY, Entry
 from gateway.accounting.prices import NO_TOKENS, Tokens, costs_money, read_usage
@@ -63,8 +65,8 @@ class Settler:
             return None
         self._metrics.seconds.observe(seconds)
         self._metrics.route(client, alias, backend, endpoint).count_answer(used, first_token)
-        counts = (1, seconds, *used, 0.0, 0, 0.0, 0.0)
-        self._accounts.ledger.record(Entry(at, client, alias, backend, endpoint, "200", *counts))
+        counts = used.prompt, used.completion, used.cached, used.reasoning
+        self._accounts.ledger.record(Entry(at, client, alias, backend, endpoint, "200", 1, seconds, *counts, 0.0, 0))
         return used
 
     def _settle_served(self, record: RequestRecord, served: AttemptRecord) -> int:
@@ -170,7 +172,7 @@ class Settler:
         requests, unpriced = int(outcome != "unused"), int(usd is None)
         client, alias, endpoint = record.client_label, record.alias, record.endpoint.name
         audio = (0.0, audio_seconds) if record.endpoint is SPEECH else (audio_seconds, 0.0)
-        counts = (requests, seconds, *used, usd or 0.0, unpriced, *audio)
+        counts = requests, seconds, *astuple(used), usd or 0.0, unpriced, *audio
         self._accounts.ledger.record(Entry(time.time(), client, alias, backend, endpoint, outcome, *counts))
 
     def _route(self, record: RequestRecord, state: BackendState) -> Route:

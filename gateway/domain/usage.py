@@ -5,12 +5,14 @@ byte."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 COUNT_MOST = 1_000_000_000  # tokens: far more than any window and any batch of prompts
 
 
-class Tokens(NamedTuple):
+class Tokens(msgspec.Struct, frozen=True, gc=False):
     """Token counts as a backend reported them. `cached` is part of `prompt`, `reasoning` of `completion`."""
 
     prompt: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec.structs import astuple
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from gateway.domain.usage import Tokens
@@ -134,7 +135,7 @@ class Route:
         self.attempt_ok: Count = metrics.attempts.child(backend, "ok")
         self.first_token: Histogram = metrics.first_token.child(alias, backend)
         self.inter_token: Histogram = metrics.inter_token.child(backend)
-        kinds = Tokens._fields  # prompt, completion, cached, reasoning
+        kinds = Tokens.__struct_fields__  # prompt, completion, cached, reasoning
         self._tokens: list[Count] = [metrics.tokens.child(client, alias, backend, kind) for kind in kinds]
 
     def count_answer(self, used: Tokens, first_token: float) -> None:
@@ -150,6 +151,6 @@ class Route:
             reasoning.value += used.reasoning
 
     def count_tokens(self, used: Tokens) -> None:
-        for count, tokens in zip(self._tokens, used, strict=True):
+        for count, tokens in zip(self._tokens, astuple(used), strict=True):
             if tokens:
                 count.value += tokens

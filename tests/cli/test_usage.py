@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from gateway.accounting.ledger import Ledger
 from gateway.accounting.ledger_file import DAY, NAME, Entry, LedgerFile
@@ -18,7 +19,8 @@ from tests.waiting import wait_until
 
 def used(client: str, backend: str, days: float = 0.0, **more: Any) -> Entry:
     at = time.time() - days * DAY - 1.0
-    return Entry(at, client, "writer", backend, "chat", "200", 1, 2.0, 1000, 200, 300, 50, 0.0, 0)._replace(**more)
+    usual = Entry(at, client, "writer", backend, "chat", "200", 1, 2.0, 1000, 200, 300, 50, 0.0, 0)
+    return replace(usual, **more)
 
 
 LINES = [

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.accounting import ledger as module
 from gateway.accounting.ledger import Ledger
@@ -30,7 +31,7 @@ PATIENCE = 20.0
 
 def entry(at: float = NOW, **more: Any) -> Entry:
     usual = Entry(at, "hermes", "writer", "a", "chat", "200", 1, 2.0, 100, 20, 10, 5, 0.0, 0)
-    return usual._replace(**more)
+    return replace(usual, **more)
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.accounting import ledger as module
 from gateway.accounting.ledger import Ledger
@@ -260,7 +261,7 @@ def test_logs_are_quiet_about_a_good_file(tmp_path: Path, caplog: pytest.LogCapt
     written(tmp_path)
     assert len(opened(tmp_path)[1]) == 2
     assert not caplog.records
-    assert Entry._fields[-1] == "audio_out_seconds"
+    assert Entry.__struct_fields__[-1] == "audio_out_seconds"
 
 
 @pytest.mark.parametrize("count", [0, 1, TOGETHER - 1, TOGETHER, TOGETHER + 1, 2 * TOGETHER, 5 * TOGETHER + 3])
@@ -279,7 +280,7 @@ def test_of_many_entries_of_which_one_is_unfit_none_is_written(tmp_path: Path) -
     file = LedgerFile(tmp_path / NAME)
     file.write(entries[:1])
     with pytest.raises(sqlite3.IntegrityError):
-        file.write([*entries, entry(2000.0)._replace(alias=None)])  # type: ignore[arg-type]  # what is tried
+        file.write([*entries, replace(entry(2000.0), alias=None)])
     file.close()
     with closing(sqlite3.connect(tmp_path / NAME)) as connection:
         assert connection.execute("SELECT count(*) FROM usage").fetchone() == (1,)

@@ -10,6 +10,7 @@ import threading
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.accounting.prices import NO_TOKENS, Tokens
 from gateway.accounting.record import RequestLine
@@ -36,7 +37,8 @@ SERVED = RequestLine(
     first_token=0.31,
     total=1.2,
 )
-REFUSED = SERVED._replace(
+REFUSED = replace(
+    SERVED,
     alias="", backend="", attempts=0, outcome="model_not_found", detour=None, adapted=(), left=(), tokens=NO_TOKENS,
     queued=0.0, first_token=None, stream=False,
 )  # fmt: skip
@@ -85,14 +87,14 @@ def test_what_is_not_known_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("line", "level"),
     [
-        (SERVED._replace(detour=None), "info"),
+        (replace(SERVED, detour=None), "info"),
         (SERVED, "warning"),
-        (SERVED._replace(detour=("routed", "too_long")), "warning"),
+        (replace(SERVED, detour=("routed", "too_long")), "warning"),
         (REFUSED, "info"),
-        (REFUSED._replace(outcome="upstream_error"), "warning"),
-        (REFUSED._replace(outcome="stream_interrupted"), "warning"),
-        (REFUSED._replace(outcome="client_gone"), "info"),
-        (REFUSED._replace(outcome="422"), "info"),
+        (replace(REFUSED, outcome="upstream_error"), "warning"),
+        (replace(REFUSED, outcome="stream_interrupted"), "warning"),
+        (replace(REFUSED, outcome="client_gone"), "info"),
+        (replace(REFUSED, outcome="422"), "info"),
     ],
 )
 def test_a_warning_is_what_was_not_served_as_it_is_meant_to_be(line: RequestLine, level: str) -> None:

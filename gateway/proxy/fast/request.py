@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.accounting.limits import Charge
-from gateway.accounting.record import RequestLine, RequestRecord
+from gateway.accounting.record import RequestRecord, usual_line
 from gateway.admission.caller import Caller
 from gateway.admission.memory import Memory, Share
 from gateway.domain.request import CHAT, InferenceRequest
@@ -300,8 +300,9 @@ class FastRequest:
         if used is None:
             self._settle(first_token, answer, usage, seconds)
         elif services.line_observers:
-            who = at, self.id, client, alias, CHAT.name, decision.like.stream, backend
-            services.tell(RequestLine(*who, 1, "200", None, (), (), used, 0.0, first, seconds))
+            stream = decision.like.stream
+            line = usual_line(at, self.id, client, alias, CHAT.name, stream, backend, used, first, seconds)
+            services.tell(line)
 
     def _settle(
         self,
