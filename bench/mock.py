@@ -17,6 +17,7 @@ import re
 import sys
 import threading
 import time
+from functools import lru_cache
 from typing import cast
 
 import uvloop
@@ -171,7 +172,7 @@ class Upstream(asyncio.Protocol):
         self._counters.events += events
         head = replies.STREAM_HEAD + replies.ROLE
         if pace == b"burst":
-            self._transport.write(head + replies.DELTA * (events - 1) + self._tail)
+            self._transport.write(head + _burst(events - 1) + self._tail)
             return
         self._counters.running += 1
         self._transport.write(head)
@@ -190,10 +191,15 @@ class Upstream(asyncio.Protocol):
         if not self._open:
             return False
         self._left -= 1
-        self._transport.write(replies.DELTA if self._left else self._tail)
+        self._transport.write(replies.DELTAS[(self._left - 1) % replies.DIFFERENT] if self._left else self._tail)
         if not self._left:
             self._counters.running -= 1
         return self._left > 0
+
+
+@lru_cache
+def _burst(events: int) -> bytes:
+    return b"".join([replies.DELTAS[number % replies.DIFFERENT] for number in range(events)])
 
 
 async def serve(ports: list[int]) -> None:

@@ -14,6 +14,7 @@ STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ndate: Sat, 21 Nov 2026 00:53:11 GMT\r\nserver: uvicorn\r\n"
     b"content-type: text/event-stream; charset=utf-8\r\nvary: Origin\r\ntransfer-encoding: chunked\r\n\r\n"
 )
+DIFFERENT = 8  # content events
 END = b"0\r\n\r\n"
 
 
@@ -48,18 +49,18 @@ def _choice(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
     return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
 
 
-def _delta() -> bytes:
-    """A content event of exactly `EVENT_BYTES`."""
+def _delta(number: int) -> bytes:
+    """A content event of exactly `EVENT_BYTES`. Others have another text: no model repeats one."""
     empty = len(_stream_event([_choice({"content": ""}) | {"token_ids": None}]))
-    content = (TEXT * 8)[: EVENT_BYTES - empty]
+    content = (TEXT * 8)[number : number + EVENT_BYTES - empty]
     return _stream_event([_choice({"content": content}) | {"token_ids": None}])
 
 
 ROLE = chunk(
     _stream_event([_choice({"role": "assistant", "content": ""})], prompt_token_ids=None, prompt_text=None),
 )
-DELTA_EVENT = _delta()
-DELTA = chunk(DELTA_EVENT)
+DELTA_EVENTS = [_delta(number) for number in range(DIFFERENT)]
+DELTAS = [chunk(event) for event in DELTA_EVENTS]
 LAST = chunk(
     _stream_event([_choice({"content": "That is it."}, "stop") | {"stop_reason": None, "token_ids": None}]),
 )
@@ -140,7 +141,7 @@ def canary(content: bytes) -> bytes:
     if calls:
         said = chunk(_stream_event([_choice({"tool_calls": [{"index": 0, **calls[0]}]})]))
         return b"".join((STREAM_HEAD, ROLE, said, LAST_TOOL, usage, DONE, END))
-    return b"".join((STREAM_HEAD, ROLE, DELTA, LAST, usage, DONE, END))
+    return b"".join((STREAM_HEAD, ROLE, DELTAS[0], LAST, usage, DONE, END))
 
 
 MODELS = http(

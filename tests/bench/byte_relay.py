@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from bench.replies import DELTA
+from bench.replies import DELTAS
 
 REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 4\r\n\r\nbusy"
 
@@ -36,7 +36,7 @@ async def relay(upstream: int, *, lose_event: bool = False, refuse: bool = False
             writer.close()
             return
         there, back = await asyncio.open_connection("127.0.0.1", upstream)
-        await asyncio.gather(_pump(reader, back, b""), _pump(there, writer, DELTA if lose_event else b""))
+        await asyncio.gather(_pump(reader, back, b""), _pump(there, writer, DELTAS[0] if lose_event else b""))
 
     server = await asyncio.start_server(connected, "127.0.0.1", port)
     try:

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from bench import processes, report, runner
-from bench.replies import DELTA_EVENT
+from bench.replies import DELTA_EVENTS
 from bench.runner import Plan, Samples
 from bench.scenarios import SCENARIOS, Scenario, body
 
@@ -51,7 +51,8 @@ def test_a_body_is_json_of_exactly_the_size_it_says(scenario: Scenario) -> None:
 
 
 def test_an_event_has_235_bytes() -> None:
-    assert len(DELTA_EVENT) == 235
+    assert {len(event) for event in DELTA_EVENTS} == {235}
+    assert len(set(DELTA_EVENTS)) == len(DELTA_EVENTS)
 
 
 def test_the_mock_tells_a_prober_what_vllm_tells(mock: httpx.Client) -> None:
