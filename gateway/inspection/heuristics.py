@@ -43,6 +43,9 @@ def closes_alone(text: str) -> bool:
 
 def begins_as_garbage(text: str) -> bool | None:
     """Is a text that begins with `text` (without leading white space) garbage? None = it depends on what follows."""
+    second = text[1:2]
+    if second.strip() and second != text[0]:  # nearly always
+        return False
     if text.startswith("!!!!!"):  # typical for NVFP4 without `--moe-backend marlin`
         return True
     if not text:

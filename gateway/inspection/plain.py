@@ -20,23 +20,18 @@ def is_plain_choice(message: object, finish: object, usual: Thoughts | None) -> 
     return finish in PLAIN_ENDS and is_plain_message(message) and begins_plainly(message["content"], usual)
 
 
-# The other fields of a plain message are null, or not of OpenAI's API.
-_MEANINGFUL = frozenset(("refusal", "reasoning", "reasoning_content", "function_call", "audio"))
-
-
 def is_plain_message(message: object) -> TypeGuard[dict[str, Any]]:
-    """Is this message of a whole answer a text and nothing else?"""
+    """Is this message of a whole answer a text and nothing else? (Fields that are not of OpenAI's API say nothing.)"""
     if type(message) is not dict or type(text := message.get("content")) is not str or not text or text.isspace():
         return False
-    for name, value in message.items():
-        if value is None or name == "content":
-            continue
-        if name == "role":
-            if type(value) is not str:
-                return False
-        elif name in _MEANINGFUL or (name == "tool_calls" and value != []):
-            return False
-    return True
+    said = message.get
+    role, calls = said("role"), said("tool_calls")
+    return (
+        (role is None or type(role) is str)
+        and (calls is None or calls == [])
+        and said("refusal") is said("reasoning") is said("reasoning_content") is None
+        and said("function_call") is said("audio") is None
+    )
 
 
 def begins_plainly(text: str, usual: Thoughts | None) -> bool:

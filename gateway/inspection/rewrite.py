@@ -205,7 +205,7 @@ class Renaming:
             self._served, self._old = served, b'"model":' + _encode(served)
         old = self._old
         at = body.find(old)
-        if at >= 0 and body.find(b'"model"') == at and body.find(b'"model"', at + 7) < 0:
+        if at >= 0 and body.find(b'"model"') == body.rfind(b'"model"') == at:
             return b"".join((body[:at], self._new, body[at + len(old) :]))
         return whole(body, served, self._model)
 

@@ -142,7 +142,7 @@ def request_id(given: bytes | None) -> str:
     """The client's own id if it is well-formed, else a new one."""
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given.decode()
-    return f"{random.getrandbits(128):032x}"  # it only has to be unique
+    return random.getrandbits(128).to_bytes(16).hex()  # it only has to be unique
 
 
 def request_header(request_id: str) -> Header:

@@ -16,26 +16,21 @@ _DATE, _LENGTH = b"\r\ndate: ", b"\r\ncontent-length: "
 class KnownHead:
     """`headers`: as the parser has read them, with the length and the date of the first answer."""
 
-    __slots__ = ("_after", "_before", "_between", "_date", "_date_end", "_number_at", "headers")
+    __slots__ = ("_after", "_before", "_between", "_date_end", "_number_at", "_start", "headers")
 
     def __init__(self, before: bytes, date: bytes, between: bytes, after: bytes, headers: Mapping[str, str]) -> None:
         self._before = before  # up to the date
-        self._date = date
         self._between = between  # from there to the number of the length
+        self._start = before + date + between  # with the latest date
         self._after = after  # behind the number
         self._date_end = len(before) + len(date)
-        self._number_at = self._date_end + len(between)
+        self._number_at = len(self._start)
         self.headers = headers
 
     def body_of(self, data: bytes) -> bytes | None:
         """The body, if `data` is a whole answer with this head and nothing else; else None."""
-        if not data.startswith(self._before) or not data.startswith(self._between, self._date_end):
+        if not data.startswith(self._start) and not self._starts_at_another_time(data):
             return None
-        date = data[len(self._before) : self._date_end]
-        if date != self._date:
-            if not _may_be_date(date):
-                return None
-            self._date = date
         at = self._number_at
         end = data.find(b"\r", at, at + NUMBER_MOST + 1)
         number = data[at:end]
@@ -43,6 +38,14 @@ class KnownHead:
             return None
         begin = end + len(self._after)
         return data[begin:] if int(number) == len(data) - begin else None
+
+    def _starts_at_another_time(self, data: bytes) -> bool:
+        if not data.startswith(self._before) or not data.startswith(self._between, self._date_end):
+            return False
+        if not _may_be_date(data[len(self._before) : self._date_end]):
+            return False
+        self._start = data[: self._number_at]
+        return True
 
 
 def known_head(data: bytes, headers: Mapping[str, str]) -> KnownHead | None:
