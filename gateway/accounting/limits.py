@@ -24,10 +24,12 @@ ANSWER_MOST = 1024  # tokens that are counted for an answer before it is known
 class Window:
     """A sum over the last minute."""
 
-    __slots__ = ("_buckets", "_sum")
+    __slots__ = ("_buckets", "_newest", "_sum", "_until")
 
     def __init__(self) -> None:
         self._buckets: deque[list[int]] = deque()  # [second, amount], ascending, one per second in which something came
+        self._newest: list[int] = [0, 0]
+        self._until = 0.0  # the end of its second
         self._sum = 0
 
     def used(self, now: float) -> int:
@@ -50,9 +52,8 @@ class Window:
 
     def admits(self, limit: int, now: float) -> bool:
         """Count one more, if it fits."""
-        buckets, second = self._buckets, int(now)
-        if buckets and buckets[-1][0] == second and buckets[0][0] >= second - SECONDS and self._sum < limit:
-            buckets[-1][1] += 1
+        if now < self._until and self._sum < limit:  # nothing has left the window since the newest bucket began
+            self._newest[1] += 1
             self._sum += 1
             return True
         if self.used(now) >= limit and self.wait(limit, 1, now):
@@ -66,7 +67,9 @@ class Window:
         if self._buckets and self._buckets[-1][0] >= second:
             self._buckets[-1][1] += amount
         else:
-            self._buckets.append([second, amount])
+            self._newest = [second, amount]
+            self._buckets.append(self._newest)
+            self._until = second + 1.0
         self._sum += amount
 
     def take_back(self, amount: int, at: float, now: float) -> None:

@@ -129,13 +129,13 @@ class Scheduler:
         held.state.reserved_tokens -= held.tokens
         if self.sharing is not None:
             self.sharing.released(held)
-        self._release(held.state, held.slots, held.client, held.since, now, served=served)
+        self._release(held.state, held.slots, held.client, held.since, now, served)
 
     def release_one(self, state: BackendState, client: str, since: float, now: float, *, served: bool = True) -> None:
         """Give the slot back that was acquired by `acquire_one` at `since`."""
-        self._release(state, 1, client, since, now, served=served)
+        self._release(state, 1, client, since, now, served)
 
-    def _release(self, state: BackendState, slots: int, client: str, since: float, now: float, *, served: bool) -> None:
+    def _release(self, state: BackendState, slots: int, client: str, since: float, now: float, served: bool) -> None:
         queue = self._queues.get(id(state)) or self._queue(state)
         state.inflight -= slots
         queue.freed_at = now

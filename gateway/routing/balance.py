@@ -142,13 +142,14 @@ def _beginnings(request: Prompted) -> list[bytes]:
         messages = (_first_messages(text) if len(text) > SHORT else None) or _decode_messages(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return [text[:KEY_BYTES]]
-    found: dict[str, bytes] = {}
+    found: list[bytes] = []
     for message in messages:
-        if message.role == "user" or (message.role == "system" and not found):
-            found[message.role] = bytes(message.content)[:KEY_BYTES]
-            if message.role == "user":
-                break
-    return list(found.values())
+        if message.role == "user":
+            found.append(bytes(message.content)[:KEY_BYTES])
+            break
+        if message.role == "system" and not found:
+            found.append(bytes(message.content)[:KEY_BYTES])
+    return found
 
 
 def _first_messages(text: bytes) -> list[_Message] | None:
