@@ -171,5 +171,6 @@ def usual_line(
     total: float,
 ) -> RequestLine:
     """The line of a request that the first backend has answered at once, with nothing else to say of it."""
-    seconds = 0.0, first_token, total
-    return RequestLine(at, id_, client, alias, endpoint, stream, backend, 1, "200", None, (), (), tokens, *seconds)
+    return RequestLine(
+        at, id_, client, alias, endpoint, stream, backend, 1, "200", None, (), (), tokens, 0.0, first_token, total
+    )

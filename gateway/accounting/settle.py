@@ -65,8 +65,11 @@ class Settler:
             return None
         self._metrics.seconds.observe(seconds)
         self._metrics.route(client, alias, backend, endpoint).count_answer(used, first_token)
-        counts = used.prompt, used.completion, used.cached, used.reasoning
-        self._accounts.ledger.record(Entry(at, client, alias, backend, endpoint, "200", 1, seconds, *counts, 0.0, 0))
+        prompt, completion, cached, reasoning = used.prompt, used.completion, used.cached, used.reasoning
+        entry = Entry(
+            at, client, alias, backend, endpoint, "200", 1, seconds, prompt, completion, cached, reasoning, 0.0, 0
+        )
+        self._accounts.ledger.record(entry)
         return used
 
     def _settle_served(self, record: RequestRecord, served: AttemptRecord) -> int:

@@ -117,7 +117,13 @@ def _event_fields(line: EventLine) -> dict[str, Any]:
 
 
 def _stamp(at: float) -> str:
-    return f"{_second(int(at))}.{int(at % 1 * 1000):03d}Z"
+    return _stamp_of(int(at * 1000))
+
+
+@lru_cache(maxsize=8)
+def _stamp_of(milliseconds: int) -> str:
+    second, rest = divmod(milliseconds, 1000)
+    return f"{_second(second)}.{rest:03d}Z"
 
 
 @lru_cache(maxsize=8)
