@@ -12,6 +12,7 @@ from gateway.domain.request import CHAT
 from gateway.http.asgi_cycle import AsgiCycle
 from gateway.http.client_connection import ClientConnection
 from gateway.http.direct import CHUNKED, DirectExchange
+from gateway.http.request_reader import PIPELINED
 from gateway.proxy.fast.request import FastRequest
 from gateway.runtime.gateway import Gateway
 
@@ -19,8 +20,10 @@ _OK = STATUS_LINE[200]
 
 
 class ServingConnection(ClientConnection, Protocol):
-    """`cycle`: the request that is read or answered elsewhere; None = there is none."""
+    """`state`: as of its `RequestReader`. `cycle`: the request that is read or answered elsewhere; None = there is
+    none."""
 
+    state: int
     cycle: DirectExchange | AsgiCycle | None
 
 
@@ -52,13 +55,11 @@ class FastService:
         if self.request is not None:
             self.request.left()
 
-    @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """May a whole answer be written, after which the connection stays open?"""
         connection = self._connection
-        return connection.request_whole and not connection.flow.write_paused
+        return connection.state == PIPELINED and not connection.flow.write_paused
 
-    @property
     def is_behind(self) -> bool:
         """Has the client much to read that was written before?"""
         return self._connection.flow.write_paused

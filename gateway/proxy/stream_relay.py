@@ -46,12 +46,9 @@ class StreamRelay:
     def pass_on(self, data: bytes) -> bool:
         """Read `data` and send what it holds, if that needs nothing else. False = `out` and `track` are to be looked
         at."""
+        if self.goes_on(data):
+            return True
         track, reply, begun = self.track, self._reply, self.begun
-        if begun and reply.content and reply.exchange.ready and self._framer.is_event(data):
-            out = track.pass_event(data)
-            if out is not None:
-                self._pass_event(out)
-                return True
         if self._framer.unfinished > LARGE:
             self.unread = data
             return False
@@ -70,14 +67,23 @@ class StreamRelay:
         self.out = b""
         return True
 
-    def _pass_event(self, out: bytes) -> None:
+    def goes_on(self, data: bytes) -> bool:
+        """Send `data` if it is one event that only goes on with the text, as nearly all do. False = nothing was
+        done."""
+        reply = self._reply
+        if not (self.begun and reply.content and reply.exchange.ready and self._framer.is_event(data)):
+            return False
+        out = self.track.pass_event(data)
+        if out is None:
+            return False
         timer = self._timer
         now = self._state.last_event = timer.now()
         self._gaps.observe(now - timer.heard)
         timer.heard, timer.beat_at = now, now + HEARTBEAT
-        self._reply.exchange.put(out)
+        reply.exchange.put(out)
         if self._kept is not None:
             self._kept.add(out)
+        return True
 
     def go_on(self, plain: PlainStream) -> None:
         """Go on with a stream that was followed by its form until now."""

@@ -32,6 +32,10 @@ class Taker(Protocol):
         """The answer is this body, plain, with status 200 and a head as the answer before. The connection is free."""
         ...
 
+    def goes_on(self, data: bytes) -> bool:
+        """A stream goes on with this, the content of one chunk. False = nothing was done: it is to be `streamed`."""
+        ...
+
     def streamed(self, data: bytes, *, last: bool) -> bool:
         """The answer is a stream, with status 200 and a head as one before, and this has come of it; empty with the
         head alone. `last`: with its end, and the connection is free. False = nothing was done: `expect` it."""
@@ -221,6 +225,8 @@ class Connection(asyncio.Protocol):
             if taker is None:  # no request is waiting: a 408, or bytes left over from an answer
                 self.drop()
                 return
+            if self._streams and (content := whole_chunk(data)) is not None and taker.goes_on(content):
+                return  # nearly always, in a stream
             if self._give(taker, data):
                 return
             response = self.respond()
@@ -264,8 +270,6 @@ class Connection(asyncio.Protocol):
     def _give(self, taker: Taker, data: bytes) -> bool:
         """Give the taker what is recognised. False = nothing was done."""
         if self._streams:
-            if (content := whole_chunk(data)) is not None:  # nearly always
-                return taker.streamed(content, last=False)
             chunks = whole_chunks(data)
         elif (known := self._known.whole) is not None and (body := known.body_of(data)) is not None:
             self._taker, self._keep = None, True

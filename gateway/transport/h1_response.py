@@ -42,6 +42,7 @@ class H1Response:
         "_waiter",
         "complete",
         "failure",
+        "follower",
         "headers",
         "pieces",
         "reused",
@@ -64,6 +65,8 @@ class H1Response:
         self._waiter: asyncio.Future[None] | None = None
         self.sink: Callable[[bytes], bool] | None = None  # takes what arrives while the reader waits (`read_past`)
         self._untaken = b""  # what the sink did not deal with
+        # Where there is no reader: takes a piece that arrives while nothing is unread. False = nothing was done.
+        self.follower: Callable[[bytes], bool] | None = None
         # Called instead of waking a reader: behind each read that brought something, and at a failure.
         self.watcher: Callable[[], None] | None = None
 
@@ -96,8 +99,10 @@ class H1Response:
             self.pass_piece(self._take())
 
     def pass_piece(self, data: bytes) -> bool:
-        """Give this piece of the body to the `sink`, whose reader is woken where it is to look at it. False = nothing
-        was done."""
+        """Give this piece of the body to the `follower`, or to the `sink`, whose reader is woken where it is to look at
+        it. False = nothing was done."""
+        if self.follower is not None:
+            return not self.pieces and self.follower(data)
         sink, waiter = self.sink, self._waiter
         if sink is None or self.pieces or waiter is None or waiter.done():
             return False

@@ -46,12 +46,10 @@ class FastClient(Protocol):
 
     loop: asyncio.AbstractEventLoop
 
-    @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """May a whole answer be written, after which the connection stays open?"""
         ...
 
-    @property
     def is_behind(self) -> bool:
         """Has the client much to read that was written before?"""
         ...
@@ -181,6 +179,10 @@ class FastRequest:
             self._response = self._connection.answered_with(body)
             self.hand_over()
 
+    def goes_on(self, data: bytes) -> bool:
+        """As `Taker`."""
+        return False
+
     def streamed(self, data: bytes, *, last: bool) -> bool:
         """As `Taker`."""
         return False
@@ -223,7 +225,7 @@ class FastRequest:
         """Send a whole answer in which there is nothing to do. False = nothing was done."""
         decision, member, client = self.decision, self.member, self._client
         size, like, memory = len(body), decision.like, self._memory
-        if like.stream or size > PIECE or size > decision.snapshot.server.max_body or not client.ready:
+        if like.stream or size > PIECE or size > decision.snapshot.server.max_body or not client.is_ready():
             return False
         if not self.keep_alive or (memory.limit is not None and memory.used + size > memory.limit):
             return False
@@ -264,7 +266,7 @@ class FastRequest:
         if response is None:
             self._connection.free()
         else:
-            response.watcher = None
+            response.watcher = response.follower = None
             response.release()
         self.release_memory()
         if under_way is None:
@@ -396,7 +398,7 @@ class FastRequest:
             self._connection.respond()
         response = self._response
         assert response is not None
-        response.watcher = None
+        response.watcher = response.follower = None
         under_way.response = response
         active = self.services.active
         handler = RequestHandler(self.services, CHAT, under_way.exchange, begun=under_way)

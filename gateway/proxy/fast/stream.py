@@ -51,8 +51,30 @@ class FastStream(FastRequest):
 
     # -- as one before --------------------------------------------------------------------------------------------
 
+    def goes_on(self, data: bytes) -> bool:
+        """As `Taker`."""
+        plain, client, under_way = self._plain, self._client, self._under_way
+        if plain is None or client.is_behind():
+            return False
+        try:
+            out = plain.pass_event(data)
+            if out is None:
+                return False
+            now = self.member.state.last_event = client.loop.time()
+            self._gaps.observe(now - self._heard)
+            self._heard = now
+            client.pass_on(out)
+            if under_way is not None:
+                under_way.timer.heard, under_way.timer.beat_at = now, now + HEARTBEAT
+        except Exception as error:
+            self._failed(error)
+            return self.answered_whole
+        return True
+
     def streamed(self, data: bytes, *, last: bool) -> bool:
         """As `Taker`."""
+        if self._under_way is not None and self._under_way.error is not None:
+            return False
         try:
             return self._follow(data, last=last)
         except Exception as error:
@@ -62,16 +84,13 @@ class FastStream(FastRequest):
     def _follow(self, data: bytes, *, last: bool) -> bool:
         """Send what has come. False = the stream goes another way, and nothing was done."""
         plain, client, under_way = self._plain, self._client, self._under_way
-        if plain is not None and not (last or client.is_behind) and (out := plain.pass_event(data)) is not None:
-            self._pass_on(out)  # nearly always
-            return True
         if self._draining:
             if last:
                 self._end_stream()
             return True
         if plain is None:
             plain = self._begin_plain(under_way)
-        if plain is None or client.is_behind or len(data) > LAST_MOST:
+        if plain is None or client.is_behind() or len(data) > LAST_MOST:
             return False
         if not (data or last):
             self._plain = plain
@@ -100,20 +119,10 @@ class FastStream(FastRequest):
             self._set_for(plain, under_way)
         return True
 
-    def _pass_on(self, out: bytes) -> None:
-        """Send what goes on with the text."""
-        client, under_way = self._client, self._under_way
-        now = self.member.state.last_event = client.loop.time()
-        self._gaps.observe(now - self._heard)
-        self._heard = now
-        client.pass_on(out)
-        if under_way is not None:
-            under_way.timer.heard, under_way.timer.beat_at = now, now + HEARTBEAT
-
     def _begin_plain(self, under_way: UnderWay | None) -> PlainStream | None:
         """None = there is no form, or a relay has begun, or the connection does not stay open."""
         form = self.member.forms.form
-        if form is None or not self._client.ready:
+        if form is None or not self._client.is_ready():
             return None
         keep_alive = self.keep_alive if under_way is None else under_way.exchange.keep_alive and not under_way.relay
         self._heard = self.began
@@ -145,6 +154,8 @@ class FastStream(FastRequest):
                 self.hand_over()
                 return
             relay = self._begin_relay(under_way)
+            if self._example is None:
+                response.follower = self._relay_goes_on
         data = response.take()
         if self._example is not None:
             self._example.add(data)
@@ -157,6 +168,16 @@ class FastStream(FastRequest):
                 return
         if response.complete or response.failure is not None:
             self.hand_over()
+
+    def _relay_goes_on(self, data: bytes) -> bool:
+        """As the `follower` of a response."""
+        relay = self._under_way.relay if self._under_way is not None else None
+        try:
+            return relay is not None and relay.goes_on(data)
+        except Exception as error:
+            self._failed(error)
+            self.hand_over()
+            return True
 
     def _begin_relay(self, under_way: UnderWay) -> StreamRelay:
         member, request, timer, plain = self.member, under_way.request, under_way.timer, self._plain
@@ -224,7 +245,7 @@ class FastStream(FastRequest):
         if response.complete:
             self._end_stream()
         else:
-            response.watcher = self._drained
+            response.watcher, response.follower = self._drained, None
             self._time_tail(under_way.timer)
 
     # -- its end --------------------------------------------------------------------------------------------------
