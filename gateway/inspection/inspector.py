@@ -187,10 +187,6 @@ class Inspector:
         unchanged."""
         return self._answers[0].text(text)
 
-    def passes(self, text: str) -> bool:
-        """Instead of `inspect_text`, where that would return None: then it is noted. False = nothing was done."""
-        return self._answers[0].passes(text)
-
     def note_close(self, choices: Sequence[Choice]) -> None:
         """Detect closing tags of thoughts in events that are passed on without inspection."""
         for choice in choices:

@@ -215,7 +215,7 @@ class StreamTrack(Inspector):
         if self._raw:
             if event.find(b"</think>") >= 0 or not is_plain(event):
                 return None
-        elif self._frame is None or (text := self._frame.text_of(event)) is None or not self.passes(text):
+        elif self._frame is None or (text := self._frame.text_of(event)) is None or not self._answers[0].passes(text):
             return None
         self._last, self._same = event, same
         return self._rewriter.apply(event)

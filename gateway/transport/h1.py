@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from gateway.domain.upstream import ConnectFailure, OwnFailure, ResetFailure
+from gateway.domain.upstream import ConnectFailure, OwnFailure, ResetFailure, UpstreamFailure
 from gateway.shortage import shortage_of
 
 from .h1_connection import Connection
 from .h1_response import H1Response
+from .known_head import AnswerHeads
 
 
 class H1Client:
@@ -32,6 +33,8 @@ class H1Client:
         self._head = f" HTTP/1.1\r\nHost: {authority}\r\nAccept-Encoding: identity\r\nConnection: keep-alive\r\n"
         self._idle: list[Connection] = []  # the longest idle first
         self._open: set[Connection] = set()
+        self._opening: set[Connection] = set()  # for a request that waits on them
+        self._heads = AnswerHeads()  # the latest
         self._sweep: asyncio.TimerHandle | None = None
         self._all_lost: asyncio.Future[None] | None = None
         self._closed = False
@@ -49,7 +52,7 @@ class H1Client:
         connection = None if fresh else self.take_idle()
         reused = connection is not None
         if connection is None:
-            connection = await self._connect()
+            connection = await self._connect(self._new())
         answer = connection.exchange(head, body, reused=reused, bodiless=method == "HEAD")
         del body  # the connection drops the body when it is sent, so it is freed before the answer arrives
         return await answer
@@ -70,15 +73,37 @@ class H1Client:
             fields += f"Content-Length: {length}\r\n"
         return f"{method} {path}{self._head}{fields}\r\n".encode("latin-1")
 
-    async def _connect(self) -> Connection:
+    def open(self) -> Connection:
+        """A connection that is being opened. If it cannot be, the exchange that has begun on it ends with why."""
+        connection = self._new()
+        self._opening.add(connection)
+        connection.opening = connection.loop.create_task(self._open_now(connection))
+        return connection
+
+    async def _open_now(self, connection: Connection) -> None:
+        failure: UpstreamFailure | None = None
+        try:
+            await self._connect(connection)
+        except UpstreamFailure as error:
+            failure = error
+        except Exception as error:
+            failure = ConnectFailure(f"{type(error).__name__}: {error}")
+        finally:
+            connection.opening = None
+            self._opening.discard(connection)
+        if failure is not None:
+            connection.fail(failure)
+
+    def _new(self) -> Connection:
+        return Connection(asyncio.get_running_loop(), self._put_idle, self._forget, self._heads)
+
+    async def _connect(self, connection: Connection) -> Connection:
+        """Open it."""
         if self._closed:
             raise ConnectFailure("the client is closed")
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self.connect_timeout):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(loop, self._put_idle, self._forget), self._host, self._port
-                )
+                await connection.loop.create_connection(lambda: connection, self._host, self._port)
         except TimeoutError as error:
             raise ConnectFailure(f"no connection within {self.connect_timeout:g} s") from error
         except (OSError, RuntimeError, MemoryError) as error:
@@ -107,10 +132,6 @@ class H1Client:
                 continue
             return connection
         return None
-
-    def return_idle(self, connection: Connection) -> None:
-        """The connection of the latest `take_idle` was not used."""
-        self._idle.append(connection)
 
     def _put_idle(self, connection: Connection) -> None:
         """The request of this connection has ended."""
@@ -147,7 +168,7 @@ class H1Client:
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
-        for connection in list(self._open):
+        for connection in [*self._open, *self._opening]:
             connection.fail(ResetFailure("the client was closed"))
         if self._open:
             self._all_lost = asyncio.get_running_loop().create_future()

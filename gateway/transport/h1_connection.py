@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import httptools
 
@@ -14,6 +14,7 @@ from gateway.shortage import shortage_of
 
 from .h1_response import H1Response
 from .known_head import AnswerHeads
+from .taker import Taker
 from .whole_chunks import whole_chunk, whole_chunks
 
 MAX_HEAD = 64 * 1024
@@ -25,40 +26,18 @@ _HEAD_END = b"\r\n\r\n"
 PIECE = 256 * 1024  # larger request bodies are passed to the transport in pieces of this size
 
 
-class Taker(Protocol):
-    """Takes an answer in the callbacks of its connection, instead of a reader that waits for it."""
-
-    def answered(self, body: bytes) -> None:
-        """The answer is this body, plain, with status 200 and a head as the answer before. The connection is free."""
-        ...
-
-    def goes_on(self, data: bytes) -> bool:
-        """A stream goes on with this, the content of one chunk. False = nothing was done: it is to be `streamed`."""
-        ...
-
-    def streamed(self, data: bytes, *, last: bool) -> bool:
-        """The answer is a stream, with status 200 and a head as one before, and this has come of it; empty with the
-        head alone. `last`: with its end, and the connection is free. False = nothing was done: `expect` it."""
-        ...
-
-    def expect(self, response: H1Response) -> None:
-        """The answer, or what has come of it, will be in this response."""
-        ...
-
-    def arrived(self) -> None:
-        """More of it is there, or its end, or a failure."""
-        ...
-
-
 class Connection(asyncio.Protocol):
     """A connection serves one exchange at a time. `on_free` is called with it when it can take the next exchange,
-    `on_lost` when it is closed."""
+    `on_lost` when it is closed. `latest`: the heads that came on other connections to this backend. `opening`: the task
+    that opens it; None = there is none. A request that is sent before it is open waits."""
 
     __slots__ = (
         "_between_chunks",
         "_bodiless",
         "_eof",
         "_head",
+        "_held",
+        "_is_new",
         "_keep",
         "_known",
         "_moved",
@@ -74,6 +53,7 @@ class Connection(asyncio.Protocol):
         "_writing_paused",
         "idle_since",
         "loop",
+        "opening",
         "reading_paused",
         "response",
         "transport",
@@ -84,9 +64,13 @@ class Connection(asyncio.Protocol):
         loop: asyncio.AbstractEventLoop,
         on_free: Callable[[Connection], None],
         on_lost: Callable[[Connection], None],
+        latest: AnswerHeads | None = None,
     ) -> None:
         self.loop = loop
-        self.transport: asyncio.Transport | None = None  # None when closed
+        self.transport: asyncio.Transport | None = None  # None when it is not open
+        self.opening: asyncio.Task[None] | None = None
+        self._held: tuple[bytes, bytes | memoryview] | None = None  # the request that waits
+        self._is_new = True  # it has served no exchange
         self.idle_since = 0.0
         self.reading_paused = False
         self._on_free = on_free
@@ -105,7 +89,7 @@ class Connection(asyncio.Protocol):
         self._unsent: memoryview | None = None
         self._writing_paused = False
         self._taker: Taker | None = None  # of the exchange, as long as there is no `response`
-        self._known = AnswerHeads()
+        self._known = AnswerHeads(latest)
         self._streams = False  # the taker gets a stream with this head
 
     # The exchange
@@ -131,7 +115,7 @@ class Connection(asyncio.Protocol):
         return response
 
     def begin_taken(self, head: bytes, body: bytes, taker: Taker) -> None:
-        """Send one request on a connection that is open, and whose answer `taker` gets."""
+        """Send one request, whose answer `taker` gets."""
         self._taker = taker
         self._streams = self._keep = False
         self._write(head, body)
@@ -140,7 +124,7 @@ class Connection(asyncio.Protocol):
         """The response of the exchange with a taker, for what has not come yet."""
         taker, self._taker = self._taker, None
         assert taker is not None
-        response = self.response = H1Response(self, reused=True)
+        response = self.response = H1Response(self, reused=not self._is_new)
         response.watcher = taker.arrived
         taker.expect(response)
         self._head = []
@@ -166,8 +150,9 @@ class Connection(asyncio.Protocol):
 
     def _write(self, head: bytes, body: bytes | memoryview) -> None:
         transport = self.transport
-        assert transport is not None
-        if len(body) <= JOIN_BELOW:
+        if transport is None:
+            self._held = head, body
+        elif len(body) <= JOIN_BELOW:
             transport.write(head + body if body else head)
         elif len(body) <= PIECE:
             transport.writelines((head, body))
@@ -185,7 +170,7 @@ class Connection(asyncio.Protocol):
 
     def free(self) -> None:
         """The answer was read: return the connection to the pool, or close it if it cannot be used again."""
-        self.response = None
+        self.response, self._is_new = None, False
         transport = self.transport
         if transport is None:
             return
@@ -199,7 +184,9 @@ class Connection(asyncio.Protocol):
     def drop(self) -> None:
         """Closes the socket now; nothing is flushed."""
         self.response = self._taker = None
-        self._unsent = None
+        self._unsent = self._held = None
+        if self.opening is not None:
+            self.opening.cancel()
         if self.transport is not None:
             self.transport.abort()
 
@@ -217,6 +204,9 @@ class Connection(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        held, self._held = self._held, None
+        if held is not None:
+            self._write(*held)
 
     def data_received(self, data: bytes) -> None:
         response = self.response

@@ -110,14 +110,16 @@ def _may_be_date(date: bytes) -> bool:
 
 
 class AnswerHeads:
-    """The heads of answers that one connection knows: of the latest `whole` one, and of the latest `stream`. Both
-    `learn` methods get an answer with status 200, behind which the connection stays open."""
+    """The heads of answers that one connection knows: of the latest `whole` one, and of the latest `stream`. It begins
+    with those of other connections to the same backend (`latest`). Both `learn` methods get an answer with status 200,
+    behind which the connection stays open."""
 
-    __slots__ = ("_learned", "stream", "whole")
+    __slots__ = ("_latest", "_learned", "stream", "whole")
 
-    def __init__(self) -> None:
-        self.whole: KnownHead | None = None
-        self.stream: KnownStreamHead | None = None
+    def __init__(self, latest: AnswerHeads | None = None) -> None:
+        self.whole: KnownHead | None = latest.whole if latest is not None else None
+        self.stream: KnownStreamHead | None = latest.stream if latest is not None else None
+        self._latest = latest
         self._learned = 0
 
     def learn_whole(self, data: bytes, headers: Mapping[str, str]) -> None:
@@ -126,6 +128,8 @@ class AnswerHeads:
         if usual and self._learned < LEARNED_MOST:
             self._learned += 1
             self.whole = known_head(data, headers)
+            if self._latest is not None:
+                self._latest.whole = self.whole
 
     def learn_stream(self, data: bytes, headers: Mapping[str, str]) -> None:
         """The read `data` begins with the head of an answer in chunks."""
@@ -133,3 +137,5 @@ class AnswerHeads:
         if usual and self._learned < LEARNED_MOST:
             self._learned += 1
             self.stream = known_stream_head(data)
+            if self._latest is not None:
+                self._latest.stream = self.stream

@@ -52,21 +52,16 @@ class FastLane:
         if request is None:
             return None
         member, identity = request.member, decision.client
-        connection = member.client.take_idle()
-        if connection is None:
-            return None
         most = identity.client.max_inflight if identity.client is not None else None
         if not scheduler.acquire_one(member.state, request.since, identity.name, most):
-            member.client.return_idle(connection)
             return None
         if not (self._hold(request, caller, size) and self._charge(request, identity.client)):
             request.release_memory()
             scheduler.release_one(member.state, identity.name, request.since, request.since, served=False)
-            member.client.return_idle(connection)
             return None
         services.admission.seconds.observe(0.0)
         services.next_turn(decision.alias.name)
-        request.send(connection)
+        request.send(member.client.take_idle() or member.client.open())
         return request
 
     def _decision(self, caller: Caller, body: bytes, fields: dict[str, Raw]) -> Decision | None:

@@ -146,7 +146,7 @@ class FastRequest:
         self.keep_alive = True  # the client's connection stays open behind the answer
 
     def send(self, connection: Connection) -> None:
-        """Send it on a connection to the backend that is free. The slot is held, the memory counted."""
+        """Send it on a connection to the backend that no request uses. The slot is held, the memory counted."""
         member, state = self.member, self.member.state
         fields = {**self.fields, **member.changes}
         for name in member.dropped:

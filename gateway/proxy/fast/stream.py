@@ -154,8 +154,7 @@ class FastStream(FastRequest):
                 self.hand_over()
                 return
             relay = self._begin_relay(under_way)
-            if self._example is None:
-                response.follower = self._relay_goes_on
+            response.follower = self._relay_goes_on
         data = response.take()
         if self._example is not None:
             self._example.add(data)
@@ -173,7 +172,11 @@ class FastStream(FastRequest):
         """As the `follower` of a response."""
         relay = self._under_way.relay if self._under_way is not None else None
         try:
-            return relay is not None and relay.goes_on(data)
+            if relay is None or not relay.goes_on(data):
+                return False
+            if self._example is not None:
+                self._example.add(data)
+            return True
         except Exception as error:
             self._failed(error)
             self.hand_over()

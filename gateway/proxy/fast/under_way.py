@@ -125,6 +125,8 @@ class UnderWay:
             return await send()
         except OwnFailure as failure:
             self._sent.services.on_short(failure.shortage)
+            if failure.unsent:
+                return await send()
             raise
         return response
 
