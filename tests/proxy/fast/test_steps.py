@@ -24,7 +24,7 @@ from gateway.inspection.rewrite import Identity, Renaming, whole
 from gateway.inspection.stream_track import StreamTrack
 from gateway.proxy.header_map import header_map
 from gateway.routing.balance import first_by_affinity, order
-from gateway.transport.known_head import known_head, known_stream_head
+from gateway.transport.known_head import AnswerHeads, known_head, known_stream_head
 from tests.proxy.fast.house import END as END_OF_STREAM
 from tests.proxy.fast.house import event
 
@@ -72,8 +72,10 @@ def test_an_answer_is_recognised_only_as_the_parser_would_read_it(
     plain = date.isascii() and b"\r" not in date and b"\n" not in date
     if plain and number.isdigit() and len(number) < 19 and int(number) == len(body + more):
         assert found == body + more
+        assert known.body_of(ANSWER % (date, b"2", b"{}")) == b"{}", "in the same second"
     else:
         assert found is None
+    assert known.body_of(ANSWER % (FIRST, b"2", b"{}")) == b"{}"
 
 
 def test_a_head_that_says_something_twice_is_not_remembered() -> None:
@@ -85,6 +87,19 @@ def test_a_head_that_says_something_twice_is_not_remembered() -> None:
 
 
 STREAM = b"HTTP/1.1 200 OK\r\ndate: %s\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def test_a_new_connection_knows_the_heads_of_others_and_each_keeps_its_own() -> None:
+    latest = AnswerHeads()
+    first, second = AnswerHeads(latest), AnswerHeads(latest)
+    first.learn_whole(ANSWER % (FIRST, b"2", b"{}"), {"content-length": "2"})
+    first.learn_stream(STREAM % FIRST, {"transfer-encoding": "chunked"})
+    third = AnswerHeads(latest)
+    assert third.whole is not None
+    assert third.stream is not None
+    assert third.whole.body_of(ANSWER % (FIRST, b"3", b"{ }")) == b"{ }"
+    assert third.stream.end_in(STREAM % FIRST) == len(STREAM % FIRST)
+    assert second.whole is second.stream is None
 
 
 @given(dates, st.sampled_from([b"", b"x", b"\r\n"]))
