@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from gateway.inspection.rewrite import Identity, Rewriter, rebuilt
+from gateway.inspection import rewrite
+from gateway.inspection.rewrite import Identity, Renaming, Rewriter, rebuilt
 from gateway.transport.sse import Choice, Chunk, data_of, read_chunk
 
 
@@ -35,3 +36,23 @@ def test_the_model_is_learned_from_the_first_event_that_names_one() -> None:
             rewriter.learn()
         made = json.loads(data_of(rewriter.apply(event)) or b"")
         assert made.get("model") == ("alias" if "model" in fields else None)
+
+
+BODIES = (
+    b'{"id":"x","model":"served","choices":[]}',
+    b'{"id":"x","choices":[{"message":{"content":"\\"model\\":\\"served\\""}}],"model":"served"}',
+    b'{"model":"served","x":{"model":"served"}}',
+    b'{"x":{"model":"served"},"model":"served"}',
+    b'{"model": "served"}',
+    b'{"id":"x"}',
+)
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_a_renaming_that_remembers_the_name_does_what_one_does_that_does_not(body: bytes) -> None:
+    renaming = Renaming("alias")
+    for _ in range(2):
+        made = renaming.apply(body, "served")
+        assert made == rewrite.whole(body, "served", "alias")
+        assert json.loads(made).get("model", "alias") == "alias"
+        assert renaming.apply(body, None) == renaming.apply(body, "alias") == body

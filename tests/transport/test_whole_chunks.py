@@ -227,6 +227,30 @@ async def test_the_parser_is_not_told_of_a_whole_chunk_that_is_taken_at_once() -
     assert (taken, told) == ([b"second", b"third"], [chunk(b"third")[:4]])
 
 
+async def test_who_follows_gets_whole_chunks_while_nothing_is_unread_and_the_parser_the_others() -> None:
+    reader = connection()
+    response = reader.begin(b"GET / HTTP/1.1\r\n\r\n", b"", reused=False)
+    followed: list[bytes] = []
+
+    def follow(data: bytes) -> bool:
+        followed.append(data)
+        return data != b"not this"
+
+    response.follower = follow
+    response.watcher = lambda: None
+    reader.data_received(HEAD + chunk(b"first"))
+    reader.data_received(chunk(b"unread is the first"))
+    assert response.take() == b"firstunread is the first"
+    reader.data_received(chunk(b"second"))
+    reader.data_received(chunk(b"not this"))
+    assert response.take() == b"not this"
+    reader.data_received(chunk(b"third") + chunk(b"fourth"))
+    reader.data_received(LAST)
+    assert followed == [b"second", b"not this"]
+    assert response.take() == b"thirdfourth"
+    assert response.complete
+
+
 class Taking:
     """Takes every read."""
 

@@ -45,7 +45,8 @@ class FastStream(FastRequest):
     ) -> None:
         super().__init__(services, memory, client, caller, decision, fields, since)
         self._plain: PlainStream | None = None  # as long as it goes as one before
-        self._example: Example | None = None  # what has come, where a form is to be found
+        # What has come, where a form is to be found; without what only goes on with the text.
+        self._example: Example | None = None
         self._draining = False
         self._first_token = 0.0  # when the first content was sent, in the loop's seconds
 
@@ -172,11 +173,7 @@ class FastStream(FastRequest):
         """As the `follower` of a response."""
         relay = self._under_way.relay if self._under_way is not None else None
         try:
-            if relay is None or not relay.goes_on(data):
-                return False
-            if self._example is not None:
-                self._example.add(data)
-            return True
+            return relay is not None and relay.goes_on(data)
         except Exception as error:
             self._failed(error)
             self.hand_over()

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+from typing import Any
 
 import pytest
 
 from gateway.http.connection import Connection
 from gateway.http.fast_service import FastService
+from gateway.inspection.plain_stream import PlainStream
+from gateway.inspection.stream_track import StreamTrack
 from gateway.proxy.fast.stream import FastStream
 from tests.proxy.fast.house import END, HEAD, ROLE, House, event, house, pieces, well
-from tests.proxy.fast.test_handed_over import released
+from tests.proxy.fast.test_handed_over import TOOLS, released
 from tests.scripted import Turn, chunked
 from tests.waiting import turns
 
@@ -27,6 +30,11 @@ def text(word: str) -> bytes:
 def words(answer: bytes) -> list[bytes]:
     """The texts in the order in which the client got them."""
     return [found for found in re.findall(rb'"content":"([^"]*)"', answer) if found]
+
+
+def unread(h: House) -> bytes:
+    """What has come to the client and was not looked at."""
+    return bytes(h.client.reader._buffer)  # type: ignore[attr-defined]  # asyncio's
 
 
 class Steps:
@@ -227,6 +235,7 @@ async def test_a_client_that_reads_slowly_gets_each_byte_once() -> None:
         flow.pause_writing()
         steps.go(1)
         await h.gateway.until(lambda: bool(h.over))
+        assert not words(unread(h)), "nothing more is written before it has read"
         flow.resume_writing()
         steps.go(2)
         got += await h.client.until(WHOLE)
@@ -258,6 +267,76 @@ async def test_whatever_follows_the_end_the_answer_is_whole_and_nothing_is_held(
         await h.ask(stream=True)
         await h.client.until(WHOLE)
         assert (h.a.connections == connections) == (LAST in more), "else it is closed"
+
+
+@pytest.mark.parametrize("tools", [None, TOOLS])
+async def test_content_behind_the_end_reaches_nobody(tools: list[object] | None) -> None:
+    more: dict[str, Any] = {"tools": tools} if tools else {}
+    steps = Steps(pieces(ROLE, text("One")), chunked(text(" two")), chunked(*END), chunked(text(" three")), LAST)
+    async with house() as h:
+        await h.prepared(steps, stream=True, **more)
+        await h.ask(stream=True, **more)
+        got = b""
+        for number, last in enumerate((b"One", b" two", WHOLE)):
+            steps.go(number)
+            got += await h.client.until(last)
+        for number in (3, 4):
+            steps.go(number)
+            await turns()
+        await h.gateway.until(h.gateway.idle)
+        assert words(got) == [b"One", b" two"]
+        assert not words(unread(h))
+        assert not h.over
+        await released(h)
+
+
+@pytest.mark.parametrize(("tools", "broken"), [(None, PlainStream), (TOOLS, StreamTrack)])
+async def test_a_defect_amid_the_text_ends_the_stream_with_an_error(
+    monkeypatch: pytest.MonkeyPatch, tools: list[object] | None, broken: type[PlainStream | StreamTrack]
+) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    more: dict[str, Any] = {"tools": tools} if tools else {}
+    steps = Steps(pieces(ROLE, text("One")), chunked(text(" two")), chunked(text(" three")))
+    async with house() as h:
+        await h.prepared(steps, stream=True, **more)
+        await h.ask(stream=True, **more)
+        steps.go(0)
+        got = await h.client.until(b"One")
+        steps.go(1)
+        got += await h.client.until(b" two")
+        monkeypatch.setattr(broken, "pass_event", fails)
+        steps.go(2)
+        got += await h.client.rest()
+        monkeypatch.undo()
+        assert words(got) == [b"One", b" two"]
+        assert b'"error"' in got
+        assert len(h.over) == 1
+        await h.gateway.until(h.gateway.idle)
+        assert h.gateway.gateway.memory.used == 0
+
+
+async def test_a_form_is_found_in_a_stream_of_many_reads() -> None:
+    steps = Steps(*[pieces(ROLE, text("One")), *[chunked(text(f" {i}")) for i in range(60)], chunked(*END) + LAST])
+
+    async with house() as h:
+        h.a.play(well, steps)
+        await h.ask(stream=True)
+        await h.client.until(WHOLE)
+        await h.gateway.until(h.gateway.idle)
+        await h.ask(stream=True)
+        request = await by_form(h)
+        assert request.member.forms.form is None
+        steps.go(0)
+        await h.client.until(b"One")
+        for number in range(60):
+            steps.go(number + 1)
+            await h.client.until(b'" %d"' % number)
+        steps.go(61)
+        await h.client.until(WHOLE)
+        await h.gateway.until(h.gateway.idle)
+        assert request.member.forms.form is not None
 
 
 async def test_a_client_that_leaves_behind_its_answer_harms_nobody() -> None:

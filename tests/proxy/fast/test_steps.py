@@ -6,7 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.accounting.limits import Limits, text_estimate
@@ -99,7 +99,8 @@ def test_a_new_connection_knows_the_heads_of_others_and_each_keeps_its_own() -> 
     assert third.stream is not None
     assert third.whole.body_of(ANSWER % (FIRST, b"3", b"{ }")) == b"{ }"
     assert third.stream.end_in(STREAM % FIRST) == len(STREAM % FIRST)
-    assert second.whole is second.stream is None
+    assert second.whole is None
+    assert second.stream is None
 
 
 @given(dates, st.sampled_from([b"", b"x", b"\r\n"]))
@@ -176,7 +177,12 @@ def test_one_slot_is_acquired_and_released_as_by_any_request(
     assert fast.acquire_one(one, 99, "z", None) == (general.try_acquire(any_, 1, 99, "z", None) is not None)
 
 
-@given(st.lists(st.floats(0, 200), max_size=30), st.integers(1, 5))
+moments = st.floats(0, 200) | st.integers(0, 800).map(lambda quarters: quarters / 4)
+
+
+@given(st.lists(moments, max_size=40), st.integers(1, 5))
+@example([0.5, 1.0, 1.5, 61.5, 61.75, 62.0], 3)
+@example([0.5, 1.0, 61.0, 61.5, 62.0], 3)
 def test_requests_per_minute_are_counted_as_for_any_request(times: list[float], rpm: int) -> None:
     client, request = Client("x", rpm=rpm), parse(CHAT, b'{"model": "a", "messages": []}')
     fast, general = Limits(), Limits()
@@ -229,6 +235,21 @@ def test_the_first_by_affinity_is_that_of_the_order(loads: list[tuple[int, State
     assert first is None or first is order(members, "affinity", 0, lambda: key, 0.0)[0]
     if all(i < 5 and s is State.READY and ok is not False for i, s, ok in loads):
         assert first is not None
+
+
+def test_of_those_that_are_equally_idle_the_first_by_affinity_is_taken() -> None:
+    members = [backend(f"b{i}", slots=5) for i in range(4)]
+    firsts = set()
+    for number in range(40):
+        key = b"%d" % number
+        for member in members:
+            member.inflight = 0
+        for member in order(members, "affinity", 0, lambda key=key: key, 0.0)[:2]:  # type: ignore[misc]
+            member.inflight = 4
+        first = first_by_affinity(members, key)
+        assert first is order(members, "affinity", 0, lambda key=key: key, 0.0)[0]  # type: ignore[misc]
+        firsts.add(first and first.name)
+    assert len(firsts) == 4
 
 
 # -- events ------------------------------------------------------------------------------------------------------------
