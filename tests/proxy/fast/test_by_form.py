@@ -294,8 +294,14 @@ async def test_content_behind_the_end_reaches_nobody(tools: list[object] | None)
 async def test_a_defect_amid_the_text_ends_the_stream_with_an_error(
     monkeypatch: pytest.MonkeyPatch, tools: list[object] | None, broken: type[PlainStream | StreamTrack]
 ) -> None:
-    def fails(*_: object) -> None:
-        raise ZeroDivisionError
+    passes = broken.pass_event
+    failed: list[bytes] = []
+
+    def fails_once(follower: Any, data: bytes) -> bytes | None:
+        if not failed:
+            failed.append(data)
+            raise ZeroDivisionError
+        return passes(follower, data)
 
     more: dict[str, Any] = {"tools": tools} if tools else {}
     steps = Steps(pieces(ROLE, text("One")), chunked(text(" two")), chunked(text(" three")))
@@ -306,7 +312,7 @@ async def test_a_defect_amid_the_text_ends_the_stream_with_an_error(
         got = await h.client.until(b"One")
         steps.go(1)
         got += await h.client.until(b" two")
-        monkeypatch.setattr(broken, "pass_event", fails)
+        monkeypatch.setattr(broken, "pass_event", fails_once)
         steps.go(2)
         got += await h.client.rest()
         monkeypatch.undo()
