@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from gateway.domain.request import CHAT, InferenceRequest
 from gateway.domain.usage import read_usage
 from gateway.inspection.answer import FIELDS, ChoiceAnswer, Delta, bytes_of
 from gateway.inspection.heuristics import closes_alone, opened, swallowed
-from gateway.inspection.plain import is_plain_choice, is_plain_under
+from gateway.inspection.plain import Message, is_plain_under, plain_text
 from gateway.inspection.policy import NOTHING_EXPECTED, InspectionPolicy, closes_thoughts
 from gateway.inspection.reasoning import THINK, Thoughts
 from gateway.inspection.shape import fault_in_delta, fault_in_end, fault_in_message, fault_in_text
@@ -221,11 +223,12 @@ class Inspector:
     def note_plain(self, message: object, finish: object) -> bool:
         """The fast lane of a whole answer of one choice: True = it is plain text, in which there is nothing to mend and
         nothing to count, and `inspect` and `judge` would find the same. Most answers are."""
-        if not (self._chat and is_plain_choice(message, finish, self._thoughts)):
+        if not self._chat or type(message) is not dict:
             return False
-        if not is_plain_under(self._policy, message["content"]):
+        text = plain_text(msgspec.convert(message, Message), finish, self._thoughts)
+        if text is None or not is_plain_under(self._policy, text):
             return False
-        if self._awaits and swallowed(bytes_of(message["content"]), self.usage):
+        if self._awaits and swallowed(bytes_of(text), self.usage):
             return False
         self.finished[0] = finish
         return True

@@ -5,7 +5,9 @@ sure the inspection decides, and both come to the same (tests/inspection/test_pl
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+from typing import Any
+
+import msgspec
 
 from gateway.inspection.heuristics import begins_as_garbage, opened
 from gateway.inspection.markers import markers_of
@@ -15,23 +17,32 @@ from gateway.inspection.reasoning import Thoughts
 PLAIN_ENDS = ("stop", "length")  # a finish_reason with which nothing is mended
 
 
-def is_plain_choice(message: object, finish: object, usual: Thoughts | None) -> TypeGuard[dict[str, Any]]:
-    """Is this choice of a whole answer a plain text with its end? `usual`: how the model marks thoughts."""
-    return finish in PLAIN_ENDS and is_plain_message(message) and begins_plainly(message["content"], usual)
+class Message(msgspec.Struct, gc=False):
+    """The fields of the message of a whole answer that may say something. (Others are not of OpenAI's API.)"""
+
+    content: Any = None
+    role: Any = None
+    refusal: Any = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+    tool_calls: Any = None
+    function_call: Any = None
+    audio: Any = None
 
 
-def is_plain_message(message: object) -> TypeGuard[dict[str, Any]]:
-    """Is this message of a whole answer a text and nothing else? (Fields that are not of OpenAI's API say nothing.)"""
-    if type(message) is not dict or type(text := message.get("content")) is not str or not text or text.isspace():
-        return False
-    said = message.get
-    role, calls = said("role"), said("tool_calls")
-    return (
-        (role is None or type(role) is str)
-        and (calls is None or calls == [])
-        and said("refusal") is said("reasoning") is said("reasoning_content") is None
-        and said("function_call") is said("audio") is None
-    )
+def plain_text(message: Message, finish: object, usual: Thoughts | None) -> str | None:
+    """The text of this choice of a whole answer, if it is a plain text with its end and nothing else. `usual`: how the
+    model marks thoughts."""
+    text, role, calls = message.content, message.role, message.tool_calls
+    if finish not in PLAIN_ENDS or type(text) is not str or not text or text.isspace():
+        return None
+    if not (role is None or type(role) is str) or not (calls is None or calls == []):
+        return None
+    if not (message.refusal is message.reasoning is message.reasoning_content is None):
+        return None
+    if not (message.function_call is message.audio is None):
+        return None
+    return text if begins_plainly(text, usual) else None
 
 
 def begins_plainly(text: str, usual: Thoughts | None) -> bool:

@@ -85,7 +85,7 @@ def _logged(line: RequestLine) -> _Logged:
         tokens.completion,
         tokens.cached,
         tokens.reasoning,
-        round(line.queued * 1000),
+        round(line.queued * 1000) if line.queued else 0,
         round(line.total * 1000),
         None if line.first_token is None else round(line.first_token * 1000),
     )
