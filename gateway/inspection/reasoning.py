@@ -80,14 +80,10 @@ class Splitter:
         self._most_space = max(map(len, (*self._starts, *self._closers)))
         # A function of the class, not a bound method: that would make a cycle.
         self._state: Callable[[Splitter, str, bool], list[Segment]] = Splitter._opening
+        self.done = False  # only content can follow
         self._held = ""
         self._has_text = False  # the thoughts have more than white space
         self.opened = False  # the content began with an opener
-
-    @property
-    def done(self) -> bool:
-        """Can only content follow?"""
-        return self._state is Splitter._outside
 
     def feed(self, text: str) -> list[Segment]:
         return self._step(text, False)
@@ -160,9 +156,9 @@ class Splitter:
                     self._held = text
                     return []
                 end += text.startswith("\n", end)
-                self._state = Splitter._outside
+                self._state, self.done = Splitter._outside, True
                 return [Gap(text[:end]), *([Text(text[end:])] if end < len(text) else [])]
-        self._state = Splitter._outside
+        self._state, self.done = Splitter._outside, True
         return [Text(text)]
 
     def _outside(self, text: str, final: bool) -> list[Segment]:

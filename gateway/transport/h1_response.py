@@ -41,6 +41,7 @@ class H1Response:
         "_untaken",
         "_waiter",
         "complete",
+        "error",
         "failure",
         "follower",
         "headers",
@@ -65,8 +66,10 @@ class H1Response:
         self._waiter: asyncio.Future[None] | None = None
         self.sink: Callable[[bytes], bool] | None = None  # takes what arrives while the reader waits (`read_past`)
         self._untaken = b""  # what the sink did not deal with
-        # Where there is no reader: takes a piece that arrives while nothing is unread. False = nothing was done.
+        # Where there is no reader: takes a piece that arrives while nothing is unread. False = nothing was done. What
+        # it raises is kept in `error`, and it is not called again.
         self.follower: Callable[[bytes], bool] | None = None
+        self.error: Exception | None = None
         # Called instead of waking a reader: behind each read that brought something, and at a failure.
         self.watcher: Callable[[], None] | None = None
 
@@ -101,8 +104,14 @@ class H1Response:
     def pass_piece(self, data: bytes) -> bool:
         """Give this piece of the body to the `follower`, or to the `sink`, whose reader is woken where it is to look at
         it. False = nothing was done."""
-        if self.follower is not None:
-            return not self.pieces and self.follower(data)
+        follower = self.follower
+        if follower is not None:
+            try:
+                return not self.pieces and follower(data)
+            except Exception as error:
+                self.error, self.follower = error, None
+                self.changed()
+                return True
         sink, waiter = self.sink, self._waiter
         if sink is None or self.pieces or waiter is None or waiter.done():
             return False

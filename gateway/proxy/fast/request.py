@@ -196,6 +196,8 @@ class FastRequest:
         response = self._response
         assert response is not None
         try:
+            if response.error is not None:
+                raise response.error
             if response.status == 200 and response.failure is None and response.is_plain:
                 self._read(response)
             elif response.status or response.failure is not None:

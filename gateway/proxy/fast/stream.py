@@ -155,7 +155,7 @@ class FastStream(FastRequest):
                 self.hand_over()
                 return
             relay = self._begin_relay(under_way)
-            response.follower = self._relay_goes_on
+            response.follower = relay.goes_on
         data = response.take()
         if self._example is not None:
             self._example.add(data)
@@ -168,16 +168,6 @@ class FastStream(FastRequest):
                 return
         if response.complete or response.failure is not None:
             self.hand_over()
-
-    def _relay_goes_on(self, data: bytes) -> bool:
-        """As the `follower` of a response."""
-        relay = self._under_way.relay if self._under_way is not None else None
-        try:
-            return relay is not None and relay.goes_on(data)
-        except Exception as error:
-            self._failed(error)
-            self.hand_over()
-            return True
 
     def _begin_relay(self, under_way: UnderWay) -> StreamRelay:
         member, request, timer, plain = self.member, under_way.request, under_way.timer, self._plain
