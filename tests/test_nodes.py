@@ -13,7 +13,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import State
 from gateway.health.nodes import Machine
-from gateway.health.warm_standby import WarmStandby
+from gateway.health.warm_standby import LOOK, SELDOM, WarmStandby
 from simulator import SimOllama, SimVllm
 from tests.support import RunningGateway, running_gateway
 from tests.warming import FAST, ask, sim_of, story
@@ -138,6 +138,22 @@ async def test_on_the_same_node_it_is_loaded_ahead_where_the_exporter_showed_roo
             await gateway.until(lambda: not small.loaded)
 
 
+class Sizes:
+    """A loader of a model of so many GiB."""
+
+    def __init__(self, size: int | None) -> None:
+        self._size = size
+
+    async def size(self, state: BackendState) -> int | None:
+        return None if self._size is None else self._size << 30
+
+    async def has_loaded(self, state: BackendState) -> bool:
+        return False
+
+    async def load(self, state: BackendState, keep_alive: str | int) -> bool:
+        return True
+
+
 @pytest.mark.parametrize(
     ("was_free", "is_free", "size", "fits"),
     [(20, 40, 6, True), (5, 40, 6, False), (40, 5, 6, False), (None, 40, 6, False), (40, 40, None, False)],
@@ -146,16 +162,6 @@ async def test_on_the_same_node_it_is_loaded_ahead_where_the_exporter_showed_roo
 async def test_room_is_what_was_free_beside_the_engine_and_is_free_now(
     was_free: float | None, is_free: float, size: int | None, fits: bool
 ) -> None:
-    class Sizes:
-        async def size(self, state: BackendState) -> int | None:
-            return None if size is None else size << 30
-
-        async def has_loaded(self, state: BackendState) -> bool:
-            return False
-
-        async def load(self, state: BackendState, keep_alive: str | int) -> bool:
-            return True
-
     routes = "backends:\n  big: {url: 'http://10.0.0.1:1', node: n1}\n"
     routes += "  small: {engine: ollama, url: 'http://10.0.0.1:2', model: m, node: n1}\nnodes: {n1: {}}\n"
     routes += "aliases: {chain: [big, small]}\n"
@@ -165,9 +171,28 @@ async def test_room_is_what_was_free_beside_the_engine_and_is_free_now(
     fleet["big"].health.state, fleet["small"].health.state = State.DOWN, State.READY
     gib = float(1 << 30)
     machines = {"n1": Machine(0.0, there=True, memory_total=128 * gib, memory_used=(128 - is_free) * gib)}
-    standby = WarmStandby(fleet, Sizes(), machines)
+    standby = WarmStandby(fleet, Sizes(size), machines)
     standby.follow(snapshot)
     if was_free is not None:
         standby.free["big"] = was_free * gib
     await standby.look(100.0)
     assert (standby.loaded == {"small": 100.0}) is fits
+
+
+@pytest.mark.parametrize(("engine", "pause"), [("vllm", SELDOM), ("ollama", LOOK)])
+async def test_a_fleet_without_a_backend_that_loads_on_demand_is_looked_at_seldom(
+    monkeypatch: pytest.MonkeyPatch, engine: str, pause: float
+) -> None:
+    fleet = Fleet(lambda _: None)
+    fleet.apply(load_text(f"backends: {{a: {{engine: {engine}, url: 'http://10.0.0.1:1', model: m}}}}").snapshot)
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr("gateway.health.warm_standby.asyncio.sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await WarmStandby(fleet, Sizes(6), {}).run()
+    assert pauses == [pause] * 3

@@ -310,7 +310,7 @@ async def test_a_part_that_fails_is_counted_and_goes_on(
     monkeypatch.setattr(kind, name, odd)
     monkeypatch.setattr("gateway.observe.history.EVERY", 0.02)
     monkeypatch.setattr("gateway.observe.alerter.CHECK_EVERY", 0.02)
-    monkeypatch.setattr("gateway.health.warm_standby.LOOK", 0.02)
+    monkeypatch.setattr("gateway.health.warm_standby.SELDOM", 0.02)
     monkeypatch.setattr("gateway.health.engine_look.MOVING", 0.02)
 
     async def script(turn: Turn) -> None:

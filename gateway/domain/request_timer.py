@@ -12,7 +12,7 @@ from gateway.domain.upstream import SilenceFailure
 from gateway.large_bodies import is_apart
 from gateway.supervision import Failures
 
-TICK = 0.05  # seconds
+TICK = 0.1  # seconds
 UNREAD = 120.0  # seconds after which a client that reads nothing of its answer is cut off, where no timeout is set
 
 

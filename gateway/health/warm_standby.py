@@ -28,6 +28,7 @@ from gateway.supervision import Failures
 log = logging.getLogger("gateway.health")
 
 LOOK = 0.5  # seconds between two checks of which fallbacks are needed
+SELDOM = 5.0  # the same while no backend loads on demand: each wakes the event loop
 KEEP = "10m"  # how long Ollama keeps a model that was loaded in advance
 RENEW = 240.0  # seconds until `KEEP` is sent again: a request replaces it by a shorter time
 RETRY = 30.0  # seconds until a load that failed, or that did not fit, is tried again
@@ -105,7 +106,7 @@ class WarmStandby:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(LOOK if any(s.traits.loads_on_demand for s in self._fleet.states.values()) else SELDOM)
             try:
                 await self.look(time.monotonic())
             except Exception:
