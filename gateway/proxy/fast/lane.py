@@ -43,13 +43,14 @@ class FastLane:
             return None
         try:
             fields = read_fields(body)
+            decision = self._decision(caller, body, fields)
+            request = self._request(client, caller, decision, fields) if decision is not None else None
         except GatewayError:
             return None
-        decision = self._decision(caller, body, fields)
-        if decision is None:
+        except Exception:  # a defect here must not cost the client its connection
+            services.metrics.failures.note("fast lane", "whether a request takes it")
             return None
-        request = self._request(client, caller, decision, fields)
-        if request is None:
+        if decision is None or request is None:
             return None
         member, identity = request.member, decision.client
         most = identity.client.max_inflight if identity.client is not None else None
