@@ -280,6 +280,10 @@ async def test_content_behind_the_end_reaches_nobody(tools: list[object] | None)
         for number, last in enumerate((b"One", b" two", WHOLE)):
             steps.go(number)
             got += await h.client.until(last)
+            response = h.fast[0]._response
+            assert (response is not None) == bool(tools), "by the form no response is made"
+            if response is not None:
+                assert (response.follower is not None) == (last != WHOLE), "until the end, and not behind it"
         for number in (3, 4):
             steps.go(number)
             await turns()

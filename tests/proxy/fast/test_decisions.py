@@ -13,6 +13,7 @@ from gateway.proxy.fast import decisions
 from gateway.proxy.fast.decisions import NAMES_MOST, SHAPES_MOST, VALUE_MOST, Decision, Decisions
 from gateway.routing.culprits import Culprits
 from tests.proxy.fast.house import House, house, well
+from tests.proxy.fast.test_handed_over import broken, released
 from tests.scripted import Turn
 
 MEDIA = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]
@@ -179,3 +180,18 @@ async def test_what_was_not_decided_is_not_looked_at_for_every_request(monkeypat
             d for s in caller_of(h).decisions.shapes.values() for d in s.decisions.values() if type(d) is Decision
         ]
         assert kept.alias.name == "chain"
+
+
+@pytest.mark.parametrize("part", ["_decision", "_request"])
+async def test_a_defect_before_anything_is_sent_leaves_the_request_to_the_slow_lane(
+    monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    async with house() as h:
+        await h.prepared(well)
+        with monkeypatch.context() as patch:
+            patch.setattr(f"gateway.proxy.fast.lane.FastLane.{part}", broken)
+            await h.ask()
+            assert (await h.client.answer())[0] == 200
+        assert not h.fast
+        assert h.gateway.metric("gateway_internal_failures_total", part="fast lane") == 1
+        await released(h)

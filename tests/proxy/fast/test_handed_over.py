@@ -354,21 +354,6 @@ async def test_a_defect_of_our_own_is_the_slow_lanes_too(monkeypatch: pytest.Mon
         assert h.gateway.gateway.memory.used == 0
 
 
-@pytest.mark.parametrize("part", ["_decision", "_request"])
-async def test_a_defect_before_anything_is_sent_leaves_the_request_to_the_slow_lane(
-    monkeypatch: pytest.MonkeyPatch, part: str
-) -> None:
-    async with house() as h:
-        await h.prepared(well)
-        with monkeypatch.context() as patch:
-            patch.setattr(f"gateway.proxy.fast.lane.FastLane.{part}", broken)
-            await h.ask()
-            assert (await h.client.answer())[0] == 200
-        assert not h.fast
-        assert h.gateway.metric("gateway_internal_failures_total", part="fast lane") == 1
-        await released(h)
-
-
 async def test_what_fails_behind_the_answer_harms_neither_client_nor_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     async with house() as h:
         await h.prepared(well)
