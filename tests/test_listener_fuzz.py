@@ -129,6 +129,7 @@ class Gateway:
         for _ in range(400):
             await turns()
             if not self.gateway.state.tasks:
+                await turns()  # what was written last is sent behind the reads
                 return
 
     def nothing_left(self) -> None:

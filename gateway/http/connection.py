@@ -31,6 +31,7 @@ from gateway.http.pace import PacedReader
 from gateway.http.request_head import Head, RepeatedHead
 from gateway.http.request_reader import BODY, HEAD, NOTHING, PIPELINED
 from gateway.proxy.exchange import too_large
+from gateway.transport.collected import CollectedTransport
 
 _APP_MARGIN = 256 * 1024  # bytes beyond `max_body` within which the app itself may refuse the body
 
@@ -81,7 +82,7 @@ class Connection(PacedReader, asyncio.Protocol):
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self.transport = transport
+        self.transport = transport = CollectedTransport(transport, self.loop)
         self.flow = Flow(transport)
         self.slow_reader = SlowReaderTimeout(transport, self._answers_inference)
         self.server = get_local_addr(transport)

@@ -12,6 +12,7 @@ import httptools
 from gateway.domain.upstream import OwnFailure, ProtocolFailure, ResetFailure, StaleConnection, UpstreamFailure
 from gateway.shortage import shortage_of
 
+from .collected import CollectedTransport
 from .h1_response import H1Response
 from .known_head import AnswerHeads
 from .taker import Taker
@@ -200,7 +201,8 @@ class Connection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one without being a subclass
+        # uvloop's is one without being a subclass.
+        self.transport = CollectedTransport(cast(asyncio.Transport, transport), self.loop)
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

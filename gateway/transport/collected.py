@@ -1,0 +1,124 @@
+"""Collects what is written in one round of the event loop, and sends it behind the round's reads.
+
+A write to a socket wakes its reader. Written one by one between the reads of a round, small parts reach a reader that
+has gone to sleep again behind each of them, and waking it costs more than the write (docs/performance.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+AT_ONCE = 64 * 1024  # bytes that are not kept for the end of the round: a transport pauses its protocol above so many
+SINGLE = 8  # rounds in a row with one transport, after which parts are not collected
+UNCOLLECTED = 16  # parts that are not collected then, until a round shows again whether there are more
+
+
+class Round:
+    """The transports to which something was written in the present round of one event loop. `at_once`: so many further
+    parts are not collected, because each of the latest rounds had only one: waiting for more would cost a round."""
+
+    __slots__ = ("_single", "at_once", "writers")
+
+    def __init__(self) -> None:
+        self._single = 0  # rounds in a row with one transport
+        self.writers: list[CollectedTransport] = []
+        self.at_once = 0
+
+    def begin(self) -> None:
+        """The first part of a round is kept: send it behind the reads."""
+        asyncio.get_running_loop().call_soon(self._send)
+
+    def _send(self) -> None:
+        writers, self.writers = self.writers, []
+        self._single = self._single + 1 if len(writers) == 1 else 0
+        if self._single >= SINGLE:
+            self.at_once = UNCOLLECTED
+        for writer in writers:
+            try:
+                writer.send()
+            except Exception as error:  # it is that connection's alone
+                writer.abort()
+                message = "a part could not be written: its connection is aborted"
+                context = {"message": message, "exception": error, "transport": writer}
+                asyncio.get_running_loop().call_exception_handler(context)
+
+
+_rounds: WeakKeyDictionary[asyncio.AbstractEventLoop, Round] = WeakKeyDictionary()
+
+
+def round_of(loop: asyncio.AbstractEventLoop) -> Round:
+    found = _rounds.get(loop)
+    if found is None:
+        found = _rounds[loop] = Round()
+    return found
+
+
+class CollectedTransport(asyncio.Transport):
+    """A transport that keeps small parts until the end of the round. Everything else is done at once, in order."""
+
+    __slots__ = ("_kept", "_round", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._transport = transport
+        self._round = round_of(loop)
+        self._kept: bytes = b""
+
+    def write(self, data: Any) -> None:
+        kept = self._kept
+        if len(kept) + len(data) > AT_ONCE:
+            self.send()
+            self._transport.write(data)
+        elif kept:
+            self._kept = kept + data
+        elif data and self._round.at_once:
+            self._round.at_once -= 1
+            self._transport.write(data)
+        elif data:
+            self._kept = data if type(data) is bytes else bytes(data)
+            if not self._round.writers:
+                self._round.begin()
+            self._round.writers.append(self)
+
+    def writelines(self, list_of_data: Iterable[Any]) -> None:
+        self.send()
+        self._transport.writelines(list_of_data)
+
+    def send(self) -> None:
+        """Write what is kept."""
+        kept, self._kept = self._kept, b""
+        if kept and not self._transport.is_closing():
+            self._transport.write(kept)
+
+    def write_eof(self) -> None:
+        self.send()
+        self._transport.write_eof()
+
+    def can_write_eof(self) -> bool:
+        return self._transport.can_write_eof()
+
+    def close(self) -> None:
+        self.send()
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._kept = b""
+        self._transport.abort()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def get_write_buffer_size(self) -> int:
+        return len(self._kept) + self._transport.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()

@@ -1,0 +1,198 @@
+"""When what is written is sent: behind the reads of its round, in order, and never at another connection's expense."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.transport.collected import AT_ONCE, SINGLE, UNCOLLECTED, CollectedTransport, round_of
+from tests.waiting import turns
+
+
+class Wire(asyncio.Transport):
+    """Notes what is done to it, in `log`, which several may have in common."""
+
+    def __init__(self, name: str = "", log: list[tuple[str, str, bytes]] | None = None) -> None:
+        super().__init__()
+        self.name = name
+        self.log = [] if log is None else log
+        self.closing = False
+        self.error: Exception | None = None
+
+    def write(self, data: Any) -> None:
+        if self.error is not None:
+            raise self.error
+        self.log.append((self.name, "write", bytes(data)))
+
+    def writelines(self, list_of_data: Any) -> None:
+        for data in list_of_data:
+            self.write(data)
+
+    def write_eof(self) -> None:
+        self.log.append((self.name, "eof", b""))
+
+    def close(self) -> None:
+        self.closing = True
+        self.log.append((self.name, "close", b""))
+
+    def abort(self) -> None:
+        self.closing = True
+        self.log.append((self.name, "abort", b""))
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def get_write_buffer_size(self) -> int:
+        return 7
+
+    @property
+    def sent(self) -> bytes:
+        return b"".join(data for name, what, data in self.log if what == "write" and name == self.name)
+
+
+def collected(*wires: Wire) -> list[CollectedTransport]:
+    return [CollectedTransport(wire, asyncio.get_running_loop()) for wire in wires]
+
+
+async def test_what_is_written_in_one_round_is_sent_behind_it_in_order_one_write_for_each_connection() -> None:
+    log: list[tuple[str, str, bytes]] = []
+    first, second = collected(Wire("first", log), Wire("second", log))
+    first.write(b"a")
+    second.write(b"b")
+    first.write(memoryview(b"c"))
+    assert log == []
+    assert (first.get_write_buffer_size(), second.get_write_buffer_size()) == (9, 8)
+    await turns()
+    assert log == [("first", "write", b"ac"), ("second", "write", b"b")]
+    assert first.get_write_buffer_size() == 7
+    await turns()
+    assert len(log) == 2
+
+
+async def test_what_would_fill_a_transports_buffer_is_sent_at_once_behind_what_was_kept() -> None:
+    """So that a transport pauses its writer in time."""
+    wire = Wire()
+    (transport,) = collected(wire)
+    transport.write(b"a")
+    transport.write(b"b" * AT_ONCE)
+    assert [len(data) for _, _, data in wire.log] == [1, AT_ONCE]
+    transport.write(b"c")
+    transport.writelines([b"d", b"e"])
+    assert wire.sent[-3:] == b"cde"
+    await turns()
+    assert wire.sent[-3:] == b"cde"
+
+
+async def test_the_end_of_a_connection_comes_behind_what_was_written() -> None:
+    for end in ("write_eof", "close"):
+        wire = Wire()
+        (transport,) = collected(wire)
+        transport.write(b"last")
+        getattr(transport, end)()
+        assert [what for _, what, _ in wire.log] == ["write", end.removeprefix("write_")]
+
+
+async def test_an_aborted_connection_sends_nothing_more() -> None:
+    wire = Wire()
+    (transport,) = collected(wire)
+    transport.write(b"a")
+    transport.abort()
+    assert transport.get_write_buffer_size() == 7
+    await turns()
+    assert [what for _, what, _ in wire.log] == ["abort"]
+
+
+async def test_a_connection_that_was_lost_meanwhile_is_not_written_to() -> None:
+    wire = Wire()
+    (transport,) = collected(wire)
+    transport.write(b"a")
+    wire.closing = True
+    await turns()
+    assert wire.log == []
+
+
+async def test_a_connection_that_cannot_be_written_to_harms_no_other() -> None:
+    complaints: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: complaints.append(context))
+    try:
+        broken, fine = Wire(), Wire()
+        broken.error = MemoryError()
+        one, other = collected(broken, fine)
+        one.write(b"a")
+        other.write(b"b")
+        await turns()
+    finally:
+        loop.set_exception_handler(None)
+    assert fine.sent == b"b"
+    assert [what for _, what, _ in broken.log] == ["abort"]
+    assert [type(context["exception"]) for context in complaints] == [MemoryError]
+
+
+async def test_where_each_round_has_one_part_it_is_not_kept_until_there_are_more_again() -> None:
+    first, second = Wire(), Wire()
+    one, other = collected(first, second)
+    for _ in range(SINGLE):
+        one.write(b"a")
+        assert not first.sent.endswith(b"aa" * SINGLE)
+        await turns()
+    before = len(first.log)
+    for number in range(UNCOLLECTED):
+        one.write(b"b")
+        assert len(first.log) == before + number + 1
+    one.write(b"c")
+    other.write(b"d")
+    assert (first.sent[-1:], second.sent) == (b"b", b"")
+    await turns()
+    assert (first.sent[-1:], second.sent) == (b"c", b"d")
+    one.write(b"e")
+    assert first.sent[-1:] == b"c", "there were more again"
+
+
+async def test_nothing_is_kept_of_an_event_loop_that_has_ended() -> None:
+    def use() -> weakref.ref[asyncio.AbstractEventLoop]:
+        loop = asyncio.new_event_loop()
+
+        async def write() -> None:
+            (transport,) = collected(Wire())
+            transport.write(b"a")
+            await turns()
+
+        loop.run_until_complete(write())
+        loop.close()
+        assert round_of(loop).writers == []
+        return weakref.ref(loop)
+
+    gone = await asyncio.to_thread(use)
+    gc.collect()
+    assert gone() is None
+
+
+STEPS = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from([0, 1, 3, AT_ONCE - 1, AT_ONCE, AT_ONCE + 1]), st.booleans()),
+    max_size=60,
+)
+
+
+@given(STEPS, STEPS)
+async def test_each_connection_sends_what_was_written_to_it_in_order(
+    steps: list[tuple[int, int, bool]], more: list[tuple[int, int, bool]]
+) -> None:
+    wires = [Wire(), Wire(), Wire()]
+    transports = collected(*wires)
+    expected = [b"", b"", b""]
+    for number, (which, size, ends_round) in enumerate([*steps, *more]):
+        data = bytes([number % 256]) * size
+        transports[which].write(data)
+        expected[which] += data
+        if ends_round:
+            await turns()
+            assert [wire.sent for wire in wires] == expected
+    for transport in transports:
+        transport.close()
+    assert [wire.sent for wire in wires] == expected
