@@ -98,7 +98,7 @@ def written(random: Random, urls: list[str], number: int) -> str:
 async def test_two_hundred_edits_under_load_and_no_request_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.config.edits.STEP", 5)  # what is tried is not the patience
+    monkeypatch.setattr("gateway.config.edits.LOOK", 0.005)  # what is tried is not the patience
     monkeypatch.setattr("gateway.runtime.reload.REREAD", 0.01)
     random = Random(5)
     sims = [SimVllm(f"s{number}", decode=2000, slots=16) for number in range(3)]

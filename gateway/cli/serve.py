@@ -51,8 +51,7 @@ def set_up_logs(form: LogForm) -> LogWriter:
     """Log to standard error, in this form. Returns the writer."""
     from gateway.observe.log_writer import open_log
 
-    for verbose in ("httpx", "watchfiles"):  # a line for each probe, and for each change of any file beside routes.yaml
-        logging.getLogger(verbose).setLevel(logging.WARNING)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request of its own
     return open_log(form)
 
 

@@ -1,38 +1,34 @@
 """Notices edits of files, however they are made: written in place, renamed over, swapped by a symbolic link, deleted
 and created again, mounted from elsewhere.
 
-Directories are watched, because an editor that renames a new file over the old one causes no event at the old one. An
-event only causes a look: whether there was an edit is decided by the content of the files. A look every half second
-finds edits without events: on a network mount, or behind a link in the middle of a path.
+A look at a file's size and times, a few times a second, costs a tenth of what the system's reports of changes cost, and
+works on network mounts and behind links, of which no system reports everything. Whether there was an edit is decided by
+the content.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
+import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable
 from pathlib import Path
-
-from watchfiles import watch
 
 from gateway.config.problems import Digests
 from gateway.config.sources import look
 
-log = logging.getLogger("gateway.config")
+LOOK = 0.25  # seconds between two looks; an edit is complete when two looks find the same
+READ = 8  # looks after which the files are read also where their sizes and times are the same
 
-STEP = 200  # milliseconds; an edit is complete when no event has come for one to two of these
-LOOK = 500  # milliseconds between two looks without any event
-
-Places = Mapping[Path, tuple[int, int]]
+Marks = list[tuple[int, ...] | None]
 
 
 async def edits(known: Callable[[], Digests]) -> AsyncGenerator[None, None]:
     """One item whenever the content of a file differs from its digest in `known()`. The caller then reads all files;
     an edit made meanwhile gives one more item. Raises what the watch fails with.
 
-    A thread watches, so that the event loop is not woken while nothing happens."""
+    A thread watches: the event loop is not woken while nothing happens, and does not wait for a mount that hangs."""
     watcher = _Watcher(known, asyncio.get_running_loop())
     watcher.start()
     try:
@@ -63,8 +59,7 @@ class _Watcher(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self.stopped.is_set():
-                self._watch(places(self._known()))
+            self._watch()
         except Exception as error:
             self.error = error
             self._tell()
@@ -73,65 +68,36 @@ class _Watcher(threading.Thread):
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
             self._loop.call_soon_threadsafe(self.noticed.set)
 
-    def _watch(self, watched: Places) -> None:
-        """Until a directory is added or replaced, which has to be watched then."""
-        with contextlib.closing(_wakes(watched, self.stopped)) as wakes:
-            for _ in wakes:
-                before = self._known()
-                now, there = _survey(tuple(before))
-                if self.stopped.is_set():
-                    return
-                if self._known() is not before:
-                    continue  # the caller has read the files meanwhile
-                if now != before:
-                    self.read.clear()
-                    self._tell()
-                    self.read.wait()
-                elif there != watched:
-                    return
+    def _watch(self) -> None:
+        looks = 0
+        settled: tuple[Digests, Marks] | None = None  # files without an edit, and their marks
+        edited: Digests | None = None  # what the latest look has found instead
+        while not self.stopped.wait(LOOK):
+            looks += 1
+            known = self._known()
+            marks = marks_of(known)
+            if settled is not None and settled[0] is known and settled[1] == marks and looks % READ:
+                continue
+            found = look(known)
+            if self._known() is not known:
+                continue  # the caller has read the files meanwhile
+            settled = (known, marks) if found == known else None
+            if settled is None and found == edited:
+                self.read.clear()
+                self._tell()
+                self.read.wait()
+                found = known
+            edited = found
 
 
-def _survey(files: Iterable[Path]) -> tuple[Digests, Places]:
-    return look(files), places(files)
+def marks_of(files: Iterable[Path]) -> Marks:
+    """What changes with nearly every edit of each of these files; None where there is none."""
+    return [_mark_of(file) for file in files]
 
 
-def _wakes(watched: Places, stopped: threading.Event) -> Generator[None, None, None]:
-    """One item at once, then one after each event in these places and every half second."""
-    yield
-    if watched:
-        events = watch(
-            *watched,
-            watch_filter=None,
-            step=STEP,
-            stop_event=stopped,
-            rust_timeout=LOOK,
-            yield_on_timeout=True,
-            recursive=False,
-            ignore_permission_denied=True,
-        )
-        try:
-            for _ in events:
-                yield
-        except (OSError, RuntimeError) as error:  # a place is gone, or the system has no watches left
-            log.debug("the files are only looked at: %s", error)
-    stopped.wait(LOOK / 1000)
-    yield
-
-
-def places(files: Iterable[Path]) -> Places:
-    """What to watch for these files, each place with its device and inode: the files (a mounted file has events of its
-    own), their directories, and the directories to which links lead."""
-    wanted: set[Path] = set()
-    for file in files:
-        try:
-            wanted |= {file, file.parent, file.resolve().parent}
-        except (OSError, RuntimeError):  # links that lead in a circle
-            wanted |= {file.parent}
-    found = {}
-    for place in wanted:
-        try:
-            status = place.stat()
-        except OSError:
-            continue
-        found[place] = (status.st_dev, status.st_ino)
-    return found
+def _mark_of(file: Path) -> tuple[int, ...] | None:
+    try:
+        status = os.stat(file)
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
-import gateway.config.edits as edits_module
-from gateway.config.edits import Places, edits, places
+from gateway.config.edits import READ, Marks, edits, marks_of
 from gateway.config.problems import Digests
 from gateway.config.sources import look
 from tests.support import PATIENCE, write
@@ -58,17 +57,69 @@ async def test_every_file_that_is_known_is_followed_also_one_that_is_not_there_y
     await followed(Follower(first, second), (first, "2"), (second, "1"), (first, None), (second, "2"), (first, "2"))
 
 
-async def test_where_no_file_system_tells_of_edits_they_are_found_by_looking(
+async def test_an_edit_that_leaves_size_and_times_as_they_were_is_found_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object, **__: object) -> Generator[None, None, None]:
-        raise OSError("no watches left")
-        yield
-
-    monkeypatch.setattr("gateway.config.edits.watch", broken)
+    """As on a file system that counts in whole seconds."""
+    monkeypatch.setattr("gateway.config.edits.marks_of", lambda files: [None for _ in files])
     file = tmp_path / "file"
     write(file, "1")
     await followed(Follower(file), (file, "2"), (file, "3"))
+
+
+async def test_a_file_is_not_read_again_while_its_size_and_times_stay_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.config.edits.LOOK", 0.001)
+    file = tmp_path / "file"
+    write(file, "1")
+    marks, reads, enough, loop = 0, 0, asyncio.Event(), asyncio.get_running_loop()
+
+    def count_marks(files: Iterable[Path]) -> Marks:
+        nonlocal marks
+        marks += 1
+        if marks == 10 * READ:
+            loop.call_soon_threadsafe(enough.set)
+        return marks_of(files)
+
+    def count_reads(files: Iterable[Path]) -> Digests:
+        nonlocal reads
+        reads += 1
+        return look(files)
+
+    monkeypatch.setattr("gateway.config.edits.marks_of", count_marks)
+    monkeypatch.setattr("gateway.config.edits.look", count_reads)
+    task = asyncio.create_task(Follower(file).run())
+    async with asyncio.timeout(PATIENCE):
+        await enough.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert reads in (10, 11), "the first look, and one of each eight"
+
+
+async def test_a_file_that_is_being_written_is_not_read_until_two_looks_find_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.config.edits.LOOK", 0.001)
+    file = tmp_path / "file"
+    write(file, "1")
+    follower = Follower(file)
+    parts = 0
+
+    def write_on(files: Iterable[Path]) -> Digests:
+        nonlocal parts
+        parts += 1
+        if parts <= 20:
+            write(file, "2" * (parts + 1))
+        return look(files)
+
+    monkeypatch.setattr("gateway.config.edits.look", write_on)
+    task = asyncio.create_task(follower.run())
+    await follower.until(1)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert parts == 21
+    assert follower.edits == 1
 
 
 async def test_a_write_of_the_same_content_is_no_edit(tmp_path: Path) -> None:
@@ -109,21 +160,20 @@ async def test_what_somebody_else_has_read_meanwhile_is_not_told(
     file = tmp_path / "file"
     write(file, "1")
     follower = Follower(file)
-    survey = edits_module._survey
     looks, enough, loop = 0, asyncio.Event(), asyncio.get_running_loop()
 
-    def read_meanwhile(files: Iterable[Path]) -> tuple[Digests, Places]:
+    def read_meanwhile(files: Iterable[Path]) -> Digests:
         nonlocal looks
         looks += 1
         if looks <= 3:
             write(file, f"edited {looks}")
-        found = survey(files)
+        found = look(files)
         follower.known = look([file])
         if looks == 5:
             loop.call_soon_threadsafe(enough.set)
         return found
 
-    monkeypatch.setattr(edits_module, "_survey", read_meanwhile)
+    monkeypatch.setattr("gateway.config.edits.look", read_meanwhile)
     task = asyncio.create_task(follower.run())
     async with asyncio.timeout(PATIENCE):
         await enough.wait()
@@ -132,14 +182,20 @@ async def test_what_somebody_else_has_read_meanwhile_is_not_told(
     assert follower.edits == 0
 
 
-def test_the_places_that_are_watched_are_those_where_an_edit_leaves_a_trace(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    write(tmp_path / "real" / "file", "1")
-    link = tmp_path / "link"
-    link.symlink_to("real/file")
+def test_a_file_has_other_marks_after_an_edit_wherever_its_links_lead(tmp_path: Path) -> None:
+    for folder in ("old", "new"):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "file", folder)
+    (tmp_path / "present").symlink_to("old")
+    (tmp_path / "link").symlink_to("present/file")
     (tmp_path / "circle").symlink_to("circle")
-    assert set(places([link])) == {link, tmp_path, tmp_path / "real"}
-    assert set(places([tmp_path / "circle", tmp_path / "no" / "file"])) == {tmp_path}
+    files = [tmp_path / "link", tmp_path / "circle", tmp_path / "no" / "file", Path("\0")]
+    before = marks_of(files)
+    assert before == marks_of(files)
+    assert before[1:] == [None, None, None]
+    (tmp_path / "other").symlink_to("new")
+    (tmp_path / "other").rename(tmp_path / "present")
+    assert marks_of(files)[0] != before[0]
 
 
 def test_a_pipe_is_not_looked_at_again() -> None:
