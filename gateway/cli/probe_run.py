@@ -147,7 +147,6 @@ async def probe_directly(
     fleet = Fleet(open_backend)
     fleet.apply(snapshot)
     prober = Prober(fleet)
-    prober.open()
 
     async def look(backend: Backend) -> Findings:
         state = fleet[backend.name]

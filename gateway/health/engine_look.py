@@ -48,8 +48,8 @@ class EngineLooks:
             sample = await self._look_at_slots(state, probe.slots, probe.metrics)
         elif probe is not None and probe.metrics is not None:
             response = await self._client.get(state.backend, probe.metrics)
-            if not isinstance(response, NoAnswer) and response.status_code == 200:
-                sample = await in_turns(read_counters(response.content, time.monotonic()))
+            if not isinstance(response, NoAnswer) and response.status == 200:
+                sample = await in_turns(read_counters(response.body, time.monotonic()))
         now = time.monotonic()
         if sample is not None:
             state.progress.add(sample)
@@ -68,13 +68,13 @@ class EngineLooks:
                 if not (response.own or response.refused):
                     state.progress.unanswered(asked_at)
                 return None
-            if response is None or response.status_code != 200:
+            if response is None or response.status != 200:
                 continue
             if one == metrics:
                 slots, window = state.reported.slots, state.reported.context
                 if slots is not None:
                     state.saw_slots(slots, llamacpp.shared_pool(slots, window, 0, state.reported.pool))
-                return await in_turns(llamacpp.read_counters(response.content, time.monotonic()))
+                return await in_turns(llamacpp.read_counters(response.body, time.monotonic()))
             if (seen := llamacpp.read_slots(decoded(response, None), time.monotonic())) is not None:
                 known = state.reported.pool if state.reported.slots == seen.slots else None
                 window = seen.window or state.reported.context

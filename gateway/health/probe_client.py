@@ -1,28 +1,54 @@
-"""The HTTP client of the health checks. It is separate from the client for requests (and uses httpx), so that a probe
-never shares a connection or a limit with a request. It sends the backend's own key. Responses are limited in bytes and
-seconds, and their content is not trusted."""
+"""The client of the health checks. It uses connections of its own, so that a probe never shares a connection or a limit
+with a request. It sends the backend's own key. Responses are limited in bytes and seconds, and their content is not
+trusted."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote, urlsplit
 
-import httpx
 import msgspec
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from gateway.config.snapshot import Backend
 from gateway.domain.reason import quoting
+from gateway.domain.upstream import (
+    Client,
+    ConnectFailure,
+    OwnFailure,
+    ResetFailure,
+    StaleConnection,
+    TooLarge,
+    UpstreamFailure,
+)
 from gateway.engines.base import authorized
 from gateway.shortage import Kind, OwnShortage, shortage_of
-from gateway.transport.bounded import Oversized, async_client, fetch
+from gateway.transport.client import open_client
 
 PROBE_TIMEOUT = 3.0  # seconds for one probe, from its start to the last byte of the response
 PAGE_MOST = 4 * 1024 * 1024  # bytes of a response
 ALIVE_MOST = 64 * 1024  # bytes of a response of which only the status is used
 VALUES_MOST = 200_000  # values in the JSON of a response: decoding more would block the event loop
+AGAIN = 0.1  # seconds until a probe whose connection has broken is sent once more
+_ACCEPT = ("accept", "*/*")
+_PATH = "/?&=:;,+@%!$'()*~[]"  # what a path may contain beside letters, digits and -._
+
+Origin = tuple[str, str, int]  # scheme, host, port
+Headers = list[tuple[str, str]]
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The response to a probe. `headers`: names in lower case. `body`: decoded; b"" where it was too large."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,118 +63,123 @@ class NoAnswer:
 
 class ProbeClient:
     """Sends probes to backends and exporters. `on_short` is called with the resource that this process lacks when a
-    probe fails for that reason."""
+    probe fails for that reason. Its methods raise nothing."""
 
     def __init__(self, on_short: Callable[[Kind], object] = lambda _: None) -> None:
         self._on_short = on_short
-        self._client: httpx.AsyncClient | None = None
-        self._under_way: set[asyncio.Task[httpx.Response]] = set()
-
-    def open(self) -> None:
-        self._client = async_client(PROBE_TIMEOUT)
+        self._clients: dict[Origin, Client] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        for task in list(self._under_way):
-            task.cancel()
-        await asyncio.gather(*self._under_way, return_exceptions=True)
-        if self._client is not None:
-            await self._client.aclose()
+        self.keep(())
+        await asyncio.gather(*self._closing)
 
-    async def _finish_request(self, request: Coroutine[None, None, httpx.Response]) -> httpx.Response:
-        """The response to `request`, which runs to its end even when the caller is cancelled (as when an edit of
-        routes.yaml removes a backend): httpx 0.28 never releases the pool slot of a cancelled request, and once no slot
-        is left every probe times out. Raises httpx's errors, `OwnShortage`."""
-        task = asyncio.ensure_future(request)
-        self._under_way.add(task)
-        task.add_done_callback(self._note_finished)
-        try:
-            return await asyncio.shield(task)
-        except Exception as error:
-            url = error.request.url if isinstance(error, httpx.RequestError) else None
-            kind = shortage_of(error, address=(url.host, url.port or 80) if url is not None else None)
-            if kind is None:
-                raise
-            self._on_short(kind)
-            raise OwnShortage(kind) from error
+    def keep(self, origins: Collection[Origin]) -> None:
+        """Close the connections to all other origins."""
+        for origin in self._clients.keys() - set(origins):
+            task = asyncio.ensure_future(self._clients.pop(origin).close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
-    def _note_finished(self, task: asyncio.Task[httpx.Response]) -> None:
-        self._under_way.discard(task)
-        if not task.cancelled():
-            task.exception()  # marks it as retrieved: asyncio would log it when the caller was cancelled
-
-    async def get(self, backend: Backend, path: str, most: int = PAGE_MOST) -> httpx.Response | NoAnswer:
+    async def get(self, backend: Backend, path: str, most: int = PAGE_MOST) -> Answer | NoAnswer:
         """The response, or why there is none. A response of more than `most` bytes is returned without its body. A
-        probe whose connection breaks is sent once more, because a server may close an idle connection at any time.
-        Raises nothing."""
-        assert self._client is not None
-        headers, url = headers_of(backend), probe_url(backend, path)
-        try:
-            async for attempt in AsyncRetrying(
-                retry=retry_if_exception_type((httpx.RemoteProtocolError, httpx.ReadError)),
-                stop=stop_after_attempt(2),
-                wait=wait_fixed(0.1),
-                reraise=True,
-            ):
-                with attempt:
-                    return await self._finish_request(self._fetch("GET", url, most, headers=headers))
-        except Oversized as error:
-            return httpx.Response(error.status, request=httpx.Request("GET", url))
-        except OwnShortage as error:
-            return NoAnswer(f"{path}: {error}", own=True)
-        except httpx.TimeoutException:
-            return NoAnswer(f"no answer to {path} within {PROBE_TIMEOUT:.0f} s")
-        except httpx.HTTPError as error:
-            refused = isinstance(error, httpx.ConnectError)
-            name, text = type(error).__name__, str(error)
-            reason = f"{path}: {text}" if refused and text else quoting(f"{path}: {name}", text)
-            return NoAnswer(reason, refused=refused)
-        raise AssertionError("unreachable: the retries end in a response or an error")
-
-    async def _fetch(
-        self, method: str, url: str, most: int = PAGE_MOST, seconds: float = PROBE_TIMEOUT, **options: Any
-    ) -> httpx.Response:
-        assert self._client is not None
-        return await fetch(self._client, method, url, most=most, seconds=seconds, **options)
+        probe whose connection breaks is sent once more, because a server may close a connection at any time."""
+        return await self._ask(backend.origin, "GET", target_of(backend, path), headers_of(backend), path, most=most)
 
     async def page(self, url: str) -> bytes | NoAnswer:
-        """The body at `url`, which does not belong to a backend; b"" for an error status or a body that is too large.
-        Raises nothing."""
+        """The body at `url`, which does not belong to a backend; b"" for an error status or a body that is too
+        large."""
+        parts = urlsplit(url)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        answer = await self._ask(origin_of(url), "GET", target, [_ACCEPT], url)
+        if isinstance(answer, NoAnswer):
+            return answer
+        return answer.body if answer.status == 200 else b""
+
+    async def post(self, backend: Backend, path: str, content: Mapping[str, Any], seconds: float) -> Answer | NoAnswer:
+        """The response to a POST of `content` as JSON, within `seconds`."""
+        headers = [*headers_of(backend), ("content-type", "application/json")]
+        target, body = target_of(backend, path), _encode(content)
+        return await self._ask(backend.origin, "POST", target, headers, path, body, seconds=seconds)
+
+    async def _ask(
+        self,
+        origin: Origin,
+        method: str,
+        target: str,
+        headers: Headers,
+        name: str,
+        body: bytes = b"",
+        *,
+        most: int = PAGE_MOST,
+        seconds: float | None = None,
+    ) -> Answer | NoAnswer:
+        """`name`: what the reasons call it."""
+        seconds = PROBE_TIMEOUT if seconds is None else seconds
+        for sends_again in (True, False):
+            try:
+                async with asyncio.timeout(seconds):
+                    return await self._send(origin, method, target, headers, body, most, fresh=not sends_again)
+            except TimeoutError:
+                return NoAnswer(f"no answer to {name} within {seconds:.0f} s")
+            except (StaleConnection, ResetFailure) as failure:
+                # Nothing was done with a request whose connection was closed already.
+                if not sends_again or (method != "GET" and not isinstance(failure, StaleConnection)):
+                    return NoAnswer(f"{name}: {failure}")
+                await asyncio.sleep(AGAIN)
+            except ConnectFailure as failure:
+                return NoAnswer(f"{name}: {failure}", refused=True)
+            except OwnFailure as failure:
+                return self._short(name, failure.shortage)
+            except UpstreamFailure as failure:
+                return NoAnswer(quoting(f"{name}: {failure.kind}", str(failure)))
+            except Exception as error:
+                if (kind := shortage_of(error)) is None:
+                    raise
+                return self._short(name, kind)
+        raise AssertionError("unreachable: the second time ends in an answer or a failure")
+
+    async def _send(
+        self, origin: Origin, method: str, target: str, headers: Headers, body: bytes, most: int, *, fresh: bool
+    ) -> Answer:
+        client = self._clients.get(origin)
+        if client is None:  # a probe's own time limit is shorter than the one for the connection
+            client = self._clients[origin] = open_client(origin, connect_timeout=2 * PROBE_TIMEOUT)
+        response = await client.send(method, target, headers, body, fresh=fresh)
         try:
-            response = await self._finish_request(self._fetch("GET", url))
-        except Oversized:
-            return b""
-        except OwnShortage as error:
-            return NoAnswer(str(error), own=True)
-        except httpx.HTTPError as error:
-            refused = isinstance(error, httpx.ConnectError)
-            return NoAnswer(f"{error or type(error).__name__}", refused=refused)
-        return response.content if response.status_code == 200 else b""
+            content = b""
+            with suppress(TooLarge):
+                content = await response.read_all(most)
+            return Answer(response.status, response.headers, content)
+        finally:
+            response.release()
 
-    async def post(self, backend: Backend, path: str, body: Mapping[str, Any], seconds: float) -> httpx.Response:
-        """The response to a POST of `body` as JSON, within `seconds`. Raises httpx's errors, `OwnShortage`."""
-        url, headers = probe_url(backend, path), headers_of(backend)
-        return await self._finish_request(
-            self._fetch("POST", url, seconds=seconds, json=body, headers=headers, timeout=seconds)
-        )
+    def _short(self, name: str, kind: Kind) -> NoAnswer:
+        self._on_short(kind)
+        return NoAnswer(f"{name}: {OwnShortage(kind)}", own=True)
 
 
-def headers_of(backend: Backend) -> dict[str, str]:
-    return dict(authorized([], backend))
+def headers_of(backend: Backend) -> Headers:
+    return authorized([_ACCEPT], backend)
 
 
-def probe_url(backend: Backend, path: str) -> str:
-    """The URL of a path of `Probe`: a path with a leading slash (`/health`) is relative to the server's root, any other
-    (`models`) to its API."""
-    scheme, host, port = backend.origin
+def origin_of(url: str) -> Origin:
+    """(scheme, host, port) of a checked URL."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def target_of(backend: Backend, path: str) -> str:
+    """What to ask its server for: a path of `Probe` with a leading slash (`/health`) is relative to the server's root,
+    any other (`models`) to its API."""
     base = backend.root_path if path.startswith("/") else backend.api_path + "/"
-    authority = f"[{host}]" if ":" in host else host
-    return f"{scheme}://{authority}:{port}{base}{path}"
+    return quote(base + path, safe=_PATH)
 
 
-def decoded(response: httpx.Response, default: Any) -> Any:
-    """The response's body decoded from JSON; `default` when it is not JSON, is nested too deeply or has more than
-    `VALUES_MOST` values."""
-    body = response.content
+def decoded(answer: Answer, default: Any) -> Any:
+    """The body decoded from JSON; `default` when it is not JSON, is nested too deeply or has more than `VALUES_MOST`
+    values."""
+    body = answer.body
     if body.count(b",") + body.count(b"[") + body.count(b"{") > VALUES_MOST:
         return default
     try:

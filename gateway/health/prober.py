@@ -30,7 +30,7 @@ from gateway.engines.vllm.metrics import read_start_time
 from gateway.health.canary_schedule import CanarySchedule
 from gateway.health.engine_look import EngineLooks, looks_at_engine, pause
 from gateway.health.nodes import Machine, NodeHealth, read_machine
-from gateway.health.probe_client import ALIVE_MOST, NoAnswer, ProbeClient, decoded
+from gateway.health.probe_client import ALIVE_MOST, NoAnswer, ProbeClient, decoded, origin_of, target_of
 from gateway.health.recogniser import Recogniser
 from gateway.health.suspect_probes import SuspectProbes
 from gateway.health.voices import Voices
@@ -86,14 +86,9 @@ class Prober:
         self.voices = Voices(self._client, self._failures)
         self.standby = WarmStandby(fleet, loader, self.machines, self._failures)
 
-    def open(self) -> None:
-        """Open the HTTP client, so that `check` can be called. Starts no task."""
-        self._client.open()
-
     async def start(self, snapshot: Snapshot) -> None:
         """Start probing. Waits up to `FIRST_CHECKS_WAIT` for the first health checks, so that the first request finds
         the backends checked."""
-        self.open()
         waiters = [asyncio.create_task(done.wait()) for done in self.follow_fleet(snapshot)]
         if waiters:
             _, unfinished = await asyncio.wait(waiters, timeout=FIRST_CHECKS_WAIT)
@@ -131,6 +126,8 @@ class Prober:
         self._nodes.keep_only(alone, exporters)
         self.canaries.keep_only({backend.identity for backend in backends})
         self.voices.keep(backends)
+        urls = [node.exporter for node in snapshot.nodes.values() if node.exporter is not None]
+        self._client.keep({*(backend.origin for backend in backends if backend.url), *map(origin_of, urls)})
 
     async def meet(self, states: Iterable[BackendState]) -> None:
         """Check backends before their first request. Waits at most `FIRST_CHECKS_WAIT`."""
@@ -237,7 +234,8 @@ class Prober:
         serves."""
         probe = probe_of(state.backend) and state.traits.probe
         assert probe is not None
-        response = await self._client.get(state.backend, probe.liveness or state.backend.health.path, ALIVE_MOST)
+        path = probe.liveness or state.backend.health.path
+        response = await self._client.get(state.backend, path, ALIVE_MOST)
         if isinstance(response, NoAnswer) and response.own:
             return  # the probe failed inside this process and shows nothing about the backend
         self._record_for_node(state, reachable=not (isinstance(response, NoAnswer) and response.refused))
@@ -248,11 +246,11 @@ class Prober:
             if response.refused or time.monotonic() - last_progress > RECENT:  # a busy backend may answer late
                 state.evidence.dead(response.reason, refused=response.refused)
             return
-        if response.status_code in (401, 403):
-            state.evidence.misconfigured(f"refuses our credential ({response.status_code}); check its api_key")
+        if response.status in (401, 403):
+            state.evidence.misconfigured(f"refuses our credential ({response.status}); check its api_key")
             return
-        if response.status_code >= 500 or (response.status_code != 200 and probe.models is not None):
-            state.evidence.dead(f"{response.request.url.path} answers {response.status_code}", answered=True)
+        if response.status >= 500 or (response.status != 200 and probe.models is not None):
+            state.evidence.dead(f"{target_of(state.backend, path)} answers {response.status}", answered=True)
             return
         if state.health.state not in SERVING and state.progress.is_deaf(IDLE, time.monotonic()):
             state.evidence.dead("its engine answers no look", answered=True)
@@ -280,9 +278,9 @@ class Prober:
         if state.sleepless == engine:
             return ""
         response = await self._client.get(state.backend, path)
-        if isinstance(response, NoAnswer) or response.status_code >= 500:
+        if isinstance(response, NoAnswer) or response.status >= 500:
             return state.health.reason if state.health.asleep else ""
-        if response.status_code != 200:
+        if response.status != 200:
             state.sleepless = engine
             return ""
         answer = decoded(response, {})
@@ -318,15 +316,15 @@ class Prober:
         backend = state.backend
         if probe.version is not None:
             response = await self._client.get(backend, probe.version)
-            if not isinstance(response, NoAnswer) and response.status_code == 200:
+            if not isinstance(response, NoAnswer) and response.status == 200:
                 version = reported_version(decoded(response, {}))
                 if version is not None:
                     state.saw_version(version)
         if probe.metrics is not None:
             response = await self._client.get(backend, probe.metrics)
-            if not isinstance(response, NoAnswer) and response.status_code == 200:
-                state.saw_start(await in_turns(read_start_time(response.content)))
-                state.saw_flags(await in_turns(read_flags(response.content)))
+            if not isinstance(response, NoAnswer) and response.status == 200:
+                state.saw_start(await in_turns(read_start_time(response.body)))
+                state.saw_flags(await in_turns(read_flags(response.body)))
         if probe.models is None:
             return True
         response = await self._client.get(backend, probe.models)
@@ -334,10 +332,10 @@ class Prober:
             if not response.own:
                 state.evidence.dead(response.reason, refused=response.refused)
             return False
-        if response.status_code in (401, 403):
-            state.evidence.misconfigured(f"refuses our credential ({response.status_code}); check its api_key")
+        if response.status in (401, 403):
+            state.evidence.misconfigured(f"refuses our credential ({response.status}); check its api_key")
             return False
-        if response.status_code == 200:
+        if response.status == 200:
             model_list = decoded(response, {})
             await self._recogniser.look(state, model_list, response.headers)
             if not self._record_models(state, model_list):

@@ -56,6 +56,6 @@ class Recogniser:
         found = {}
         for path in paths:
             response = await self._client.get(state.backend, path)
-            if not isinstance(response, NoAnswer) and response.status_code == 200:
+            if not isinstance(response, NoAnswer) and response.status == 200:
                 found[path] = decoded(response, None)
         return found

@@ -74,7 +74,7 @@ class Voices:
         response = await self._client.get(backend, str(path), PAGE_MOST)
         _, before = self._known.get(backend.identity, (0.0, []))
         found = before if isinstance(response, NoAnswer) else []
-        if not isinstance(response, NoAnswer) and response.status_code == 200:
+        if not isinstance(response, NoAnswer) and response.status == 200:
             found = read_voices(decoded(response, None))
         self._known[backend.identity] = time.monotonic(), found
 

@@ -13,8 +13,6 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
-import httpx
-
 from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.fleet import Fleet
@@ -22,7 +20,6 @@ from gateway.domain.health_state import SERVING, WELL, State
 from gateway.engines.ollama.models import INSTALLED, LOAD, LOADED, load_body, model_names, model_size
 from gateway.health.nodes import Machine
 from gateway.health.probe_client import NoAnswer, ProbeClient, decoded
-from gateway.shortage import OwnShortage
 from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.health")
@@ -56,7 +53,7 @@ class OllamaLoader:
     async def size(self, state: BackendState) -> int | None:
         """The size of the backend's model on disk, in bytes; None = not reported."""
         response = await self._client.get(state.backend, INSTALLED)
-        if isinstance(response, NoAnswer) or response.status_code != 200:
+        if isinstance(response, NoAnswer) or response.status != 200:
             return None
         return model_size(decoded(response, {}), state.model or "")
 
@@ -66,19 +63,18 @@ class OllamaLoader:
         response = await self._client.get(state.backend, LOADED)
         if isinstance(response, NoAnswer) and response.own:
             return True
-        if isinstance(response, NoAnswer) or response.status_code != 200:
+        if isinstance(response, NoAnswer) or response.status != 200:
             return False
         return (state.model or "") in model_names(decoded(response, {}))
 
     async def load(self, state: BackendState, keep_alive: str | int) -> bool:
         """Load the backend's model with the window that requests use, and keep it for `keep_alive` (a duration in
         Ollama's format); 0 = unload it. True = done."""
-        try:
-            response = await self._client.post(state.backend, LOAD, load_body(state, keep_alive), LOADING)
-        except (httpx.HTTPError, OwnShortage) as error:
-            log.info("%s was not asked to load its model: %s", state.name, error or type(error).__name__)
+        response = await self._client.post(state.backend, LOAD, load_body(state, keep_alive), LOADING)
+        if isinstance(response, NoAnswer):
+            log.info("%s was not asked to load its model: %s", state.name, response.reason)
             return False
-        return response.status_code == 200
+        return response.status == 200
 
 
 class WarmStandby:
