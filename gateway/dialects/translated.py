@@ -121,9 +121,8 @@ class TranslatedExchange:
         if translated:
             await self._inner.write(translated)
 
-    @property
-    def ready(self) -> bool:
-        return self._inner.ready
+    def can_put(self) -> bool:
+        return self._inner.can_put()
 
     def put(self, data: bytes) -> None:
         if translated := self._translated(data):

@@ -227,8 +227,7 @@ class DirectExchange:
             await connection.flow.drain()
         self.put(data)
 
-    @property
-    def ready(self) -> bool:
+    def can_put(self) -> bool:
         return not self._connection.flow.write_paused
 
     def put(self, data: bytes) -> None:

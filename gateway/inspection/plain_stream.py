@@ -18,10 +18,12 @@ from gateway.inspection.plain import PLAIN_ENDS
 from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.rewrite import Rewrites
 from gateway.inspection.stream_track import REPEATS, StreamTrack
+from gateway.inspection.text_frame import LESS, TextFrame
 from gateway.transport.sse import CR, Chunk, Framer, content_of, data_of, is_plain, read_chunk
 
 DONE = b"data: [DONE]\n\n"
 BEGINNING, READ_MOST = 4096, 16 * 1024  # bytes of an example's beginning, and of a read at its end
+FRAMED = 3  # events that only go on with the text, of which the last is the pattern for further ones
 ENDING = 4  # reads in which the end of a stream may come
 TRIES = 8  # streams of which no form was found, until no further one is looked at
 _ID = rb"(?P<id>[\w.:-]{1,80})"
@@ -78,9 +80,11 @@ class PlainStream:
 
     __slots__ = (
         "_form",
+        "_frame",
         "_holes",
         "_kept",
         "_last",
+        "_passed",
         "_same",
         "_stage",
         "_start",
@@ -96,6 +100,8 @@ class PlainStream:
         self._holes: Mapping[bytes, bytes] = {}  # its id and its time
         self._kept: list[bytes] = []  # the events but those that only go on with the text
         self._stage = _NOTHING
+        self._passed = 0  # events that only went on with the text
+        self._frame: TextFrame | None = None  # of one of these
         self._start = ""  # the text, as long as it may be garbage
         self._last = b""
         self._same = 0  # events in a row that equal `_last`
@@ -125,13 +131,20 @@ class PlainStream:
     def pass_event(self, data: bytes) -> bytes | None:
         """`feed` for one whole event that only goes on with the text. None = it is something else; nothing was done."""
         same = self._same + 1 if data == self._last else 0
-        if self._stage != _TEXT or same == REPEATS or CR in data or data.find(b"\n\n") != len(data) - 2:
+        if self._stage != _TEXT or same == REPEATS:
             return None
-        if not is_plain(data) or data.find(b"</think>") >= 0:
+        frame = self._frame
+        if frame is not None and (text := frame.text_in(data)) is not None and LESS not in text:
+            self._last, self._same = data, same
+            return frame.sent(text)
+        if CR in data or data.find(b"\n\n") != len(data) - 2 or not is_plain(data) or data.find(b"</think>") >= 0:
             return None
         sent = self._renamed(data)
         if sent is not None:
             self._last, self._same = data, same
+            self._passed += 1
+            if self._passed == FRAMED:
+                self._frame = TextFrame.of(data, sent)
         return sent
 
     def _follow(self, event: bytes) -> bytes | None:

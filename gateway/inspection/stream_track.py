@@ -16,6 +16,7 @@ from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.rewrite import Identity, Rewriter, Rewrites, rebuilt, with_ends
 from gateway.inspection.server_faults import is_pool_full
 from gateway.inspection.shape import brief, is_no_chunk
+from gateway.inspection.text_frame import LESS, TextFrame
 from gateway.transport.sse import (
     DONE,
     Choice,
@@ -32,7 +33,6 @@ from gateway.transport.sse import (
 HELD_MOST = 64 * 1024  # bytes of content that are held while the required call has not come
 PREAMBLE_MOST = 8 * 1024 * 1024  # bytes before the first content: a role chunk may contain a long prompt's token ids
 PREAMBLE_EVENTS = 65_536  # the same in events: keep-alive comments while a request waits
-_QUOTE, _BACKSLASH = 34, 92
 REPEATS = 50  # identical events in a row that count as garbage
 
 
@@ -71,36 +71,6 @@ class HeldEvents:
     def release(self) -> list[bytes]:
         events, self._events = self._events, []
         return events
-
-
-class TextFrame:
-    """The bytes before and after the text, which are the same in nearly all events of a stream, so that the text is
-    found without parsing."""
-
-    __slots__ = ("_after", "_before")
-
-    def __init__(self, before: bytes, after: bytes) -> None:
-        self._before = before
-        self._after = after
-
-    @classmethod
-    def of(cls, event: bytes, choice: Choice) -> TextFrame | None:
-        """The frame of this event; None unless it is of the first choice and has only text."""
-        text = content_of(choice)
-        if not text or choice.index != 0 or choice.finish_reason is not None or choice.delta.keys() != {"content"}:
-            return None
-        before, found, rest = event.partition(b'"content":"')
-        raw = text.encode()
-        if found and rest.startswith(raw + b'"') and is_plain(event) and b"\\" not in raw and b'"usage"' not in event:
-            return cls(before + found, rest[len(raw) :])
-        return None
-
-    def text_of(self, event: bytes) -> str | None:
-        """The text of an event that otherwise equals the event of the frame; None = it has to be parsed."""
-        if not (event.startswith(self._before) and event.endswith(self._after)):
-            return None
-        raw = event[len(self._before) : -len(self._after)]
-        return None if _QUOTE in raw or _BACKSLASH in raw else raw.decode("utf-8", "replace")
 
 
 class StreamTrack(Inspector):
@@ -196,26 +166,38 @@ class StreamTrack(Inspector):
                 out.append(self._rewriter.apply(event))
             else:
                 try:
-                    if self._frame is None or (text := self._frame.text_of(event)) is None:
+                    if self._frame is None or (text := self._frame.text_in(event)) is None:
                         self._feed_one(event, out)
                     else:
-                        self._feed_text(event, text, out)
+                        self._feed_text(event, text.decode("utf-8", "replace"), out)
                 except ProtocolFailure as failure:
                     self.failure = str(failure)
             if self.failure is not None or self.disobeyed:
                 break
         return out[0] if len(out) == 1 else b"".join(out)
 
-    def pass_event(self, event: bytes) -> bytes | None:
-        """What `feed` returns for an event that only goes on with the text, as nearly all do. None = `feed` it; nothing
-        was done."""
-        same = self._same + 1 if event == self._last else 0
+    def pass_text(self, data: bytes) -> bytes | None:
+        """What `feed` returns for `data`, if it is one whole event that differs from an earlier one only in its text,
+        in which nothing is found: nearly all are. None = it is something else, or not sure; nothing was done."""
+        frame = self._frame
+        if frame is None or (text := frame.text_in(data)) is None:
+            return None
+        same = self._same + 1 if data == self._last else 0
         if same == REPEATS:
             return None
         if self._raw:
-            if event.find(b"</think>") >= 0 or not is_plain(event):
+            if LESS in text:
                 return None
-        elif self._frame is None or (text := self._frame.text_of(event)) is None or not self._answers[0].passes(text):
+        elif not self._answers[0].passes(text.decode("utf-8", "replace")):
+            return None
+        self._last, self._same = data, same
+        return frame.sent(text)
+
+    def pass_event(self, event: bytes) -> bytes | None:
+        """What `feed` returns for an event that goes on with the text, where no text is inspected any more. None = it
+        is something else; nothing was done."""
+        same = self._same + 1 if event == self._last else 0
+        if same == REPEATS or not self._raw or event.find(b"</think>") >= 0 or not is_plain(event):
             return None
         self._last, self._same = event, same
         return self._rewriter.apply(event)
@@ -298,8 +280,11 @@ class StreamTrack(Inspector):
     def _look_ahead(self, event: bytes, choices: Sequence[Choice]) -> None:
         """Decide which of the following events need not be parsed."""
         self._raw = self._raw or self.settled
-        if self._frame is None and not self._raw and len(choices) == self._request.choices == 1 and self.begun:
-            self._frame = TextFrame.of(event, choices[0])
+        if self._frame is None and len(choices) == self._request.choices == 1 and (self._raw or self.begun):
+            choice = choices[0]
+            is_alone = choice.index == 0 and choice.finish_reason is None and (choice.delta or {}).keys() == {"content"}
+            if is_alone and content_of(choice) and b'"usage"' not in event:
+                self._frame = TextFrame.of(event, self._rewriter.apply(event))
 
     # -- sent or held ---------------------------------------------------------------------------------------------
 

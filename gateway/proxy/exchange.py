@@ -83,9 +83,8 @@ class Exchange(Protocol):
         """Send a part of the body. Waits while the client reads slower than we send."""
         ...
 
-    @property
-    def ready(self) -> bool:
-        """Would `write` not wait? Then `put` may be called instead. False = it may."""
+    def can_put(self) -> bool:
+        """Would `write` not wait, so that `put` may be called instead? False = it may."""
         ...
 
     def put(self, data: bytes) -> None:
@@ -209,7 +208,8 @@ class AsgiExchange:
     async def write(self, data: bytes) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
-    ready = False
+    def can_put(self) -> bool:
+        return False
 
     def put(self, data: bytes) -> None:
         raise NotImplementedError("an ASGI server is always waited for")

@@ -85,7 +85,8 @@ class InnerExchange:
         self._kept.add(len(data))
         self.body += data
 
-    ready = False
+    def can_put(self) -> bool:
+        return False
 
     def put(self, data: bytes) -> None:
         raise NotImplementedError("what keeps an answer may wait for another one")

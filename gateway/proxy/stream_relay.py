@@ -58,7 +58,7 @@ class StreamRelay:
         if not self.out:
             return True
         exchange = reply.exchange
-        if not reply.committed or (track.content and not reply.content) or not exchange.ready:
+        if not reply.committed or (track.content and not reply.content) or not exchange.can_put():
             return False
         exchange.put(self.out)
         self._timer.beat_at = self._timer.heard + HEARTBEAT
@@ -71,9 +71,11 @@ class StreamRelay:
         """Send `data` if it is one event that only goes on with the text, as nearly all do. False = nothing was
         done."""
         reply = self._reply
-        if not (self.begun and reply.content and reply.exchange.ready and self._framer.is_event(data)):
+        if not (self.begun and reply.content and self._framer.between and reply.exchange.can_put()):
             return False
-        out = self.track.pass_event(data)
+        out = self.track.pass_text(data)
+        if out is None and self._framer.is_event(data):
+            out = self.track.pass_event(data)
         if out is None:
             return False
         timer = self._timer

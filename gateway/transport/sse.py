@@ -22,11 +22,12 @@ EVENT_MOST = 16 * 1024 * 1024  # bytes of one event: a longer one is a protocol 
 class Framer:
     """Splits a byte stream, which arrives in pieces of any size, into events. Events keep their bytes, the blank
     line included. A byte order mark at the start of the stream is dropped: behind other bytes it would hide the
-    first field."""
+    first field. `between`: what has come so far are whole events, whose lines end in LF."""
 
-    __slots__ = ("_begins", "_cr", "_head", "_lf", "_owed", "_rest", "_searched")
+    __slots__ = ("_begins", "_cr", "_head", "_lf", "_owed", "_rest", "_searched", "between")
 
     def __init__(self) -> None:
+        self.between = False
         self._rest = bytearray()
         self._searched = 0  # no event ends before here
         self._begins = True  # the stream may still begin with a byte order mark
@@ -45,13 +46,14 @@ class Framer:
             else:
                 self._begins = False
         self._cr = self._cr or CR in data
-        return self._feed_any(data) if self._cr else self._feed_plain(data)
+        self.between = False
+        events = self._feed_any(data) if self._cr else self._feed_plain(data)
+        self.between = self._lf and not (self._rest or self._cr)
+        return events
 
     def is_event(self, data: bytes) -> bool:
         """Is `data`, which has come now, one whole event and nothing else? Then it need not be fed."""
-        if self._rest or self._cr or not self._lf or CR in data:
-            return False
-        return len(data) > 1 and data.find(b"\n\n") == len(data) - 2
+        return self.between and CR not in data and 0 < data.find(b"\n\n") == len(data) - 2
 
     def _begin(self, data: bytes) -> bytes:
         """The stream's first bytes without its byte order mark; b"" while they may still become one."""

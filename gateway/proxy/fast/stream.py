@@ -193,7 +193,7 @@ class FastStream(FastRequest):
         """What the relay has left: the first content, and the end of a complete stream. False = something else."""
         track, reply, exchange = relay.track, under_way.reply, under_way.exchange
         assert reply is not None
-        if relay.unread or track.failure is not None or track.disobeyed or not exchange.ready:
+        if relay.unread or track.failure is not None or track.disobeyed or not exchange.can_put():
             return False
         ends = track.complete and len(relay.out) <= LAST_MOST
         if track.done and not ends:

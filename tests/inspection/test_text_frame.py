@@ -1,0 +1,81 @@
+"""When an event is taken for one that differs from an earlier one only in its text."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.inspection.text_frame import TextFrame
+
+
+def event(text: str, **more: object) -> bytes:
+    choice = {"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": None}
+    fields = {"id": "x", "model": "served", "choices": [choice], **more}
+    return b"data: " + json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode() + b"\n\n"
+
+
+def told(one: bytes) -> bytes:
+    return one.replace(b'"model":"served"', b'"model":"alias"', 1)
+
+
+def frame_of(one: bytes) -> TextFrame | None:
+    return TextFrame.of(one, told(one))
+
+
+HELLO = event("Hello")
+
+
+@given(st.text(min_size=1), st.text())
+def test_the_text_and_what_is_sent_are_those_of_the_event(first: str, text: str) -> None:
+    frame = frame_of(event(first))
+    other = event(text)
+    found = frame.text_in(other) if frame is not None else None
+    if found is None:
+        assert frame is None or not text or json.dumps(text, ensure_ascii=False) != f'"{text}"'
+        return
+    assert frame is not None
+    assert found.decode() == text
+    assert frame.sent(found) == told(other)
+
+
+@given(st.binary(max_size=12), st.integers(0, len(HELLO)), st.integers(0, 12))
+def test_any_other_bytes_are_no_such_event(more: bytes, at: int, left_out: int) -> None:
+    """Whatever is put in or left out: only an event whose text alone differs is found."""
+    frame = frame_of(HELLO)
+    assert frame is not None
+    data = HELLO[:at] + more + HELLO[at + left_out :]
+    found = frame.text_in(data)
+    if found is None:
+        return
+    before, after = HELLO.split(b"Hello")
+    assert data == before + found + after
+    assert found
+    assert not set(found) & set(b'"\\\r\n')
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        event("Hello", note={"content": "Hello"}),  # which of them is the text?
+        event('a "quoted" text'),
+        HELLO.replace(b'"finish_reason":null', b'"finish_reason":"stop"'),
+        HELLO.replace(b"\n\n", b"\r\n\r\n"),
+        HELLO + HELLO,
+        HELLO[:-1],
+        b": a comment\n\n",
+        b"data: [DONE]\n\n",
+    ],
+    ids=["another content", "escaped", "an end", "CRLF", "two", "cut", "a comment", "done"],
+)
+def test_an_event_in_which_the_text_is_not_certain_is_no_pattern(one: bytes) -> None:
+    assert frame_of(one) is None
+
+
+def test_two_events_in_one_read_are_not_one() -> None:
+    frame = frame_of(HELLO)
+    assert frame is not None
+    assert frame.text_in(HELLO + HELLO) is None
+    assert frame.text_in(HELLO[:-2]) is None
