@@ -178,7 +178,7 @@ class ChoiceAnswer:
         mender = self._mender
         if mender is None or not (text and self.has_content) or "</think>" in text or not mender.passes(text):
             return False
-        self.size += bytes_of(text)
+        self.size += len(text) if text.isascii() else bytes_of(text)
         return True
 
     def note_close(self, text: str) -> None:
