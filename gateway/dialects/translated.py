@@ -51,11 +51,12 @@ class TranslatedExchange:
     """An `Exchange` (proxy/exchange.py) around another. A stream is translated as it arrives. A whole answer or an
     error is translated when it is complete; its head is sent then, because the length changes."""
 
-    __slots__ = ("_framer", "_head", "_inner", "_translation", "caller", "share")
+    __slots__ = ("_framer", "_head", "_inner", "_translation", "caller", "flow", "share")
 
     def __init__(self, inner: Exchange, translation: Translation) -> None:
         self._inner = inner
         self.caller = inner.caller
+        self.flow = inner.flow
         self.share: Share = inner.share
         self._translation = translation
         self._framer = Framer()
@@ -120,9 +121,6 @@ class TranslatedExchange:
             self.share.add(sum(kept))
         if translated:
             await self._inner.write(translated)
-
-    def can_put(self) -> bool:
-        return self._inner.can_put()
 
     def put(self, data: bytes) -> None:
         if translated := self._translated(data):

@@ -43,7 +43,6 @@ class DirectExchange:
         "_chunked",
         "_connection",
         "_endpoint",
-        "_flow",
         "_gateway",
         "_head",
         "_http_1_0",
@@ -51,6 +50,7 @@ class DirectExchange:
         "caller",
         "complete",
         "disconnected",
+        "flow",
         "handler",
         "keep_alive",
         "own_task",
@@ -70,7 +70,7 @@ class DirectExchange:
         share: Share | None = None,
     ) -> None:
         self._connection = connection
-        self._flow = connection.flow
+        self.flow = connection.flow
         self._gateway = gateway
         self._endpoint = endpoint
         self._body: bytes | bytearray = b""
@@ -224,12 +224,9 @@ class DirectExchange:
         self.started = self._chunked = True
 
     async def write(self, data: bytes) -> None:
-        if self._flow.write_paused:
-            await self._flow.drain()
+        if self.flow.write_paused:
+            await self.flow.drain()
         self.put(data)
-
-    def can_put(self) -> bool:
-        return not self._flow.write_paused
 
     def put(self, data: bytes) -> None:
         if self.disconnected or self.response_complete or not data:
@@ -244,8 +241,8 @@ class DirectExchange:
     async def finish(self, data: bytes = b"", progress: Callable[[], object] = nothing) -> None:
         if len(data) > PIECE:
             data = await self._write_pieces(data, progress)
-        if self._flow.write_paused:
-            await self._flow.drain()
+        if self.flow.write_paused:
+            await self.flow.drain()
         self.write_last(data)
         self.completed()
 

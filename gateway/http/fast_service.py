@@ -12,6 +12,7 @@ from gateway.domain.request import CHAT
 from gateway.http.asgi_cycle import AsgiCycle
 from gateway.http.client_connection import ClientConnection
 from gateway.http.direct import CHUNKED, DirectExchange
+from gateway.http.flow_control import Flow
 from gateway.http.request_reader import PIPELINED
 from gateway.proxy.fast.request import FastRequest
 from gateway.runtime.gateway import Gateway
@@ -31,12 +32,13 @@ class FastService:
     """The `FastClient` of the requests of one connection. `request`: the one on the fast lane that is not answered, and
     that has no exchange."""
 
-    __slots__ = ("_connection", "_ended", "_gateway", "_streams", "loop", "request")
+    __slots__ = ("_connection", "_ended", "_gateway", "_streams", "flow", "loop", "request")
 
     def __init__(self, connection: ServingConnection, gateway: Gateway) -> None:
         self._connection = connection
         self._gateway = gateway
         self.loop = connection.loop
+        self.flow: Flow  # of the connection, once it has served a request
         self.request: FastRequest | None = None
         self._streams = False  # the head of its stream was sent
         self._ended = False  # its end was sent
@@ -47,7 +49,7 @@ class FastService:
         request = self._gateway.fast_lane.serve(self, caller, body)
         if request is None:
             return False
-        connection.cycle, self.request = None, request
+        connection.cycle, self.request, self.flow = None, request, connection.flow
         self._streams = self._ended = False
         return True
 
@@ -59,10 +61,6 @@ class FastService:
         """May a whole answer be written, after which the connection stays open?"""
         connection = self._connection
         return connection.state == PIPELINED and not connection.flow.write_paused
-
-    def is_behind(self) -> bool:
-        """Has the client much to read that was written before?"""
-        return self._connection.flow.write_paused
 
     def answer_whole(self, lines: bytes, body: bytes) -> None:
         """Write a whole answer. `lines`: the fields of its head, each with its end."""

@@ -77,7 +77,7 @@ class Mender:
         if self._splitter is not None and (not self._splitter.done or self._answer_end is not None):
             return False
         late = self._late_tags
-        if late is not None and not late.found and not late.passes(text):
+        if late is not None and not late.found and (late.line is not None or "\n" in text):
             return False
         return self._content is None or self._content.passes(text)
 

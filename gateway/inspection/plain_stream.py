@@ -136,7 +136,7 @@ class PlainStream:
         frame = self._frame
         if frame is not None and (text := frame.text_in(data)) is not None and LESS not in text:
             self._last, self._same = data, same
-            return frame.sent(text)
+            return b"".join((frame.sent_before, text, frame.sent_after))
         if CR in data or data.find(b"\n\n") != len(data) - 2 or not is_plain(data) or data.find(b"</think>") >= 0:
             return None
         sent = self._renamed(data)

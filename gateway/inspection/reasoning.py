@@ -205,29 +205,25 @@ class AnswerEnd:
 
 class LateTags:
     """Detects tags of thoughts at the start of a later line of the content, where they do not open or close
-    thoughts."""
+    thoughts. `line`: the current line, while it may still begin with a tag; None = the next line is waited for."""
 
-    __slots__ = ("_line", "_most", "_pattern", "found")
+    __slots__ = ("_most", "_pattern", "found", "line")
 
     def __init__(self, thoughts: Thoughts) -> None:
         tags = [tag for tag in (*thoughts.openers, *thoughts.closers) if tag]
         self._pattern = re.compile(rf"^[^\S\n]*(?:{'|'.join(map(re.escape, tags))})", re.M)
         self._most = 2 * max(map(len, tags))
-        self._line: str | None = ""  # the current line, while it may still begin with a tag
+        self.line: str | None = ""
         self.found = False
 
-    def passes(self, text: str) -> bool:
-        """Is there nothing to `feed` in this text?"""
-        return self._line is None and "\n" not in text
-
     def feed(self, text: str) -> None:
-        if self._line is None:
+        if self.line is None:
             if "\n" not in text:
                 return
-            self._line = text[text.index("\n") + 1 :]
+            self.line = text[text.index("\n") + 1 :]
         else:
-            self._line += text
-        if self._pattern.search(self._line):
+            self.line += text
+        if self._pattern.search(self.line):
             self.found = True
-        line = self._line[self._line.rfind("\n") + 1 :].lstrip()  # blanks before a tag do not matter
-        self._line = line if len(line) <= self._most else None
+        line = self.line[self.line.rfind("\n") + 1 :].lstrip()  # blanks before a tag do not matter
+        self.line = line if len(line) <= self._most else None

@@ -191,7 +191,7 @@ class StreamTrack(Inspector):
         elif not self._answers[0].passes(text.decode("utf-8", "replace")):
             return None
         self._last, self._same = data, same
-        return frame.sent(text)
+        return b"".join((frame.sent_before, text, frame.sent_after))
 
     def pass_event(self, event: bytes) -> bytes | None:
         """What `feed` returns for an event that goes on with the text, where no text is inspected any more. None = it

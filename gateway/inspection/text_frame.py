@@ -10,15 +10,15 @@ LESS = 60  # "<", with which the tags of thoughts begin
 
 
 class TextFrame:
-    """The bytes before and after the text of one event, and of what is sent for it: with them the text of another event
-    is found, and what is sent for that, without parsing or searching."""
+    """The bytes before and after the text of one event, with which the text of another is found without parsing or
+    searching. What is sent for that other event is its text between `sent_before` and `sent_after`."""
 
-    __slots__ = ("_after", "_around", "_before", "_sent_after", "_sent_before")
+    __slots__ = ("_after", "_around", "_before", "sent_after", "sent_before")
 
     def __init__(self, event: tuple[bytes, bytes], sent: tuple[bytes, bytes]) -> None:
         self._before, self._after = event
         self._around = len(self._before) + len(self._after)
-        self._sent_before, self._sent_after = sent
+        self.sent_before, self.sent_after = sent
 
     @classmethod
     def of(cls, event: bytes, sent: bytes) -> TextFrame | None:
@@ -36,10 +36,6 @@ class TextFrame:
             return None
         text = data[len(self._before) : -len(self._after)]
         return None if _QUOTE in text or _BACKSLASH in text or _LF in text or CR in text else text
-
-    def sent(self, text: bytes) -> bytes:
-        """What is sent for the event with this text."""
-        return b"".join((self._sent_before, text, self._sent_after))
 
 
 def _around_text(event: bytes) -> tuple[bytes, bytes] | None:

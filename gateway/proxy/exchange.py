@@ -37,6 +37,22 @@ class ClientGone(Exception):
     """The client closed its connection, or its sending half."""
 
 
+class Flow(Protocol):
+    """How fast a client reads. `write_paused`: it has much to read that was written before, so that `write` waits."""
+
+    @property
+    def write_paused(self) -> bool: ...
+
+
+class Waited:
+    """Each write is waited for."""
+
+    write_paused = True
+
+
+WAITED = Waited()
+
+
 class Exchange(Protocol):
     """`headers` have lower-case names; the values of a repeated header are joined (header_map.py). `started`: a
     response head was sent."""
@@ -83,12 +99,13 @@ class Exchange(Protocol):
         """Send a part of the body. Waits while the client reads slower than we send."""
         ...
 
-    def can_put(self) -> bool:
-        """Would `write` not wait, so that `put` may be called instead? False = it may."""
+    @property
+    def flow(self) -> Flow:
+        """Would `write` wait?"""
         ...
 
     def put(self, data: bytes) -> None:
-        """`write` without waiting."""
+        """`write` without waiting, unless `flow.write_paused`."""
         ...
 
     async def finish(self, data: bytes = b"", progress: Callable[[], object] = nothing) -> None:
@@ -208,8 +225,7 @@ class AsgiExchange:
     async def write(self, data: bytes) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
-    def can_put(self) -> bool:
-        return False
+    flow = WAITED
 
     def put(self, data: bytes) -> None:
         raise NotImplementedError("an ASGI server is always waited for")

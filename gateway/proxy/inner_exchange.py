@@ -12,7 +12,7 @@ from gateway.admission.caller import Caller
 from gateway.admission.memory import Share
 from gateway.config.snapshot import Alias
 from gateway.domain.request import OwnForm
-from gateway.proxy.exchange import ClientGone, Headers, nothing, running_task, too_large
+from gateway.proxy.exchange import WAITED, ClientGone, Flow, Headers, nothing, running_task, too_large
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,7 @@ class InnerExchange:
         self._kept.add(len(data))
         self.body += data
 
-    def can_put(self) -> bool:
-        return False
+    flow: Flow = WAITED
 
     def put(self, data: bytes) -> None:
         raise NotImplementedError("what keeps an answer may wait for another one")

@@ -58,7 +58,7 @@ class StreamRelay:
         if not self.out:
             return True
         exchange = reply.exchange
-        if not reply.committed or (track.content and not reply.content) or not exchange.can_put():
+        if not reply.committed or (track.content and not reply.content) or exchange.flow.write_paused:
             return False
         exchange.put(self.out)
         self._timer.beat_at = self._timer.heard + HEARTBEAT
@@ -71,7 +71,7 @@ class StreamRelay:
         """Send `data` if it is one event that only goes on with the text, as nearly all do. False = nothing was
         done."""
         reply = self._reply
-        if not (self.begun and reply.content and self._framer.between and reply.exchange.can_put()):
+        if not (self.begun and reply.content and self._framer.between) or reply.exchange.flow.write_paused:
             return False
         out = self.track.pass_text(data)
         if out is None and self._framer.is_event(data):

@@ -37,8 +37,10 @@ class Round:
         if self._single >= SINGLE:
             self.at_once = UNCOLLECTED
         for writer in writers:
+            kept, writer.kept = writer.kept, b""
             try:
-                writer.send()
+                if kept and not writer.wire.is_closing():
+                    writer.wire.write(kept)
             except Exception as error:  # it is that connection's alone
                 writer.abort()
                 message = "a part could not be written: its connection is aborted"
@@ -57,68 +59,69 @@ def round_of(loop: asyncio.AbstractEventLoop) -> Round:
 
 
 class CollectedTransport(asyncio.Transport):
-    """A transport that keeps small parts until the end of the round. Everything else is done at once, in order."""
+    """A transport that keeps small parts until the end of the round, before they go to the `wire`. Everything else is
+    done at once, in order."""
 
-    __slots__ = ("_kept", "_round", "_transport")
+    __slots__ = ("_round", "kept", "wire")
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
-        self._transport = transport
+        self.wire = transport
         self._round = round_of(loop)
-        self._kept: bytes = b""
+        self.kept: bytes = b""
 
     def write(self, data: Any) -> None:
-        kept = self._kept
+        kept = self.kept
         if len(kept) + len(data) > AT_ONCE:
             self.send()
-            self._transport.write(data)
+            self.wire.write(data)
         elif kept:
-            self._kept = kept + data
+            self.kept = kept + data
         elif data and self._round.at_once:
             self._round.at_once -= 1
-            self._transport.write(data)
+            self.wire.write(data)
         elif data:
-            self._kept = data if type(data) is bytes else bytes(data)
+            self.kept = data if type(data) is bytes else bytes(data)
             if not self._round.writers:
                 self._round.begin()
             self._round.writers.append(self)
 
     def writelines(self, list_of_data: Iterable[Any]) -> None:
         self.send()
-        self._transport.writelines(list_of_data)
+        self.wire.writelines(list_of_data)
 
     def send(self) -> None:
-        """Write what is kept."""
-        kept, self._kept = self._kept, b""
-        if kept and not self._transport.is_closing():
-            self._transport.write(kept)
+        """Write what is kept now."""
+        kept, self.kept = self.kept, b""
+        if kept and not self.wire.is_closing():
+            self.wire.write(kept)
 
     def write_eof(self) -> None:
         self.send()
-        self._transport.write_eof()
+        self.wire.write_eof()
 
     def can_write_eof(self) -> bool:
-        return self._transport.can_write_eof()
+        return self.wire.can_write_eof()
 
     def close(self) -> None:
         self.send()
-        self._transport.close()
+        self.wire.close()
 
     def abort(self) -> None:
-        self._kept = b""
-        self._transport.abort()
+        self.kept = b""
+        self.wire.abort()
 
     def is_closing(self) -> bool:
-        return self._transport.is_closing()
+        return self.wire.is_closing()
 
     def get_write_buffer_size(self) -> int:
-        return len(self._kept) + self._transport.get_write_buffer_size()
+        return len(self.kept) + self.wire.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._transport.get_extra_info(name, default)
+        return self.wire.get_extra_info(name, default)
 
     def pause_reading(self) -> None:
-        self._transport.pause_reading()
+        self.wire.pause_reading()
 
     def resume_reading(self) -> None:
-        self._transport.resume_reading()
+        self.wire.resume_reading()

@@ -38,7 +38,7 @@ def test_the_text_and_what_is_sent_are_those_of_the_event(first: str, text: str)
         return
     assert frame is not None
     assert found.decode() == text
-    assert frame.sent(found) == told(other)
+    assert frame.sent_before + found + frame.sent_after == told(other)
 
 
 @given(st.binary(max_size=12), st.integers(0, len(HELLO)), st.integers(0, 12))

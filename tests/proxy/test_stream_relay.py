@@ -38,17 +38,22 @@ HI, YOU, THOUGHT, END = (
 )
 
 
+class Pace:
+    """How fast the client reads."""
+
+    write_paused = False
+
+
 class Client(InnerExchange):
-    """Keeps what it gets. `ready`: it reads fast enough."""
+    """Keeps what it gets."""
+
+    flow: Pace
 
     def __init__(self) -> None:
         share = Share(Memory(None))
         super().__init__({}, "local", b"", share, share)
-        self.ready = True
+        self.flow = Pace()
         self.puts = 0  # pieces that were not waited for
-
-    def can_put(self) -> bool:
-        return self.ready
 
     def put(self, data: bytes) -> None:
         self.puts += 1
@@ -131,9 +136,9 @@ async def test_what_ends_a_stream_is_left_to_the_task(last: bytes) -> None:
 async def test_a_client_that_reads_slowly_is_waited_for_by_the_task() -> None:
     rig = Rig()
     await rig.read(ROLE + HI)
-    rig.client.ready = False
+    rig.client.flow.write_paused = True
     assert not await rig.read(YOU)
-    rig.client.ready = True
+    rig.client.flow.write_paused = False
     assert await rig.read(YOU)
     assert (rig.client.puts, bytes(rig.client.body).count(b" you")) == (1, 2)
 
@@ -166,7 +171,7 @@ async def test_however_it_is_cut_and_read_the_client_gets_the_same_bytes(
     rig, at, number = Rig(choices=choices), 0, 0
     while at < len(stream):
         size = sizes[number % len(sizes)]
-        rig.client.ready = not slow[number % len(slow)]
+        rig.client.flow.write_paused = slow[number % len(slow)]
         await rig.read(stream[at : at + size])
         at, number = at + size, number + 1
     alone = StreamTrack(request(stream=True, n=choices), Identity())

@@ -26,7 +26,7 @@ from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer, read_plain, read_whole
 from gateway.large_bodies import LARGE
 from gateway.proxy.attempt import expect_first
-from gateway.proxy.exchange import PIECE, ClientGone
+from gateway.proxy.exchange import PIECE, ClientGone, Flow
 from gateway.proxy.fast.decisions import Decision, Member
 from gateway.proxy.fast.under_way import FastExchange, UnderWay, new_record
 from gateway.proxy.handler import RequestHandler
@@ -46,12 +46,13 @@ class FastClient(Protocol):
 
     loop: asyncio.AbstractEventLoop
 
-    def is_ready(self) -> bool:
-        """May a whole answer be written, after which the connection stays open?"""
+    @property
+    def flow(self) -> Flow:
+        """As of an `Exchange`."""
         ...
 
-    def is_behind(self) -> bool:
-        """Has the client much to read that was written before?"""
+    def is_ready(self) -> bool:
+        """May a whole answer be written, after which the connection stays open?"""
         ...
 
     def answer_whole(self, lines: bytes, body: bytes) -> None:

@@ -55,7 +55,7 @@ class FastStream(FastRequest):
     def goes_on(self, data: bytes) -> bool:
         """As `Taker`."""
         plain, client, under_way = self._plain, self._client, self._under_way
-        if plain is None or client.is_behind():
+        if plain is None or client.flow.write_paused:
             return False
         try:
             out = plain.pass_event(data)
@@ -91,7 +91,7 @@ class FastStream(FastRequest):
             return True
         if plain is None:
             plain = self._begin_plain(under_way)
-        if plain is None or client.is_behind() or len(data) > LAST_MOST:
+        if plain is None or client.flow.write_paused or len(data) > LAST_MOST:
             return False
         if not (data or last):
             self._plain = plain
@@ -193,7 +193,7 @@ class FastStream(FastRequest):
         """What the relay has left: the first content, and the end of a complete stream. False = something else."""
         track, reply, exchange = relay.track, under_way.reply, under_way.exchange
         assert reply is not None
-        if relay.unread or track.failure is not None or track.disobeyed or not exchange.can_put():
+        if relay.unread or track.failure is not None or track.disobeyed or exchange.flow.write_paused:
             return False
         ends = track.complete and len(relay.out) <= LAST_MOST
         if track.done and not ends:
