@@ -40,8 +40,7 @@ async def edits(known: Callable[[], Digests]) -> AsyncGenerator[None, None]:
             yield
             watcher.read.set()
     finally:
-        watcher.stopped.set()
-        watcher.read.set()
+        watcher.stop()
         await asyncio.to_thread(watcher.join)
 
 
@@ -52,10 +51,15 @@ class _Watcher(threading.Thread):
         super().__init__(name="edits", daemon=True)
         self.noticed = asyncio.Event()
         self.read = threading.Event()
-        self.stopped = threading.Event()
+        self._watching = threading.Lock()  # held until it stops: waiting for a lock is one call, for an event twenty
+        self._watching.acquire()
         self.error: Exception | None = None
         self._known = known
         self._loop = loop
+
+    def stop(self) -> None:
+        self._watching.release()
+        self.read.set()
 
     def run(self) -> None:
         try:
@@ -72,7 +76,7 @@ class _Watcher(threading.Thread):
         looks = 0
         settled: tuple[Digests, Marks] | None = None  # files without an edit, and their marks
         edited: Digests | None = None  # what the latest look has found instead
-        while not self.stopped.wait(LOOK):
+        while not self._watching.acquire(timeout=LOOK):
             looks += 1
             known = self._known()
             marks = marks_of(known)
