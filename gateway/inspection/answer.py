@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.inspection.calls import ToolCalls
+from gateway.inspection.finder import CallFinder
 from gateway.inspection.heuristics import begins_as_garbage, closes_alone, is_garbage, opened
 from gateway.inspection.mender import Call, Gap, Mender, Reasoning, Segment, Text
 from gateway.inspection.plain import PLAIN_ENDS, begins_plainly, is_plain_under
@@ -53,6 +54,7 @@ class ChoiceAnswer:
         "_blank_counts",
         "_calls",
         "_content_start",
+        "_finder",
         "_given",
         "_held",
         "_in_own_field",
@@ -77,6 +79,7 @@ class ChoiceAnswer:
         self._usual = usual
         self._blank_counts = blank_counts
         self._armed = policy.tools is not None or policy.thoughts is not None
+        self._finder: CallFinder | None = None  # what alone looks at content that has no line end, for the time being
         self._mender: Mender | None = None  # created with the first text: an answer of calls alone needs none
         self._calls = ToolCalls()
         # The beginning of the content and of the thoughts while it may still turn out to be garbage; None = decided.
@@ -175,9 +178,17 @@ class ChoiceAnswer:
     def passes(self, text: str) -> bool:
         """Instead of `text`, where the content goes on with text in which nothing is found: then it is noted. False =
         nothing was done."""
-        mender = self._mender
-        if mender is None or not (text and self.has_content) or "</think>" in text or not mender.passes(text):
+        if not text or "</think>" in text:
             return False
+        finder = self._finder
+        if finder is not None:
+            if "\n" in text or not finder.passes(text):
+                return False
+        else:
+            mender = self._mender
+            if mender is None or not (self.has_content and mender.passes(text)):
+                return False
+            self._finder = mender.finder
         self.size += len(text) if text.isascii() else bytes_of(text)
         return True
 
@@ -201,6 +212,7 @@ class ChoiceAnswer:
             if not self.has_content:
                 self._note_content(text)
             return None
+        self._finder = None
         segments = mender.feed(text)
         if len(segments) == 1 and type(segments[0]) is Text and segments[0].text == text:
             if not self.has_content:

@@ -81,6 +81,15 @@ class Mender:
             return False
         return self._content is None or self._content.passes(text)
 
+    @property
+    def finder(self) -> CallFinder | None:
+        """What alone looks at content without a line end, until other content is fed. None = there is none, or more
+        than that."""
+        if self._splitter is not None and (not self._splitter.done or self._answer_end is not None):
+            return None
+        late = self._late_tags
+        return self._content if late is None or late.found or late.line is None else None
+
     def finish(self) -> list[Segment]:
         """Return the remaining segments at the end of the content. `feed` must not be called afterwards."""
         segments: list[Segment] = []
