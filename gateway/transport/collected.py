@@ -1,37 +1,66 @@
-"""Collects what is written in one round of the event loop, and sends it behind the round's reads.
+"""Collects the small parts of one round of the event loop. What has come of streams is passed on when the round's reads
+are over, one stream after the other, and what is written is sent behind that.
 
 A write to a socket wakes its reader. Written one by one between the reads of a round, small parts reach a reader that
-has gone to sleep again behind each of them, and waking it costs more than the write (docs/performance.md).
+has gone to sleep again behind each of them, and waking it costs more than the write. And the code that follows a stream
+costs less when it runs several times in a row (docs/performance.md).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 AT_ONCE = 64 * 1024  # bytes that are not kept for the end of the round: a transport pauses its protocol above so many
+PART = 16 * 1024  # bytes of a read that is collected: of larger ones many may come in one round
 SINGLE = 8  # rounds in a row with one transport, after which parts are not collected
 UNCOLLECTED = 16  # parts that are not collected then, until a round shows again whether there are more
 
 
-class Round:
-    """The transports to which something was written in the present round of one event loop. `at_once`: so many further
-    parts are not collected, because each of the latest rounds had only one: waiting for more would cost a round."""
+class Reader(Protocol):
+    """A connection in the middle of a stream."""
 
-    __slots__ = ("_single", "at_once", "writers")
+    transport: asyncio.Transport | None
+
+    def receive(self, data: bytes) -> None:
+        """Pass on what has come."""
+        ...
+
+
+class Round:
+    """What was read and written in the present round of one event loop. `at_once`: so many further parts are not
+    collected, because each of the latest rounds had only one: waiting for more would cost a round."""
+
+    __slots__ = ("_is_begun", "_single", "at_once", "reads", "writers")
 
     def __init__(self) -> None:
+        self._is_begun = False  # its end is due
         self._single = 0  # rounds in a row with one transport
+        self.reads: list[tuple[Reader, bytes]] = []
         self.writers: list[CollectedTransport] = []
         self.at_once = 0
 
     def begin(self) -> None:
-        """The first part of a round is kept: send it behind the reads."""
-        asyncio.get_running_loop().call_soon(self._send)
+        """The first part of a round is kept: there is something to do when its reads are over."""
+        if not self._is_begun:
+            self._is_begun = True
+            asyncio.get_running_loop().call_soon(self._end)
 
-    def _send(self) -> None:
+    def pass_reads(self) -> None:
+        """Pass on what has come."""
+        reads, self.reads = self.reads, []
+        for reader, data in reads:
+            try:
+                reader.receive(data)
+            except Exception as error:  # it is that connection's alone
+                _fail(reader.transport, "what has come could not be read", error)
+
+    def _end(self) -> None:
+        if self.reads:
+            self.pass_reads()
+        self._is_begun = False
         writers, self.writers = self.writers, []
         self._single = self._single + 1 if len(writers) == 1 else 0
         if self._single >= SINGLE:
@@ -41,11 +70,15 @@ class Round:
             try:
                 if kept and not writer.wire.is_closing():
                     writer.wire.write(kept)
-            except Exception as error:  # it is that connection's alone
-                writer.abort()
-                message = "a part could not be written: its connection is aborted"
-                context = {"message": message, "exception": error, "transport": writer}
-                asyncio.get_running_loop().call_exception_handler(context)
+            except Exception as error:
+                _fail(writer, "a part could not be written", error)
+
+
+def _fail(transport: asyncio.Transport | None, what: str, error: Exception) -> None:
+    if transport is not None:
+        transport.abort()
+    context = {"message": f"{what}: its connection is aborted", "exception": error, "transport": transport}
+    asyncio.get_running_loop().call_exception_handler(context)
 
 
 _rounds: WeakKeyDictionary[asyncio.AbstractEventLoop, Round] = WeakKeyDictionary()

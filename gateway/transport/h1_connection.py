@@ -12,7 +12,7 @@ import httptools
 from gateway.domain.upstream import OwnFailure, ProtocolFailure, ResetFailure, StaleConnection, UpstreamFailure
 from gateway.shortage import shortage_of
 
-from .collected import CollectedTransport
+from .collected import PART, CollectedTransport, round_of
 from .h1_response import H1Response
 from .known_head import AnswerHeads
 from .taker import Taker
@@ -47,6 +47,7 @@ class Connection(asyncio.Protocol):
         "_on_lost",
         "_parser",
         "_received",
+        "_round",
         "_streams",
         "_taker",
         "_unfinished",
@@ -84,6 +85,7 @@ class Connection(asyncio.Protocol):
         self._between_chunks = False  # where the latest read has ended; the parser is told only what is no whole chunk
         self._moved = False  # the latest read contained a part of the body
         self._received = False
+        self._round = round_of(loop)
         self._keep = False
         self._bodiless = False
         self._eof = False
@@ -211,6 +213,22 @@ class Connection(asyncio.Protocol):
             self._write(*held)
 
     def data_received(self, data: bytes) -> None:
+        if self._streams or self._between_chunks:
+            collected = self._round
+            if len(data) <= PART and not collected.at_once:
+                if not collected.reads:
+                    collected.begin()
+                collected.reads.append((self, data))
+                return
+            self._pass_reads()
+        self.receive(data)
+
+    def _pass_reads(self) -> None:
+        if self._round.reads:  # which may be this connection's
+            self._round.pass_reads()
+
+    def receive(self, data: bytes) -> None:
+        """What has come, in its order."""
         response = self.response
         if response is None:
             taker = self._taker
@@ -284,11 +302,13 @@ class Connection(asyncio.Protocol):
         return False
 
     def eof_received(self) -> None:
+        self._pass_reads()
         self._eof = True
         if self.transport is not None:
             self.transport.abort()  # close() would wait to flush a request that the peer does not read
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._pass_reads()
         self.transport = None
         response = self.response if self._taker is None else self.respond()
         self.response = None

@@ -1,4 +1,5 @@
-"""When what is written is sent: behind the reads of its round, in order, and never at another connection's expense."""
+"""When what has come of streams is passed on, and what is written is sent: behind the reads of its round, in order, and
+never at another connection's expense."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.transport.collected import AT_ONCE, SINGLE, UNCOLLECTED, CollectedTransport, round_of
+from gateway.transport.collected import AT_ONCE, PART, SINGLE, UNCOLLECTED, CollectedTransport, round_of
+from gateway.transport.h1_connection import Connection
+from gateway.transport.h1_response import H1Response
 from tests.waiting import turns
 
 
@@ -49,6 +52,12 @@ class Wire(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         return 7
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self
+
+    def setsockopt(self, *_: object) -> None:
+        pass
 
     @property
     def sent(self) -> bytes:
@@ -196,3 +205,132 @@ async def test_each_connection_sends_what_was_written_to_it_in_order(
     for transport in transports:
         transport.close()
     assert [wire.sent for wire in wires] == expected
+
+
+# -- what has come of streams -----------------------------------------------------------------------------------------
+
+HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def chunk(content: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(content), content)
+
+
+class Stream:
+    """A connection in the middle of a stream. `log`: whose chunks were followed."""
+
+    def __init__(self, name: str = "", log: list[str] | None = None) -> None:
+        self.connection = Connection(asyncio.get_running_loop(), lambda _: None, lambda _: None)
+        self.wire = Wire(name)
+        self.connection.connection_made(self.wire)
+        self.response: H1Response = self.connection.begin(b"GET / HTTP/1.1\r\n\r\n", b"", reused=False)
+        self.followed: list[bytes] = []
+        self._name, self._log = name, [] if log is None else log
+        self.connection.data_received(HEAD + chunk(b"begun"))
+        assert self.response.take() == b"begun"
+        self.response.watcher = lambda: None
+        self.response.follower = self._follow
+
+    def _follow(self, data: bytes) -> bool:
+        self._log.append(self._name)
+        self.followed.append(data)
+        return True
+
+    def come(self, data: bytes) -> None:
+        self.connection.data_received(data)
+
+
+async def test_the_streams_of_one_round_are_passed_on_behind_its_reads_in_their_order() -> None:
+    log: list[str] = []
+    first, second = Stream("first", log), Stream("second", log)
+    await turns()
+    first.come(chunk(b"a"))
+    second.come(chunk(b"b"))
+    assert log == []
+    await turns()
+    assert log == ["first", "second"]
+
+
+async def test_what_came_before_the_end_or_the_loss_of_a_connection_is_passed_on_first() -> None:
+    for is_lost in (True, False):
+        stream, other = Stream(), Stream()
+        await turns()
+        other.come(chunk(b"b"))
+        stream.come(chunk(b"a"))
+        if is_lost:
+            stream.connection.connection_lost(None)
+        else:
+            stream.connection.eof_received()
+        assert (other.followed, stream.followed) == ([b"b"], [b"a"])
+        await turns()
+        assert (other.followed, stream.followed) == ([b"b"], [b"a"])
+
+
+async def test_a_large_part_is_passed_on_at_once_behind_what_waits() -> None:
+    stream = Stream()
+    await turns()
+    stream.come(chunk(b"a"))
+    stream.come(chunk(b"b" * PART))
+    assert stream.followed == [b"a", b"b" * PART]
+
+
+async def test_a_connection_that_was_dropped_meanwhile_passes_nothing_on() -> None:
+    stream, other = Stream(), Stream()
+    await turns()
+    stream.come(chunk(b"a"))
+    other.come(chunk(b"b"))
+    stream.response.abort()
+    await turns()
+    assert (stream.followed, other.followed) == ([], [b"b"])
+
+
+def defective() -> None:
+    raise ZeroDivisionError
+
+
+async def test_a_stream_that_cannot_be_read_harms_no_other() -> None:
+    complaints: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: complaints.append(context))
+    try:
+        broken, fine = Stream(), Stream()
+        await turns()
+        broken.response.follower, broken.response.watcher = None, defective
+        broken.come(chunk(b"a"))
+        fine.come(chunk(b"b"))
+        await turns()
+    finally:
+        loop.set_exception_handler(None)
+    assert fine.followed == [b"b"]
+    assert broken.wire.closing
+    assert [type(context["exception"]) for context in complaints] == [ZeroDivisionError]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 400), st.integers(0, 3)), max_size=40))
+async def test_each_stream_passes_on_what_has_come_in_order(steps: list[tuple[int, int, int]]) -> None:
+    """Whole chunks and cut ones, several in a round."""
+    streams = [Stream(), Stream(), Stream()]
+    expected = [b"", b"", b""]
+    found = [b"", b"", b""]
+
+    def collect() -> None:
+        for number, stream in enumerate(streams):
+            found[number] += b"".join(stream.followed) + stream.response.take()
+            stream.followed.clear()
+
+    for number, (which, size, pause) in enumerate(steps):
+        content = bytes([number % 256]) * size
+        data = chunk(content)
+        at = size if pause == 1 else len(data)
+        expected[which] += content
+        streams[which].come(data[:at])
+        if pause >= 2:
+            await turns(pause)
+            collect()
+        if data[at:]:
+            streams[which].come(data[at:])
+            await turns()
+            collect()
+    await turns()
+    collect()
+    assert found == expected

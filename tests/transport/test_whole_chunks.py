@@ -143,6 +143,9 @@ class Transport(asyncio.Transport):
     def write(self, data: Any) -> None:
         pass
 
+    def is_closing(self) -> bool:
+        return False
+
     def pause_reading(self) -> None:
         pass
 
@@ -171,7 +174,7 @@ async def test_a_connection_reads_a_body_as_the_parser_however_it_is_cut(
     response = reader.begin(b"GET / HTTP/1.1\r\n\r\n", b"", reused=False)
     found = b""
     for read in filter(None, made):
-        reader.data_received(read)
+        reader.receive(read)
         found += response.take()
         if response.complete or response.failure is not None:
             break
@@ -185,12 +188,12 @@ async def test_a_connection_reads_a_body_as_the_parser_however_it_is_cut(
 async def test_who_takes_each_read_at_once_gets_what_the_parser_reads(made: list[bytes], head: bytes) -> None:
     reader = connection()
     response = reader.begin(b"GET / HTTP/1.1\r\n\r\n", b"", reused=False)
-    reader.data_received(head)
+    reader.receive(head)
     taken: list[bytes] = []
     reading = asyncio.create_task(response.read_past(Taking(taken)))
     await turns()
     for read in filter(None, made):
-        reader.data_received(read)
+        reader.receive(read)
         if response.complete or response.failure is not None:
             break
     parsed = Parsed(head + b"".join(made))
@@ -211,18 +214,18 @@ def test_what_only_looks_like_a_size_is_none(data: bytes) -> None:
 async def test_the_parser_is_not_told_of_a_whole_chunk_that_is_taken_at_once() -> None:
     reader = connection()
     response = reader.begin(b"GET / HTTP/1.1\r\n\r\n", b"", reused=False)
-    reader.data_received(HEAD + chunk(b"first"))
+    reader.receive(HEAD + chunk(b"first"))
     assert response.take() == b"first"
     taken: list[bytes] = []
     reading = asyncio.create_task(response.read_past(Taking(taken)))
     await turns()
     told: list[bytes] = []
     parser, reader._parser = reader._parser, Told(told)
-    reader.data_received(chunk(b"second"))
-    reader.data_received(chunk(b"third")[:4])
+    reader.receive(chunk(b"second"))
+    reader.receive(chunk(b"third")[:4])
     reader._parser = parser
     parser.feed_data(b"".join(told))
-    reader.data_received(chunk(b"third")[4:] + LAST)
+    reader.receive(chunk(b"third")[4:] + LAST)
     assert await reading == b""
     assert (taken, told) == ([b"second", b"third"], [chunk(b"third")[:4]])
 
@@ -238,14 +241,14 @@ async def test_who_follows_gets_whole_chunks_while_nothing_is_unread_and_the_par
 
     response.follower = follow
     response.watcher = lambda: None
-    reader.data_received(HEAD + chunk(b"first"))
-    reader.data_received(chunk(b"unread is the first"))
+    reader.receive(HEAD + chunk(b"first"))
+    reader.receive(chunk(b"unread is the first"))
     assert response.take() == b"firstunread is the first"
-    reader.data_received(chunk(b"second"))
-    reader.data_received(chunk(b"not this"))
+    reader.receive(chunk(b"second"))
+    reader.receive(chunk(b"not this"))
     assert response.take() == b"not this"
-    reader.data_received(chunk(b"third") + chunk(b"fourth"))
-    reader.data_received(LAST)
+    reader.receive(chunk(b"third") + chunk(b"fourth"))
+    reader.receive(LAST)
     assert followed == [b"second", b"not this"]
     assert response.take() == b"thirdfourth"
     assert response.complete
