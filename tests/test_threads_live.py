@@ -143,7 +143,7 @@ WAITED_FOR = {
     "http/connection.py": "one request",
     "proxy/exchange.py": "ends with the request that it watches",
     "fleet/preflight/node.py": "runs as a program of its own, and a check that fails is an answer",
-    "health/probe_client.py": "awaited, shielded",
+    "health/probe_client.py": "closes connections that nobody asks any more, awaited at the end",
     "health/prober.py": "first looks, awaited; a hurried look, which catches everything",
     "observe/usage_report.py": "awaited, shielded",
     "observe/log_writer.py": "has its own guard: what fails there cannot be logged there",

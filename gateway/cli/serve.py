@@ -51,7 +51,7 @@ def set_up_logs(form: LogForm) -> LogWriter:
     """Log to standard error, in this form. Returns the writer."""
     from gateway.observe.log_writer import open_log
 
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request of its own
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it would write a line for each of its requests
     return open_log(form)
 
 

@@ -87,9 +87,9 @@ class _Watcher(threading.Thread):
                 continue  # the caller has read the files meanwhile
             settled = (known, marks) if found == known else None
             if settled is None and found == edited:
-                self.read.clear()
                 self._tell()
-                self.read.wait()
+                self.read.wait()  # or until it is stopped, which may have been before
+                self.read.clear()
                 found = known
             edited = found
 

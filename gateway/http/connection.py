@@ -83,7 +83,7 @@ class Connection(PacedReader, asyncio.Protocol):
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.transport = transport = CollectedTransport(transport, self.loop)
-        self.flow = Flow(transport)
+        self.flow = self.fast.flow = Flow(transport)
         self.slow_reader = SlowReaderTimeout(transport, self._answers_inference)
         self.server = get_local_addr(transport)
         self.client = get_remote_addr(transport)

@@ -38,7 +38,7 @@ class FastService:
         self._connection = connection
         self._gateway = gateway
         self.loop = connection.loop
-        self.flow: Flow  # of the connection, once it has served a request
+        self.flow: Flow  # of the connection, once that is made
         self.request: FastRequest | None = None
         self._streams = False  # the head of its stream was sent
         self._ended = False  # its end was sent
@@ -49,7 +49,7 @@ class FastService:
         request = self._gateway.fast_lane.serve(self, caller, body)
         if request is None:
             return False
-        connection.cycle, self.request, self.flow = None, request, connection.flow
+        connection.cycle, self.request = None, request
         self._streams = self._ended = False
         return True
 
@@ -101,12 +101,12 @@ class FastService:
         else:
             connection.on_response_complete()
 
-    def exchange_of(self, request: FastRequest, caller: Caller, share: Share) -> DirectExchange:
+    def exchange_of(self, caller: Caller, share: Share, *, keep_alive: bool) -> DirectExchange:
         """The exchange of this request, from now on."""
         connection = self._connection
         self.request = None
         exchange = connection.cycle = DirectExchange(connection, self._gateway, CHAT, caller, share)
-        exchange.complete, exchange.keep_alive = True, request.keep_alive
+        exchange.complete, exchange.keep_alive = True, keep_alive
         exchange.disconnected = connection.gone
         exchange.response_complete = self._ended
         if self._streams:

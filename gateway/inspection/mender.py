@@ -74,10 +74,8 @@ class Mender:
 
     def passes(self, text: str) -> bool:
         """Instead of `feed`, where that would return this text alone: then it is added. False = `feed` it."""
-        if self._splitter is not None and (not self._splitter.done or self._answer_end is not None):
-            return False
         late = self._late_tags
-        if late is not None and not late.found and (late.line is not None or "\n" in text):
+        if not self._is_in_line or ("\n" in text and late is not None and not late.found):
             return False
         return self._content is None or self._content.passes(text)
 
@@ -85,10 +83,15 @@ class Mender:
     def finder(self) -> CallFinder | None:
         """What alone looks at content without a line end, until other content is fed. None = there is none, or more
         than that."""
+        return self._content if self._is_in_line else None
+
+    @property
+    def _is_in_line(self) -> bool:
+        """Is the content past the thoughts, and past where its line may begin with a tag of thoughts?"""
         if self._splitter is not None and (not self._splitter.done or self._answer_end is not None):
-            return None
+            return False
         late = self._late_tags
-        return self._content if late is None or late.found or late.line is None else None
+        return late is None or late.found or late.line is None
 
     def finish(self) -> list[Segment]:
         """Return the remaining segments at the end of the content. `feed` must not be called afterwards."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.transport.sse import CR, is_plain
 
-_CONTENT = b'"content":"'
+_KEY = b'"content"'
 _QUOTE, _BACKSLASH, _LF = 34, 92, 10
 LESS = 60  # "<", with which the tags of thoughts begin
 
@@ -39,8 +39,8 @@ class TextFrame:
 
 
 def _around_text(event: bytes) -> tuple[bytes, bytes] | None:
-    before, found, rest = event.partition(_CONTENT)
+    before, found, rest = event.partition(_KEY + b':"')
     end = rest.find(b'"')
-    if not found or end < 0 or rest.find(_CONTENT) >= 0 or rest.find(b"\\", 0, end) >= 0:
+    if not found or end < 0 or event.count(_KEY) != 1 or rest.find(b"\\", 0, end) >= 0:
         return None
     return before + found, rest[end:]

@@ -54,7 +54,7 @@ class Round:
         for reader, data in reads:
             try:
                 reader.receive(data)
-            except Exception as error:  # it is that connection's alone
+            except (Exception, asyncio.CancelledError) as error:  # it is that connection's alone
                 _fail(reader.transport, "what has come could not be read", error)
 
     def _end(self) -> None:
@@ -74,7 +74,7 @@ class Round:
                 _fail(writer, "a part could not be written", error)
 
 
-def _fail(transport: asyncio.Transport | None, what: str, error: Exception) -> None:
+def _fail(transport: asyncio.Transport | None, what: str, error: BaseException) -> None:
     if transport is not None:
         transport.abort()
     context = {"message": f"{what}: its connection is aborted", "exception": error, "transport": transport}

@@ -14,12 +14,11 @@ from gateway.shortage import shortage_of
 
 from .collected import PART, CollectedTransport, round_of
 from .h1_response import H1Response
+from .head_fields import MAX_HEAD, HeadFields, head_too_large
 from .known_head import AnswerHeads
 from .taker import Taker
-from .whole_chunks import whole_chunk, whole_chunks
+from .whole_chunks import ends_chunk, whole_chunk, whole_chunks
 
-MAX_HEAD = 64 * 1024
-NAMES = 64  # header names remembered per connection: a backend uses the same few again and again
 READ_AHEAD = 256 * 1024
 JOIN_BELOW = 64 * 1024  # up to this size, copying the body behind the head is cheaper than a second buffer
 PIECES_MOST = 64  # unread pieces of a body that are kept separately; further ones are joined, because they may be tiny
@@ -36,13 +35,13 @@ class Connection(asyncio.Protocol):
         "_between_chunks",
         "_bodiless",
         "_eof",
+        "_fields",
         "_head",
         "_held",
         "_is_new",
         "_keep",
         "_known",
         "_moved",
-        "_names",
         "_on_free",
         "_on_lost",
         "_parser",
@@ -80,7 +79,7 @@ class Connection(asyncio.Protocol):
         self._parser: Any = httptools.HttpResponseParser(self)
         self.response: H1Response | None = None
         self._head: list[tuple[bytes, bytes]] | None = None  # the headers so far; None when the head is over
-        self._names: dict[bytes, str] = {}  # header name as the backend writes it -> in lower case
+        self._fields = HeadFields()
         self._unfinished = 0  # bytes of an incomplete head, or of chunks and trailers without content
         self._between_chunks = False  # where the latest read has ended; the parser is told only what is no whole chunk
         self._moved = False  # the latest read contained a part of the body
@@ -244,7 +243,7 @@ class Connection(asyncio.Protocol):
             content = whole_chunk(data)
             if content is not None and response.pass_piece(content):
                 return
-            self._between_chunks = content is not None or _ends_chunk(data, 0)
+            self._between_chunks = content is not None or ends_chunk(data, 0)
         first, self._received = not self._received, True
         self._moved = False
         try:
@@ -258,7 +257,7 @@ class Connection(asyncio.Protocol):
                 self.fail(cause if isinstance(cause, UpstreamFailure) else ProtocolFailure(f"not HTTP: {error}"))
             return
         if first and response.is_chunked:
-            self._between_chunks = _ends_chunk(data, data.find(_HEAD_END) + len(_HEAD_END))
+            self._between_chunks = ends_chunk(data, data.find(_HEAD_END) + len(_HEAD_END))
             if response.watcher is not None and self._keep and response.status == 200:
                 self._known.learn_stream(data, response.headers)
         if response.sink is not None and response.pieces and not response.complete:
@@ -266,7 +265,7 @@ class Connection(asyncio.Protocol):
         if not (self._moved or response.complete):
             self._unfinished += len(data)
             if self._unfinished > MAX_HEAD:
-                self.fail(_head_too_large())
+                self.fail(head_too_large())
             return
         self._unfinished = 0
         if response.watcher is not None:
@@ -363,26 +362,10 @@ class Connection(asyncio.Protocol):
             return
         self._head = None
         self._keep = self._parser.should_keep_alive()
-        response.begin(status, self._decoded(head))
+        response.begin(status, self._fields.read(head))
         if self._bodiless:
             self._keep = False  # the parser would wait for the body that the headers announce
             response.complete = True
-
-    def _decoded(self, head: list[tuple[bytes, bytes]]) -> dict[str, str]:
-        names = self._names
-        headers: dict[str, str] = {}
-        size = 0
-        for raw, value in head:
-            size += len(raw) + len(value) + 4
-            name = names.get(raw)
-            if name is None:
-                name = raw.lower().decode("latin-1")
-                if len(names) < NAMES:
-                    names[raw] = name
-            headers[name] = value.decode("latin-1").rstrip(" \t")
-        if size > MAX_HEAD:
-            raise _head_too_large()
-        return headers
 
     def on_body(self, data: bytes) -> None:
         response = self.response
@@ -405,15 +388,6 @@ class Connection(asyncio.Protocol):
         if response is not None and response.status:  # else it was a 1xx
             response.complete = True
             response.wake()
-
-
-def _ends_chunk(data: bytes, at: int) -> bool:
-    """Does `data` end with the end of a chunk? At the index `at` one begins."""
-    return at == len(data) or whole_chunks(data, at) is not None
-
-
-def _head_too_large() -> ProtocolFailure:
-    return ProtocolFailure(f"the head of the answer, or what follows its body, is larger than {MAX_HEAD} bytes")
 
 
 def _lost(where: str, exc: Exception | None) -> str:

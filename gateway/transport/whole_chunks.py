@@ -66,3 +66,8 @@ def whole_chunks(data: bytes, at: int = 0) -> tuple[bytes, bool] | None:
             return (b"".join(contents), True) if at == end else None
         contents.append(data[begin : at - 2])
     return (b"".join(contents), False) if contents and at == end else None
+
+
+def ends_chunk(data: bytes, at: int) -> bool:
+    """Does `data` end with the end of a chunk? At the index `at` one begins."""
+    return at == len(data) or whole_chunks(data, at) is not None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from gateway.config.edits import READ, Marks, edits, marks_of
+from gateway.config.edits import READ, Marks, _Watcher, edits, marks_of
 from gateway.config.problems import Digests
 from gateway.config.sources import look
 from tests.support import PATIENCE, write
@@ -39,16 +39,22 @@ class Follower:
                 await self.news.wait()
 
 
-async def followed(follower: Follower, *steps: tuple[Path, str | None]) -> None:
-    """Each step writes a file (None = deletes it), and has to be seen."""
+@asynccontextmanager
+async def running(follower: Follower) -> AsyncIterator[None]:
     task = asyncio.create_task(follower.run())
     try:
-        for number, (file, text) in enumerate(steps, 1):
-            write(file, text) if text is not None else file.unlink()
-            await follower.until(number)
+        yield
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def followed(follower: Follower, *steps: tuple[Path, str | None]) -> None:
+    """Each step writes a file (None = deletes it), and has to be seen."""
+    async with running(follower):
+        for number, (file, text) in enumerate(steps, 1):
+            write(file, text) if text is not None else file.unlink()
+            await follower.until(number)
 
 
 async def test_every_file_that_is_known_is_followed_also_one_that_is_not_there_yet(tmp_path: Path) -> None:
@@ -73,13 +79,14 @@ async def test_a_file_is_not_read_again_while_its_size_and_times_stay_the_same(
     monkeypatch.setattr("gateway.config.edits.LOOK", 0.001)
     file = tmp_path / "file"
     write(file, "1")
-    marks, reads, enough, loop = 0, 0, asyncio.Event(), asyncio.get_running_loop()
+    marks, reads = 0, 0
+    counted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def count_marks(files: Iterable[Path]) -> Marks:
         nonlocal marks
         marks += 1
         if marks == 10 * READ:
-            loop.call_soon_threadsafe(enough.set)
+            counted.get_loop().call_soon_threadsafe(counted.set_result, reads)
         return marks_of(files)
 
     def count_reads(files: Iterable[Path]) -> Digests:
@@ -89,12 +96,8 @@ async def test_a_file_is_not_read_again_while_its_size_and_times_stay_the_same(
 
     monkeypatch.setattr("gateway.config.edits.marks_of", count_marks)
     monkeypatch.setattr("gateway.config.edits.look", count_reads)
-    task = asyncio.create_task(Follower(file).run())
-    async with asyncio.timeout(PATIENCE):
-        await enough.wait()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    assert reads in (10, 11), "the first look, and one of each eight"
+    async with running(Follower(file)), asyncio.timeout(PATIENCE):
+        assert await counted == 10, "the first look, and each eighth"
 
 
 async def test_a_file_that_is_being_written_is_not_read_until_two_looks_find_the_same(
@@ -114,11 +117,9 @@ async def test_a_file_that_is_being_written_is_not_read_until_two_looks_find_the
         return look(files)
 
     monkeypatch.setattr("gateway.config.edits.look", write_on)
-    task = asyncio.create_task(follower.run())
-    await follower.until(1)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    assert parts == 21
+    async with running(follower):
+        await follower.until(1)
+    assert parts > 20
     assert follower.edits == 1
 
 
@@ -126,13 +127,11 @@ async def test_a_write_of_the_same_content_is_no_edit(tmp_path: Path) -> None:
     file, other = tmp_path / "file", tmp_path / "other"
     write(file, "1")
     follower = Follower(file, other)
-    task = asyncio.create_task(follower.run())
-    write(file, "1")
-    write(tmp_path / "unknown", "1")
-    write(other, "1")
-    await follower.until(1)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with running(follower):
+        write(file, "1")
+        write(tmp_path / "unknown", "1")
+        write(other, "1")
+        await follower.until(1)
     assert follower.edits == 1
 
 
@@ -174,12 +173,34 @@ async def test_what_somebody_else_has_read_meanwhile_is_not_told(
         return found
 
     monkeypatch.setattr("gateway.config.edits.look", read_meanwhile)
-    task = asyncio.create_task(follower.run())
-    async with asyncio.timeout(PATIENCE):
+    async with running(follower), asyncio.timeout(PATIENCE):
         await enough.wait()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
     assert follower.edits == 0
+
+
+async def test_a_watch_that_is_stopped_while_it_finds_an_edit_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody reads the files any more, and a gateway that stops waits for its watch."""
+    monkeypatch.setattr("gateway.config.edits.LOOK", 0.001)
+    file = tmp_path / "file"
+    write(file, "1")
+    known = look([file])
+    watcher = _Watcher(lambda: known, asyncio.get_running_loop())
+    looks = 0
+
+    def stop_meanwhile(files: Iterable[Path]) -> Digests:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            watcher.stop()
+        return look(files)
+
+    monkeypatch.setattr("gateway.config.edits.look", stop_meanwhile)
+    write(file, "2")
+    watcher.start()
+    await asyncio.to_thread(watcher.join, PATIENCE)
+    assert not watcher.is_alive()
 
 
 def test_a_file_has_other_marks_after_an_edit_wherever_its_links_lead(tmp_path: Path) -> None:

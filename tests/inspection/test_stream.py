@@ -234,3 +234,15 @@ def test_an_event_that_goes_on_with_the_text_is_not_read() -> None:
             track.feed([compact(event({"content": text}))])
         goes_on = compact(event({"content": " and so on"}))
         assert track.pass_text(goes_on) == goes_on.replace(b'"served"', b'"alias"')
+
+
+def test_an_event_with_another_content_beside_its_text_is_no_pattern() -> None:
+    """As of a server that writes a space behind one colon, and none behind the other."""
+    track = StreamTrack(REQUEST, Identity(), TOOLS_OFFERED)
+
+    def odd(note: str) -> bytes:
+        one = compact(event({"content": "Hello"})).replace(b'"content":"', b'"content": "')
+        return one.replace(b'"choices"', b'"note":{"content":"%s"},"choices"' % note.encode())
+
+    track.feed([odd("Hello"), odd("Hello")])
+    assert track.pass_text(odd("other")) is None

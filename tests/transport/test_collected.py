@@ -6,8 +6,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,6 +65,18 @@ class Wire(asyncio.Transport):
     @property
     def sent(self) -> bytes:
         return b"".join(data for name, what, data in self.log if what == "write" and name == self.name)
+
+
+@contextmanager
+def complaints() -> Iterator[list[type[BaseException]]]:
+    """What the event loop was told of meanwhile."""
+    found: list[type[BaseException]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: found.append(type(context["exception"])))
+    try:
+        yield found
+    finally:
+        loop.set_exception_handler(None)
 
 
 def collected(*wires: Wire) -> list[CollectedTransport]:
@@ -126,21 +141,16 @@ async def test_a_connection_that_was_lost_meanwhile_is_not_written_to() -> None:
 
 
 async def test_a_connection_that_cannot_be_written_to_harms_no_other() -> None:
-    complaints: list[dict[str, Any]] = []
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: complaints.append(context))
-    try:
-        broken, fine = Wire(), Wire()
-        broken.error = MemoryError()
-        one, other = collected(broken, fine)
-        one.write(b"a")
-        other.write(b"b")
+    broken, fine = Wire(), Wire()
+    broken.error = MemoryError()
+    one, other = collected(broken, fine)
+    one.write(b"a")
+    other.write(b"b")
+    with complaints() as found:
         await turns()
-    finally:
-        loop.set_exception_handler(None)
     assert fine.sent == b"b"
     assert [what for _, what, _ in broken.log] == ["abort"]
-    assert [type(context["exception"]) for context in complaints] == [MemoryError]
+    assert found == [MemoryError]
 
 
 async def test_where_each_round_has_one_part_it_is_not_kept_until_there_are_more_again() -> None:
@@ -284,26 +294,26 @@ async def test_a_connection_that_was_dropped_meanwhile_passes_nothing_on() -> No
     assert (stream.followed, other.followed) == ([], [b"b"])
 
 
-def defective() -> None:
-    raise ZeroDivisionError
+@pytest.mark.parametrize("error", [ZeroDivisionError, asyncio.CancelledError])
+async def test_a_stream_that_cannot_be_read_harms_no_other(error: type[BaseException]) -> None:
+    def defective() -> None:
+        raise error
 
-
-async def test_a_stream_that_cannot_be_read_harms_no_other() -> None:
-    complaints: list[dict[str, Any]] = []
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: complaints.append(context))
-    try:
-        broken, fine = Stream(), Stream()
+    broken, fine, wire = Stream(), Stream(), Wire()
+    (transport,) = collected(wire)
+    await turns()
+    broken.response.follower, broken.response.watcher = None, defective
+    broken.come(chunk(b"a"))
+    fine.come(chunk(b"b"))
+    transport.write(b"c")
+    with complaints() as found:
         await turns()
-        broken.response.follower, broken.response.watcher = None, defective
-        broken.come(chunk(b"a"))
-        fine.come(chunk(b"b"))
-        await turns()
-    finally:
-        loop.set_exception_handler(None)
-    assert fine.followed == [b"b"]
+    assert (fine.followed, wire.sent) == ([b"b"], b"c")
     assert broken.wire.closing
-    assert [type(context["exception"]) for context in complaints] == [ZeroDivisionError]
+    assert found == [error]
+    transport.write(b"d")
+    await turns()
+    assert wire.sent == b"cd"
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 400), st.integers(0, 3)), max_size=40))

@@ -17,8 +17,9 @@ from gateway.domain.request import may_have_media
 from gateway.domain.token_ratio import MIN_ROOM, RATIO_LEAST
 from gateway.errors import GatewayError
 from gateway.large_bodies import SEARCHED
+from gateway.proxy.fast.client import FastClient
 from gateway.proxy.fast.decisions import Decision, Decisions, Member
-from gateway.proxy.fast.request import FastClient, FastRequest
+from gateway.proxy.fast.request import FastRequest
 from gateway.proxy.fast.stream import FastStream
 from gateway.proxy.services import Services
 from gateway.routing.balance import affinity_key, first_by_affinity, order

@@ -6,9 +6,8 @@ over as it is to a `RequestHandler`, which goes on from there in a task.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -26,9 +25,10 @@ from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer, read_plain, read_whole
 from gateway.large_bodies import LARGE
 from gateway.proxy.attempt import expect_first
-from gateway.proxy.exchange import PIECE, ClientGone, Flow
+from gateway.proxy.exchange import PIECE, ClientGone
+from gateway.proxy.fast.client import FastClient
 from gateway.proxy.fast.decisions import Decision, Member
-from gateway.proxy.fast.under_way import FastExchange, UnderWay, new_record
+from gateway.proxy.fast.under_way import UnderWay, new_record
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.reply import request_id
 from gateway.proxy.services import Services
@@ -39,45 +39,6 @@ from gateway.transport.h1_response import H1Response
 _encode = msgspec.json.Encoder().encode
 Fields = dict[str, Raw]
 _LINES = b"content-type: application/json\r\ncontent-length: %d\r\nx-request-id: %s\r\n%s"
-
-
-class FastClient(Protocol):
-    """The connection of a client with a request on the fast lane."""
-
-    loop: asyncio.AbstractEventLoop
-
-    @property
-    def flow(self) -> Flow:
-        """As of an `Exchange`."""
-        ...
-
-    def is_ready(self) -> bool:
-        """May a whole answer be written, after which the connection stays open?"""
-        ...
-
-    def answer_whole(self, lines: bytes, body: bytes) -> None:
-        """Write the whole answer of the request. `lines`: of its head, each with its end."""
-        ...
-
-    def begin_stream(self, lines: bytes, data: bytes) -> None:
-        """Write the head of a stream, and its first part. `lines`: as for a whole answer."""
-        ...
-
-    def pass_on(self, data: bytes) -> None:
-        """Write a part of the stream."""
-        ...
-
-    def end_stream(self, data: bytes) -> None:
-        """Write the last part of the stream, and its end."""
-        ...
-
-    def completed(self) -> None:
-        """The answer is written: the next request may be read."""
-        ...
-
-    def exchange_of(self, request: FastRequest, caller: Caller, share: Share) -> FastExchange:
-        """The exchange of this request, from now on."""
-        ...
 
 
 class FastRequest:
@@ -341,7 +302,7 @@ class FastRequest:
             services, request = self.services, self._inference_request()
             if self.share is None:
                 self.share = Share.counted(self._memory, self.caller, self.tiny)
-            exchange = self._client.exchange_of(self, self.caller, self.share)
+            exchange = self._client.exchange_of(self.caller, self.share, keep_alive=self.keep_alive)
             if not self.answered_whole:
                 exchange.on_leave(self.left)
             timer = RequestTimer(services.pulse, None, self._beat, self._interrupted)

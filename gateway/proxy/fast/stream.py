@@ -14,8 +14,9 @@ from gateway.inspection.rewrite import Identity
 from gateway.inspection.stream_track import StreamTrack
 from gateway.metrics.counters import Histogram
 from gateway.proxy.attempt import LAST_MOST, TAIL, is_stream
+from gateway.proxy.fast.client import FastClient
 from gateway.proxy.fast.decisions import Decision
-from gateway.proxy.fast.request import FastClient, FastRequest, Fields
+from gateway.proxy.fast.request import FastRequest, Fields
 from gateway.proxy.fast.under_way import UnderWay
 from gateway.proxy.feedback import Feedback, count_found
 from gateway.proxy.reply import HEARTBEAT, StreamReply, base_headers
