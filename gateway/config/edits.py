@@ -74,18 +74,18 @@ class _Watcher(threading.Thread):
 
     def _watch(self) -> None:
         looks = 0
-        settled: tuple[Digests, Marks] | None = None  # files without an edit, and their marks
+        settled: Marks | None = None  # of files without an edit
         edited: Digests | None = None  # what the latest look has found instead
         while not self._watching.acquire(timeout=LOOK):
             looks += 1
             known = self._known()
             marks = marks_of(known)
-            if settled is not None and settled[0] is known and settled[1] == marks and looks % READ:
+            if settled == marks and looks % READ:
                 continue
             found = look(known)
             if self._known() is not known:
                 continue  # the caller has read the files meanwhile
-            settled = (known, marks) if found == known else None
+            settled = marks if found == known else None
             if settled is None and found == edited:
                 self._tell()
                 self.read.wait()  # or until it is stopped, which may have been before

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+from contextlib import suppress
 from random import Random
+from unittest.mock import ANY
+
+import pytest
 
 from gateway.config.load import load_text
-from gateway.health.probe_client import NoAnswer, ProbeClient
+from gateway.config.snapshot import Backend
+from gateway.domain.upstream import OwnFailure
+from gateway.health.probe_client import Answer, NoAnswer, ProbeClient, target_of
+from gateway.transport.h1 import H1Client
 from simulator import SimVllm
-from tests.waiting import pace
+from tests.hostile import FINE, body, hostile
+from tests.support import PATIENCE
+from tests.waiting import pace, turns
+
+
+def backend_at(url: str) -> Backend:
+    return load_text(f"backends: {{a: {{url: '{url}'}}}}", "routes.yaml", {}).snapshot.backends["a"]
 
 
 async def test_probes_that_are_given_up_leave_room_for_others() -> None:
     random, sim, client = Random(1), SimVllm("a"), ProbeClient()
     async with sim.serve() as url:
-        backend = load_text(f"backends: {{a: {{url: '{url}'}}}}", "routes.yaml", {}).snapshot.backends["a"]
+        backend = backend_at(url)
         for _ in range(400):  # anywhere in their life
             asked = [asyncio.create_task(client.get(backend, path)) for path in ("/health", "/metrics")]
             await pace(random.random() * 0.004)
@@ -25,3 +39,116 @@ async def test_probes_that_are_given_up_leave_room_for_others() -> None:
         await client.close()
     assert not isinstance(answer, NoAnswer), answer.reason
     assert answer.status == 200
+
+
+@pytest.mark.parametrize("breaks", [1, 2])
+async def test_a_probe_whose_connection_breaks_is_sent_once_more(breaks: int) -> None:
+    asked = 0
+
+    async def break_off(writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        if asked <= breaks:
+            writer.transport.abort()
+        else:
+            await body(b"well")(writer)
+
+    client = ProbeClient()
+    async with hostile(health=break_off) as url:
+        found = await client.get(backend_at(url), "/health")
+        await client.close()
+    assert asked == 2
+    if breaks == 1:
+        assert isinstance(found, Answer)
+        assert found.body == b"well"
+    else:
+        assert found == NoAnswer("/health: the backend closed the connection before the answer's head")
+
+
+async def test_a_load_whose_connection_breaks_is_not_sent_again() -> None:
+    """It may have been done."""
+    asked = 0
+
+    async def break_off(writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        writer.transport.abort()
+
+    client = ProbeClient()
+    async with hostile(generate=break_off) as url:
+        found = await client.post(backend_at(url), "/api/generate", {"model": "m"}, 5.0)
+        await client.close()
+    assert isinstance(found, NoAnswer)
+    assert asked == 1
+
+
+async def test_of_a_response_that_is_too_large_the_status_is_told() -> None:
+    client = ProbeClient()
+    async with hostile(health=body(b"x" * 2000)) as url:
+        assert await client.get(backend_at(url), "/health", 2000) == Answer(200, ANY, b"x" * 2000)
+        assert await client.get(backend_at(url), "/health", 1999) == Answer(200, ANY, b"")
+        await client.close()
+
+
+async def test_where_nobody_listens_a_probe_is_refused() -> None:
+    client = ProbeClient()
+    async with hostile() as url:
+        pass
+    found = await client.get(backend_at(url), "/health")
+    await client.close()
+    assert isinstance(found, NoAnswer)
+    assert (found.refused, found.own) == (True, False)
+
+
+@pytest.mark.parametrize("error", [OwnFailure("files", unsent=True), OSError(errno.EMFILE, "too many")], ids=repr)
+async def test_a_probe_that_this_process_lacked_the_means_for_is_told_as_such(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def send(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(H1Client, "send", send)
+    short: list[str] = []
+    client = ProbeClient(short.append)
+    found = await client.get(backend_at("http://127.0.0.1:9"), "/health")
+    await client.close()
+    assert isinstance(found, NoAnswer)
+    assert (found.own, found.refused, short) == (True, False, ["files"])
+
+
+async def test_connections_to_servers_that_were_edited_out_are_closed() -> None:
+    client, open_now = ProbeClient(), 0
+
+    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal open_now
+        open_now += 1
+        with suppress(asyncio.IncompleteReadError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                await body(FINE["/version"])(writer)
+        writer.close()
+        open_now -= 1
+
+    servers = [await asyncio.start_server(count, "127.0.0.1", 0) for _ in range(2)]
+    kept, gone = [backend_at(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") for server in servers]
+    for backend in (kept, gone):
+        assert isinstance(await client.get(backend, "/version"), Answer)
+    assert open_now == 2
+    client.keep({kept.origin})
+    async with asyncio.timeout(PATIENCE):
+        while open_now > 1:
+            await turns()
+    assert isinstance(await client.get(gone, "/version"), Answer), "it may be edited in again"
+    await client.close()
+    async with asyncio.timeout(PATIENCE):
+        while open_now:
+            await turns()
+    for server in servers:
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [("/health", "/root/health"), ("models", "/root/v1/models"), ("/a b?c=é", "/root/a%20b?c=%C3%A9")],
+)
+def test_a_path_is_below_the_servers_root_or_its_api(path: str, asked: str) -> None:
+    assert target_of(backend_at("http://x:1/root"), path) == asked

@@ -117,7 +117,7 @@ ODD = [
 @st.composite
 def reads(draw: st.DrawFn, order: int) -> list[bytes]:
     """The reads of a stream that goes much as the example, in pieces of whole events or of anything."""
-    said_texts = [draw(starts), *draw(st.lists(texts, max_size=3))]
+    said_texts = [draw(starts), *draw(st.lists(texts, max_size=8))]
     values = {"id": draw(ids), "created": draw(times), "usage": draw(usages), "last": draw(lasts)}
     events = stream(*said_texts, order=order, end=draw(usually("stop", "length", "tool_calls")), **values)
     if draw(usually(False, True, True)):
@@ -190,6 +190,7 @@ def test_a_stream_followed_by_its_form_comes_to_what_it_comes_to_event_by_event(
 
 ROLE, HELLO, END, USED, _ = stream("Hello")
 YOU = said({"content": " you"})
+TEXTS = [said({"content": f" word {number}"}) for number in range(5)]  # enough for a pattern
 MORE = b'"50% \\\\d"'  # a field that nobody knows
 
 
@@ -199,6 +200,11 @@ MORE = b'"50% \\\\d"'  # a field that nobody knows
         ([ROLE, HELLO, YOU, END, USED, DONE], 6),
         ([ROLE + HELLO + YOU, END + USED + DONE], 2),
         ([ROLE, HELLO, END, DONE], 4),
+        ([ROLE, HELLO, *TEXTS, said({"content": "\n</think>\n"}), YOU, END, DONE], 7),
+        ([ROLE, HELLO, *TEXTS, said({"content": "</think>"}), YOU, END, DONE], 7),
+        ([ROLE, HELLO, *TEXTS, said({"content": 'a "quote"\n'}), YOU, END, USED, DONE], 12),
+        ([ROLE, HELLO, *TEXTS, YOU.replace(b" you", b" y\n\nou"), YOU, END, DONE], 7),
+        ([ROLE, HELLO, *TEXTS, END, YOU, DONE], 8),
         ([ROLE, said({"content": "H"}), said({"content": "H"}), YOU, END, DONE], 6),
         ([ROLE, said({"content": " H"}), HELLO, END, DONE], 5),
         ([ROLE, *[said({"content": "H"})] * REPEATS, said({"content": "H"}), END, DONE], REPEATS + 1),
@@ -357,3 +363,13 @@ def test_vllm_s_own_streams_have_a_form(name: str) -> None:
     assert CHAT.name == "chat"
     plain = PlainStream(form, None)
     assert plain.feed(b"".join(events), last=True) == StreamTrack(ASKED, Identity()).feed(events)
+
+
+def test_the_text_of_a_stream_that_goes_on_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    form = FORMS[0, False]
+    assert form is not None
+    plain = PlainStream(form, None)
+    for one in (ROLE, HELLO, *TEXTS):
+        plain.feed(one, last=False)
+    monkeypatch.setattr("gateway.inspection.plain_stream.is_plain", lambda _: False)
+    assert plain.pass_event(YOU) == YOU.replace(b"served/model", b"alias")

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.domain.request import CHAT, InferenceRequest
@@ -18,12 +18,14 @@ from gateway.inspection.offered_tools import OfferedTools
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import THINK
 from gateway.inspection.rewrite import Identity
-from gateway.inspection.stream_track import StreamTrack
+from gateway.inspection.stream_track import REPEATS, StreamTrack
 
 REQUEST = InferenceRequest(CHAT, {}, "alias", stream=True)
 TOOLS = [{"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}}}]
 CALL = '<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>'
 TOOLS_OFFERED = InspectionPolicy(tools=OfferedTools(TOOLS), formats=(FORMATS["hermes"],))
+# Its calls begin with no "<", so nothing but the tags of thoughts does.
+LATER = InspectionPolicy(tools=OfferedTools(TOOLS), formats=(FORMATS["mistral"],), thoughts=THINK)
 EVERYTHING = InspectionPolicy(
     tools=OfferedTools(TOOLS),
     formats=tuple(FORMATS.values()),
@@ -172,6 +174,9 @@ said = st.sampled_from(
         "\n<tool",
         "`",
         "!!!!",
+        "a\n",
+        "<think>",
+        " and on it goes, past where a tag may begin",
     ]
 )
 going_on = st.one_of(
@@ -200,10 +205,11 @@ def without_ids(sent: bytes) -> bytes:
     return re.sub(rb'"id":"(?!up-1)[^"]*"', b"", sent)
 
 
+@settings(max_examples=1500)
 @given(
     st.lists(going_on, max_size=8).map(lambda lists: [one for events in lists for one in events]),
-    st.sampled_from([None, TOOLS_OFFERED, InspectionPolicy(thoughts=THINK), EVERYTHING]),
-    st.sampled_from(["Well", "Well", CALL]),
+    st.sampled_from([None, TOOLS_OFFERED, LATER, InspectionPolicy(thoughts=THINK), EVERYTHING]),
+    st.sampled_from(["Well", "Well", "Well, this is a line", CALL]),
 )
 def test_an_event_that_is_passed_on_is_followed_as_one_that_is_read(
     events: list[bytes], expected: InspectionPolicy | None, begins: str
@@ -234,6 +240,46 @@ def test_an_event_that_goes_on_with_the_text_is_not_read() -> None:
             track.feed([compact(event({"content": text}))])
         goes_on = compact(event({"content": " and so on"}))
         assert track.pass_text(goes_on) == goes_on.replace(b'"served"', b'"alias"')
+
+
+@pytest.mark.parametrize("policy", [None, TOOLS_OFFERED], ids=["not inspected", "inspected"])
+def test_one_text_again_and_again_is_garbage_however_it_is_recognised(policy: InspectionPolicy | None) -> None:
+    track = StreamTrack(REQUEST, Identity(), policy)
+    track.feed([compact(event({"content": "Hello"})), compact(event({"content": " there"}))])
+    same = compact(event({"content": "x"}))
+    for _ in range(REPEATS):
+        assert track.pass_text(same) is not None
+    assert track.pass_text(same) is None
+    track.feed([same])
+    assert "garbage" in track.violations
+
+
+def test_a_closing_tag_in_text_that_is_not_inspected_is_left_to_be_noted() -> None:
+    track = StreamTrack(REQUEST, Identity(), None)
+    track.feed([compact(event({"content": "Hello"})), compact(event({"content": " there"}))])
+    assert track.pass_text(compact(event({"content": "</think>"}))) is None
+
+
+def test_text_of_a_choice_that_nobody_asked_for_is_no_pattern() -> None:
+    track = StreamTrack(REQUEST, Identity(), TOOLS_OFFERED)
+    other = compact(event({"content": "Hello"}, index=1))
+    track.feed([compact(event({"content": "Hello"})).replace(b"null", b"null "), other, other])
+    assert track.pass_text(other) is None
+
+
+def test_the_usage_of_an_event_that_differs_only_in_its_text_counts() -> None:
+    """As of a server that names a usage in each event, and goes back to an earlier one."""
+    track = StreamTrack(REQUEST, Identity(), TOOLS_OFFERED)
+
+    def used(text: str, tokens: int) -> bytes:
+        return compact(event({"content": text})).replace(
+            b'"choices"', b'"usage":{"total_tokens":%d},"choices"' % tokens
+        )
+
+    for one in (used("Hello", 1), used(" there", 2), used(" again", 1)):
+        if track.pass_text(one) is None:
+            track.feed([one])
+    assert track.usage == {"total_tokens": 1}
 
 
 def test_an_event_with_another_content_beside_its_text_is_no_pattern() -> None:

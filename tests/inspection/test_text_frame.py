@@ -63,15 +63,31 @@ def test_any_other_bytes_are_no_such_event(more: bytes, at: int, left_out: int) 
         event('a "quoted" text'),
         HELLO.replace(b'"finish_reason":null', b'"finish_reason":"stop"'),
         HELLO.replace(b"\n\n", b"\r\n\r\n"),
+        HELLO.replace(b"\n\n", b"\r\n\n"),
         HELLO + HELLO,
         HELLO[:-1],
         b": a comment\n\n",
         b"data: [DONE]\n\n",
     ],
-    ids=["another content", "escaped", "an end", "CRLF", "two", "cut", "a comment", "done"],
+    ids=["another content", "escaped", "an end", "CRLF", "CR", "two", "cut", "a comment", "done"],
 )
 def test_an_event_in_which_the_text_is_not_certain_is_no_pattern(one: bytes) -> None:
     assert frame_of(one) is None
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b'"', b'a","b":"', b"\\n", b"a\nb", b"a\n\ndata: b", b"a\r", b"a\r\rb"], ids=repr
+)
+def test_a_text_that_is_empty_or_not_what_its_bytes_are_has_to_be_read(text: bytes) -> None:
+    frame = frame_of(HELLO)
+    assert frame is not None
+    assert frame.text_in(HELLO.replace(b"Hello", text)) is None
+
+
+def test_the_quote_before_a_text_is_not_taken_for_the_one_behind_it() -> None:
+    frame = frame_of(HELLO)
+    assert frame is not None
+    assert frame.text_in(HELLO.replace(b'"Hello"', b'"')) is None
 
 
 def test_two_events_in_one_read_are_not_one() -> None:

@@ -261,6 +261,16 @@ async def test_the_streams_of_one_round_are_passed_on_behind_its_reads_in_their_
     assert log == ["first", "second"]
 
 
+async def test_where_each_round_has_one_stream_its_parts_are_passed_on_at_once() -> None:
+    stream = Stream()
+    (transport,) = collected(Wire())
+    for _ in range(SINGLE + 1):  # the request was written in the first
+        transport.write(b"a")
+        await turns()
+    stream.come(chunk(b"a"))
+    assert stream.followed == [b"a"]
+
+
 async def test_what_came_before_the_end_or_the_loss_of_a_connection_is_passed_on_first() -> None:
     for is_lost in (True, False):
         stream, other = Stream(), Stream()
