@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from random import Random
 from unittest.mock import ANY
 
@@ -12,8 +13,11 @@ import pytest
 
 from gateway.config.load import load_text
 from gateway.config.snapshot import Backend
+from gateway.domain.fleet import Fleet
 from gateway.domain.upstream import OwnFailure
 from gateway.health.probe_client import Answer, NoAnswer, ProbeClient, target_of
+from gateway.health.prober import Prober
+from gateway.runtime.gateway import open_backend
 from gateway.transport.h1 import H1Client
 from simulator import SimVllm
 from tests.hostile import FINE, body, hostile
@@ -116,34 +120,58 @@ async def test_a_probe_that_this_process_lacked_the_means_for_is_told_as_such(
     assert (found.own, found.refused, short) == (True, False, ["files"])
 
 
-async def test_connections_to_servers_that_were_edited_out_are_closed() -> None:
-    client, open_now = ProbeClient(), 0
+class Server:
+    """Answers everything well. `made`, `open`: connections."""
 
-    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal open_now
-        open_now += 1
+    def __init__(self) -> None:
+        self.made = self.open = 0
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator[str]:
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        server.close()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.made, self.open = self.made + 1, self.open + 1
         with suppress(asyncio.IncompleteReadError):
             while await reader.readuntil(b"\r\n\r\n"):
                 await body(FINE["/version"])(writer)
         writer.close()
-        open_now -= 1
+        self.open -= 1
 
-    servers = [await asyncio.start_server(count, "127.0.0.1", 0) for _ in range(2)]
-    kept, gone = [backend_at(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") for server in servers]
-    for backend in (kept, gone):
-        assert isinstance(await client.get(backend, "/version"), Answer)
-    assert open_now == 2
-    client.keep({kept.origin})
-    async with asyncio.timeout(PATIENCE):
-        while open_now > 1:
-            await turns()
-    assert isinstance(await client.get(gone, "/version"), Answer), "it may be edited in again"
-    await client.close()
-    async with asyncio.timeout(PATIENCE):
-        while open_now:
-            await turns()
-    for server in servers:
-        server.close()
+    async def until(self, count: int) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while self.open != count:
+                await turns()
+
+
+async def test_a_connection_is_used_for_one_probe_after_the_other() -> None:
+    client, server = ProbeClient(), Server()
+    async with server.serve() as url:
+        for _ in range(5):
+            assert isinstance(await client.get(backend_at(url), "/version"), Answer)
+        assert (server.made, server.open) == (1, 1)
+        await client.close()
+        await server.until(0)
+
+
+async def test_connections_to_servers_that_were_edited_out_are_closed() -> None:
+    kept, gone = Server(), Server()
+    async with kept.serve() as first, gone.serve() as second:
+        fleet = Fleet(open_backend)
+        prober = Prober(fleet)
+        line = "{name}: {{url: '{url}', health: {{every: 1h}}}}"
+        both = [line.format(name="kept", url=first), line.format(name="gone", url=second)]
+        for lines in (both, both[:1]):
+            snapshot = load_text(f"backends: {{{', '.join(lines)}}}", "routes.yaml", {}).snapshot
+            fleet.apply(snapshot)
+            for done in prober.follow_fleet(snapshot):
+                await done.wait()
+            await kept.until(1)
+            await gone.until(len(lines) - 1)
+        await prober.close()
+        await kept.until(0)
 
 
 @pytest.mark.parametrize(

@@ -253,3 +253,18 @@ def test_tools_are_read_when_they_are_asked_for() -> None:
     large = LazyTools(json.dumps([*TOOLS, tool("x" * CACHED_MOST)]).encode())
     assert large.has("now")
     assert large
+
+
+def test_the_line_behind_a_line_end_may_begin_with_a_tag_of_thoughts() -> None:
+    """Calls of this notation begin with no "<", so that only the tags do."""
+    policy = InspectionPolicy(tools=OfferedTools(TOOLS), formats=(FORMATS["mistral"],), thoughts=THINK)
+    answer = ChoiceAnswer(policy)
+    answer.text("A line that is past where a tag may begin")
+    for text in (", and", " goes", " on"):
+        assert answer.passes(text)
+    assert not answer.passes("\n")
+    assert answer.passes(" to its end")
+    answer.text("\n")
+    assert not answer.passes("<think>")
+    answer.text("Another line that is past where a tag may begin")
+    assert answer.passes(" <think>")
