@@ -177,7 +177,7 @@ async def test_connections_to_servers_that_were_edited_out_are_closed() -> None:
 
 @pytest.mark.parametrize(
     ("path", "asked"),
-    [("/health", "/root/health"), ("models", "/root/v1/models"), ("/a b?c=é", "/root/a%20b?c=%C3%A9")],
+    [("/health", "/below/health"), ("models", "/below/v1/models"), ("/a b?c=é", "/below/a%20b?c=%C3%A9")],
 )
 def test_a_path_is_below_the_servers_root_or_its_api(path: str, asked: str) -> None:
-    assert target_of(backend_at("http://x:1/root"), path) == asked
+    assert target_of(backend_at("http://x:1/below"), path) == asked
