@@ -7,7 +7,6 @@ import ctypes
 import os
 import resource
 import signal
-import socket
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -33,15 +32,6 @@ def raise_file_limit() -> None:
     """500 streams need two descriptors each in a proxy; children inherit the limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def free_ports(count: int) -> list[int]:
-    """Local TCP ports that were free a moment ago."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(listener.getsockname()[1]) for listener in sockets]
-    for listener in sockets:
-        listener.close()
-    return ports
 
 
 def spawn(

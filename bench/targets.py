@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bench import nginx, processes, routers
+from bench.ports import free_ports
 from bench.processes import BenchError
 from bench.scenarios import ALIAS, BY_NAME, KEY, NAMES, TRACED, UPSTREAM_MODEL, body
 
@@ -119,7 +120,7 @@ def nginx_target(folder: Path, upstreams: Sequence[int]) -> Target | None:
     binary = nginx.executable()
     if binary is None:
         return None
-    (port,) = processes.free_ports(1)
+    port = free_ports(1)
     folder.mkdir()
     return Target("nginx", "127.0.0.1", port, command=nginx.command(binary, folder, port, upstreams), folder=folder)
 
@@ -130,7 +131,7 @@ def gateway_target(
     """The gateway with all features on; `traced` = and every request traced, for the scenario of that name alone.
     `runner`: what the interpreter runs instead of the `gateway` script."""
     compileall.compile_dir(str(processes.ROOT / "gateway"), quiet=1)  # as an installed package is
-    (port,) = processes.free_ports(1)
+    port = free_ports(1)
     folder.mkdir()
     config = folder / "routes.yaml"
     routes = ROUTES + TRACES if traced else ROUTES
@@ -145,7 +146,8 @@ def gateway_target(
 def router_target(router: routers.Router, folder: Path, upstreams: Sequence[int]) -> Target:
     """A router written in Rust. Raises NotInstallable with the reason."""
     binary = routers.executable(router)
-    port, metrics_port = processes.free_ports(2)
+    port = free_ports(2)
+    metrics_port = port + 1
     folder.mkdir()
     command = routers.command(binary, router, port, metrics_port, upstreams)
     return Target(router.name, "127.0.0.1", port, command=command, folder=folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import socket
 import subprocess
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from bench.ports import free_ports
 from tests.waiting import until_said, wait_until
 
 ROOT = Path(__file__).parents[1]
@@ -36,22 +36,6 @@ class Demo:
     def steer(self, backend: str, action: str) -> None:
         """POST /_sim/{backend}/{action} on the control port."""
         httpx.post(f"{self.control}/_sim/{backend}/{action}", timeout=PATIENCE, trust_env=False).raise_for_status()
-
-
-def free_ports(count: int) -> int:
-    """The first of `count` ports in a row that nobody uses now."""
-    for _ in range(50):
-        with socket.socket() as first:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            try:
-                for further in range(port + 1, port + count):
-                    with socket.socket() as other:
-                        other.bind(("127.0.0.1", further))
-            except (OSError, OverflowError):
-                continue
-            return port
-    raise OSError("no free ports in a row")
 
 
 @contextmanager

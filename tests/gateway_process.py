@@ -14,7 +14,8 @@ from pathlib import Path
 
 import httpx
 
-from tests.demo_process import PATIENCE, free_ports
+from bench.ports import free_ports
+from tests.demo_process import PATIENCE
 from tests.waiting import until_said
 
 MIB = 1024 * 1024

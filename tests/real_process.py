@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import httpx
 
+from bench.ports import free_ports
 from tests.waiting import wait_until
 
 STOP = 20.0
@@ -29,7 +29,7 @@ class RealProcess:
     name: str
     notes: Path
     start_up: float = field(default=60.0, kw_only=True)  # seconds until it answers, on two idle cores
-    port: int = field(default_factory=lambda: free_port(), kw_only=True)
+    port: int = field(default_factory=lambda: free_ports(1), kw_only=True)
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     starts: int = field(default=0, init=False)
 
@@ -104,9 +104,3 @@ class RealProcess:
 
     def tail(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])

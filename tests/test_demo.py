@@ -20,11 +20,12 @@ import pytest
 from click.testing import CliRunner
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
+from bench.ports import free_ports
 from gateway.cli.demo import command, shipped_routes, simulated
 from gateway.config.load import load, load_text
 from gateway.config.modes import in_mode
 from gateway.config.snapshot import Alias
-from tests.demo_process import GATEWAY, PATIENCE, ROOT, Demo, free_ports, needs_curl, running_demo
+from tests.demo_process import GATEWAY, PATIENCE, ROOT, Demo, needs_curl, running_demo
 from tests.waiting import wait_until
 
 SNAPSHOT = in_mode(load(ROOT / "routes.yaml", {}).snapshot, None)

@@ -14,10 +14,10 @@ from random import Random
 
 import pytest
 
+from bench.ports import free_ports
 from simulator import SimVllm
 from tests.chaos_answers import Asked, check, read_answer
 from tests.chaos_hostile import hostile_backend, misbehave
-from tests.demo_process import free_ports
 from tests.raw_client import RawClient, raw_client
 from tests.waiting import until_said
 

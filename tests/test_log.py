@@ -15,10 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
+from bench.ports import free_ports
 from gateway.observe.log import as_json
 from gateway.observe.log_writer import LogWriter
 from simulator import SimVllm
-from tests.demo_process import GATEWAY, PATIENCE, free_ports, gateway_ready
+from tests.demo_process import GATEWAY, PATIENCE, gateway_ready
 from tests.raw_client import chat, raw_client
 from tests.support import RunningGateway, running_gateway
 

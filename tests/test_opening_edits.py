@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.ports import free_ports
 from gateway.config.openings import local_keys, openings
 from gateway.config.snapshot import Client
 from simulator import SimVllm
 from tests.cli.test_serve import serving
-from tests.demo_process import free_ports
 from tests.editing import Editor, editor_of
 from tests.observe.hook import hooked
 from tests.raw_client import chat

@@ -15,9 +15,10 @@ from typing import Any
 import httpx
 import pytest
 
+from bench.ports import free_ports
 from simulator import SimVllm
 from tests.cli.test_serve import serving
-from tests.demo_process import free_ports, running_demo
+from tests.demo_process import running_demo
 from tests.editing import Editor, editor_of
 from tests.observe.hook import hooked
 from tests.raw_client import chat, raw_client

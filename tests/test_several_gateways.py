@@ -15,11 +15,12 @@ from typing import Any
 import httpx
 import pytest
 
+from bench.ports import free_ports
 from simulator import SimVllm
 from tests.cluster.redis_server import RedisServer, running_redis
 from tests.limits import within
 from tests.raw_client import chat
-from tests.test_stop import PROGRAM, ROOT, free_port
+from tests.test_stop import PROGRAM, ROOT
 from tests.waiting import until, until_said
 
 CHAT = "/v1/chat/completions"
@@ -81,7 +82,7 @@ async def three(folder: Path, redis: str, backend: str) -> AsyncIterator[list[Pr
     async with AsyncExitStack() as stack:
         found = []
         for number in range(3):
-            port = free_port()
+            port = free_ports(1)
             routes, log = folder / f"{number}.yaml", folder / f"{number}.log"
             routes.write_text(
                 f"server: {{listen: '127.0.0.1:{port}', data: '{folder}/{number}', shared: '{redis}'}}\n"

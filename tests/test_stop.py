@@ -16,6 +16,7 @@ from pathlib import Path
 
 import httpx
 
+from bench.ports import free_ports
 from simulator import SimVllm
 from tests.raw_client import RawClient, chat, raw_client
 from tests.waiting import until, until_said
@@ -80,7 +81,7 @@ async def serving(
     folder: Path, backend: str, *options: str, shutdown: str = "60s", name: str = "one", port: int = 0
 ) -> AsyncIterator[Process]:
     """A process that serves the one backend under the alias `name`."""
-    port = port or free_port()
+    port = port or free_ports(1)
     routes, log = folder / f"{name}.yaml", folder / f"{name}.log"
     routes.write_text(
         f"server: {{listen: '127.0.0.1:{port}', shutdown: {shutdown}, data: '{folder}/state'}}\n"
@@ -99,12 +100,6 @@ async def serving(
         if process.returncode is None:
             process.kill()
             await process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @asynccontextmanager

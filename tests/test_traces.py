@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from bench.ports import free_ports
 from simulator import SimVllm
-from tests.demo_process import free_ports
 from tests.observe.otlp import ReceivedSpan, Receiver, receiving
 from tests.raw_client import chat, raw_client
 from tests.support import RunningGateway, from_clients, running_gateway

@@ -13,6 +13,7 @@ import pytest
 
 from bench import nginx, processes, routers, targets
 from bench.load import Job, Run
+from bench.ports import free_ports
 from gateway.config.load import load_text
 from tests.bench.byte_relay import relay
 from tests.waiting import until
@@ -141,7 +142,7 @@ def test_a_router_of_another_version_is_installed_anew(tmp_path: Path, monkeypat
 
 async def measured_through_a_relay(only: str, *, lose_event: bool = False, refuse: bool = False) -> tuple[int, str]:
     """The mock's port has to be known before, as with any proxy that somebody started by hand."""
-    (mock_port,) = processes.free_ports(1)
+    mock_port = free_ports(1)
     async with relay(mock_port, lose_event=lose_event, refuse=refuse) as port:
         target = ("--target", f"relay=http://127.0.0.1:{port}", "--mock-port", str(mock_port))
         return await finish(await start("--quick", "--seconds", "0.2", "--targets", "", "--only", only, *target))

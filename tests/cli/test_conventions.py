@@ -16,9 +16,10 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from bench.ports import free_ports
 from gateway.cli import fleet
 from gateway.cli.main import COMMANDS, cli, load_command
-from tests.demo_process import ROOT, free_ports
+from tests.demo_process import ROOT
 
 ROUTES = """\
 server: {listen: "127.0.0.1:%d"}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from bench.ports import free_ports
 from gateway.cli.main import cli
-from tests.demo_process import free_ports
 from tests.operations.machine import machine
 from tests.operations.requested import CALLED, aged, called, on_node, until_known
 from tests.scripted import scripted

@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from bench.ports import free_ports
 from gateway.cli import discovery as scanning
 from gateway.cli.discovery import BadTarget, targets
 from gateway.cli.main import cli
 from gateway.config.load import load
 from simulator import SimOllama, SimVllm
 from simulator.base import Sim
-from tests.demo_process import ROOT, free_ports
+from tests.demo_process import ROOT
 from tests.support import PATIENCE
 from tests.waiting import pace
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from bench.ports import free_ports
 from gateway.cli.main import cli
 from gateway.cli.probe import deviations
 from gateway.cli.probe_run import address
@@ -23,7 +24,7 @@ from gateway.domain.facts import Observation
 from gateway.health.checks import ALL
 from gateway.health.probes import problems, required_checks
 from simulator import SimOllama, SimVllm
-from tests.demo_process import ROOT, free_ports
+from tests.demo_process import ROOT
 from tests.scripted import answer, scripted
 from tests.support import PATIENCE, RunningGateway, running_gateway
 

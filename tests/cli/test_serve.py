@@ -11,10 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from bench.ports import free_ports
 from gateway.cli.serve import warnings_of
 from gateway.config.load import load_text
 from simulator import SimVllm
-from tests.demo_process import GATEWAY, PATIENCE, free_ports
+from tests.demo_process import GATEWAY, PATIENCE
 
 ASK = {"model": "chat", "messages": [{"role": "user", "content": "Say it in 20 words."}]}
 

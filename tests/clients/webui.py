@@ -17,8 +17,9 @@ import httpx
 import pytest
 from playwright.async_api import Browser, Page
 
+from bench.ports import free_ports
 from tests.clients.agents import CLIENTS
-from tests.demo_process import ROOT, free_ports
+from tests.demo_process import ROOT
 from tests.waiting import until_said, wait_until
 from tests.web.house import shows
 

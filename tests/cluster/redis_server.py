@@ -13,7 +13,7 @@ from functools import cache
 import pytest
 import redis
 
-from tests.demo_process import free_ports
+from bench.ports import free_ports
 from tests.waiting import wait_until
 
 PATIENCE = 20.0  # seconds until a start is called hung

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import pytest
 
+from bench.ports import free_ports
 from simulator import SimVllm
 from tests.cluster.joined import ask, shared, slots_of
 from tests.cluster.redis_server import RedisServer, running_redis
-from tests.demo_process import free_ports
 from tests.support import running_gateway
 
 

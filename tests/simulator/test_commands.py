@@ -9,6 +9,7 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
+from bench.ports import free_ports
 from gateway.cli.demo import memory_held, sim_command, simulated, with_start_commands
 from gateway.cli.sim import command
 from gateway.config.load import load, load_text
@@ -19,7 +20,7 @@ from gateway.launch.command import parse
 from gateway.launch.words import split
 from simulator.fleet import start_fleet
 from simulator.memory import GIB, SYSTEM, Node
-from tests.demo_process import ROOT, free_ports
+from tests.demo_process import ROOT
 from tests.simulator.wire import ask
 
 SHIPPED = load(ROOT / "routes.yaml", {}).snapshot
