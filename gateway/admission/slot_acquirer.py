@@ -139,11 +139,14 @@ class SlotAcquirer:
             if not self._choose(waiter, now):
                 return None
         waiter.returning = returning
+        waiter.replan = self._replan
         try:
             self.queued += await self._admission.wait(waiter)
             self._quota = waiter.quota
         except QueueFull as full:
             raise self._not_admitted(waiter, str(full), full.seconds) from None
+        finally:
+            waiter.replan = _replan_nobody  # else the two refer to each other, and the request stays with them
         if waiter.granted is not None:
             held = waiter.granted
             candidate = next(c for c in self._failover.remaining if c.state is held.state)
@@ -154,7 +157,7 @@ class SlotAcquirer:
         return None
 
     def _new_waiter(self) -> Waiter:
-        waiter = Waiter(self._client.name, self._began, _wake_nobody, self._replan, limit=self._limit)
+        waiter = Waiter(self._client.name, self._began, _wake_nobody, _replan_nobody, limit=self._limit)
         own = self._client.client.priority if self._client.client is not None else None
         waiter.weight, waiter.batch = self._request.choices, (own or self._alias.priority) == "batch"
         waiter.quota = self._quota
@@ -245,3 +248,8 @@ class SlotAcquirer:
 
 def _wake_nobody() -> None:
     """The `wake` of a waiter that does not wait yet."""
+
+
+def _replan_nobody(now: float) -> bool:
+    """The `replan` of a waiter that does not wait."""
+    return False

@@ -15,6 +15,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
 from gateway.domain.request import InferenceRequest
 from gateway.fleet.starting import Decision
+from gateway.kept_error import fresh
 from gateway.metrics.registry import Metrics
 from gateway.routing.plan import Candidate
 
@@ -116,7 +117,7 @@ class Admission:
             self.scheduler.withdraw(waiter, time.monotonic())
             raise
         if waiter.refused is not None:
-            raise waiter.refused
+            raise fresh(waiter.refused)
         seconds = time.monotonic() - began
         self.seconds.observe(seconds)
         return seconds

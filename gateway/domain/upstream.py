@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from gateway.kept_error import fresh
 from gateway.shortage import WORDS, Kind
 
 
@@ -158,7 +159,7 @@ def _within(response: Response, body: bytes | bytearray, limit: int) -> bytes:
     if len(body) > limit:
         failure = TooLarge(f"the body is larger than {limit} bytes")
         response.abort(failure)
-        raise failure
+        raise fresh(failure)
     return b""
 
 

@@ -84,7 +84,7 @@ class Connection(PacedReader, asyncio.Protocol):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.transport = transport = CollectedTransport(transport, self.loop)
         self.flow = self.fast.flow = Flow(transport)
-        self.slow_reader = SlowReaderTimeout(transport, self._answers_inference)
+        self.slow_reader = SlowReaderTimeout(transport)
         self.server = get_local_addr(transport)
         self.client = get_remote_addr(transport)
         self.server_state.connections.add(self)  # type: ignore[arg-type]  # what uvicorn asks of one, it has
@@ -129,7 +129,7 @@ class Connection(PacedReader, asyncio.Protocol):
         self.server_state.connections.discard(self)
         self.gone = True
         self.fast.client_left()
-        cycle = self.cycle
+        cycle, self.cycle = self.cycle, None  # which refers to this connection, and holds what has come of a body
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
         if isinstance(cycle, AsgiCycle):
@@ -153,7 +153,7 @@ class Connection(PacedReader, asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.flow.pause_writing()
-        self.slow_reader.paused()
+        self.slow_reader.paused(self._answers_inference)
 
     def resume_writing(self) -> None:
         self.flow.resume_writing()

@@ -14,6 +14,7 @@ from gateway.dialects.registry import translated
 from gateway.domain.request import CHAT, Endpoint, OwnForm
 from gateway.errors import GatewayError
 from gateway.http.client_connection import ClientConnection
+from gateway.kept_error import fresh
 from gateway.proxy.audio import handler_of
 from gateway.proxy.exchange import PIECE, ClientGone, Headers, decode, nothing, running_task, too_large
 from gateway.proxy.handler import RequestHandler
@@ -132,7 +133,7 @@ class DirectExchange:
 
     def refuse(self, error: GatewayError) -> None:
         """Answer now. The rest of the body is discarded, and the connection serves no further request."""
-        self._refused = error
+        self._refused = fresh(error)
         self._body = b""
         self.share.close()
         self.keep_alive = False
@@ -182,7 +183,7 @@ class DirectExchange:
     async def read_body(self, limit: int) -> bytes:
         """As `Exchange.read_body`."""
         if self._refused is not None:
-            raise self._refused
+            raise fresh(self._refused)
         if self.disconnected:
             raise ClientGone
         body, self._body = bytes(self._body), b""

@@ -54,8 +54,10 @@ class FastService:
         return True
 
     def client_left(self) -> None:
+        """The connection is lost: it is not used from here any more."""
         if self.request is not None:
             self.request.left()
+        del self._connection  # which refers to this
 
     def is_ready(self) -> bool:
         """May a whole answer be written, after which the connection stays open?"""

@@ -99,6 +99,13 @@ class AskAll:
 
     async def run(self) -> None:
         """Answer the client when every member has answered or failed. A stream is sent as its parts come."""
+        try:
+            await self._ask_members()
+            await self._answer()
+        finally:
+            self._exchanges.clear()  # which refer to this: without it, a garbage collection would have to free both
+
+    async def _ask_members(self) -> None:
         members = zip(self._exchanges, self._alias.ask_all, strict=True)
         create = asyncio.get_running_loop().create_task
         tasks = [create(self._ask(exchange, name), name=f"ask_all {name}") for exchange, name in members]
@@ -112,7 +119,6 @@ class AskAll:
             await asyncio.wait(tasks)  # they release what they hold; each ends at once when its client has left
         for task in tasks:
             task.result()
-        await self._answer()
 
     async def _ask(self, exchange: MemberExchange, name: str) -> None:
         """Another member's end does not wait for this one: a stream says at once that its choice has failed."""

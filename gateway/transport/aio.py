@@ -30,6 +30,7 @@ from gateway.domain.upstream import (
     UpstreamFailure,
     read_counted,
 )
+from gateway.kept_error import fresh
 from gateway.shortage import shortage_of
 
 from .inflate import Inflater, inflater_for
@@ -155,14 +156,14 @@ class AioResponse:
 
     async def _read_wire(self) -> bytes:
         if self._failure is not None:
-            raise self._failure
+            raise fresh(self._failure)
         try:
             return await self._response.content.readany()
-        except UpstreamFailure:
-            raise
+        except UpstreamFailure as failure:  # of `abort`
+            raise fresh(failure) from None
         except Exception as error:
             self._failure = _body_failure(error)
-            raise self._failure from error
+            raise fresh(self._failure) from error.with_traceback(None)  # aiohttp keeps it
 
     async def read_all(self, limit: int) -> bytes:
         return await read_counted(self, limit)

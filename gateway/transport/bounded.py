@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 
 from gateway.domain.upstream import ProtocolFailure
+from gateway.kept_error import fresh
 from gateway.transport.inflate import Inflater, inflater_for
 from gateway.transport.trust import TrustOnDemand
 
@@ -173,7 +174,7 @@ class _Body:
     def finished(self) -> bytes:
         """The whole body. Raises `Oversized` and `Undecodable`."""
         if self.failure is not None:
-            raise self.failure
+            raise fresh(self.failure)
         try:
             if self._inflater is not None:
                 self._inflater.finish()

@@ -10,6 +10,7 @@ from typing import Any, cast
 import httptools
 
 from gateway.domain.upstream import OwnFailure, ProtocolFailure, ResetFailure, StaleConnection, UpstreamFailure
+from gateway.kept_error import fresh
 from gateway.shortage import shortage_of
 
 from .collected import PART, CollectedTransport, round_of
@@ -76,7 +77,7 @@ class Connection(asyncio.Protocol):
         self.reading_paused = False
         self._on_free = on_free
         self._on_lost = on_lost
-        self._parser: Any = httptools.HttpResponseParser(self)
+        self._parser: Any = None  # once it is open; the two refer to each other
         self.response: H1Response | None = None
         self._head: list[tuple[bytes, bytes]] | None = None  # the headers so far; None when the head is over
         self._fields = HeadFields()
@@ -204,6 +205,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's is one without being a subclass.
         self.transport = CollectedTransport(cast(asyncio.Transport, transport), self.loop)
+        self._parser = httptools.HttpResponseParser(self)
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -253,8 +255,7 @@ class Connection(asyncio.Protocol):
                 self._keep = False
                 response.changed()
             else:
-                cause = error.__context__
-                self.fail(cause if isinstance(cause, UpstreamFailure) else ProtocolFailure(f"not HTTP: {error}"))
+                self.fail(_failure_of(error))
             return
         if first and response.is_chunked:
             self._between_chunks = ends_chunk(data, data.find(_HEAD_END) + len(_HEAD_END))
@@ -312,7 +313,7 @@ class Connection(asyncio.Protocol):
         response = self.response if self._taker is None else self.respond()
         self.response = None
         self._unsent = None
-        self._parser = None  # breaks a reference cycle: the parser refers to this connection
+        self._parser = None
         self._on_lost(self)
         if response is None or response.complete:
             return
@@ -388,6 +389,12 @@ class Connection(asyncio.Protocol):
         if response is not None and response.status:  # else it was a 1xx
             response.complete = True
             response.wake()
+
+
+def _failure_of(error: Exception) -> UpstreamFailure:
+    """What is wrong with the answer. `error`: of the parser, perhaps behind a failure that its callback has raised."""
+    cause = error.__context__
+    return fresh(cause) if isinstance(cause, UpstreamFailure) else ProtocolFailure(f"not HTTP: {error}")
 
 
 def _lost(where: str, exc: Exception | None) -> str:

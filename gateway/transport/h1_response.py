@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from gateway.domain.upstream import ResetFailure, UpstreamFailure, read_counted
+from gateway.kept_error import fresh
 
 from .inflate import Inflater, inflater_for
 
@@ -170,7 +171,7 @@ class H1Response:
         pieces = self.pieces
         if not pieces:
             if self.failure is not None:
-                raise self.failure
+                raise fresh(self.failure)
             return b""
         data = bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
@@ -186,7 +187,9 @@ class H1Response:
             if not self.status:
                 await self.arrival()
             if not self.status:
-                raise self.failure or ResetFailure("the backend closed the connection before the answer's head")
+                if self.failure is not None:
+                    raise fresh(self.failure)
+                raise ResetFailure("the backend closed the connection before the answer's head")
         except BaseException:
             if self._connection is not None:
                 self._connection.drop()

@@ -6,6 +6,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from email.message import Message
+from typing import Any
+from weakref import WeakMethod
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser
@@ -61,14 +63,14 @@ class FormReader:
         self._parser = MultipartParser(
             boundary.encode("latin-1", "replace"),
             {
-                "on_part_begin": self._begin,
-                "on_header_field": self._header_name,
-                "on_header_value": self._header_value,
-                "on_header_end": self._header_end,
-                "on_headers_finished": self._head_finished,
-                "on_part_data": self._data,
-                "on_part_end": self._end,
-                "on_end": self._all,
+                "on_part_begin": _weakly(self._begin),
+                "on_header_field": _weakly(self._header_name),
+                "on_header_value": _weakly(self._header_value),
+                "on_header_end": _weakly(self._header_end),
+                "on_headers_finished": _weakly(self._head_finished),
+                "on_part_data": _weakly(self._data),
+                "on_part_end": _weakly(self._end),
+                "on_end": _weakly(self._all),
             },
         )
 
@@ -150,6 +152,18 @@ class FormReader:
 
     def _all(self) -> None:
         self.ended = True
+
+
+def _weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """A callback that does not keep the method's object: the object keeps the parser, which keeps its callbacks."""
+    weak = WeakMethod(method)
+
+    def call(*args: Any) -> None:
+        bound = weak()
+        assert bound is not None
+        bound(*args)
+
+    return call
 
 
 async def read_form(

@@ -73,7 +73,8 @@ class Member:
 
 @dataclass(slots=True, eq=False)
 class Decision:
-    """Holds while `snapshot` is in force, and for each member while its revision is the same. `fleet`: all backends.
+    """Holds while `snapshot` is in force, and for each member while its revision is the same; `outdated`: one was not.
+    `fleet`: all backends.
     `like`: what these requests have in common. `limit`: of the answer, by the alias' params. `searched`: the prompt
     must have no media."""
 
@@ -90,6 +91,7 @@ class Decision:
     searched: bool
     stream_lines: bytes
     renaming: Renaming
+    outdated: bool = False
 
 
 class Undecided(NamedTuple):
@@ -102,14 +104,13 @@ class Shape:
     """Requests with the same names of fields. `compared`: the names whose values decide; `limits`: those of the
     limits."""
 
-    __slots__ = ("_compared", "_tools", "decisions", "limits", "prompt")
+    __slots__ = ("_compared", "_tools", "limits", "prompt")
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self._compared = tuple([name for name in names if name in _COMPARED])
         self.limits = tuple([name for name in CHAT.limits if name in names])
         self.prompt = tuple([name for name in CHAT.prompt if name in names])
         self._tools = "tools" in names
-        self.decisions: dict[tuple[bytes, ...], Decision | Undecided] = {}
 
     def values(self, fields: Mapping[str, Raw]) -> tuple[bytes, ...] | None:
         """What is equal in requests that are alike; None = no request is like this one."""
@@ -123,31 +124,33 @@ class Shape:
 
 
 class Decisions:
-    """The decisions for the requests with one head. `shapes`: by the names of the fields, in their order."""
+    """The decisions for the requests with one head. `shapes`: by the names of the fields, in their order, with the
+    decisions by the values that decide."""
 
     __slots__ = ("shapes",)
 
     def __init__(self) -> None:
-        self.shapes: dict[tuple[str, ...], Shape] = {}
+        self.shapes: dict[tuple[str, ...], tuple[Shape, dict[tuple[bytes, ...], Decision | Undecided]]] = {}
 
     def decide(self, services: Services, caller: Caller, body: bytes, fields: Mapping[str, Raw]) -> Decision | None:
         """The decision for requests like this one, made now and kept; None = the slow lane decides."""
         names = tuple(fields)
-        shape = self.shapes.get(names)
-        if shape is None:
+        known = self.shapes.get(names)
+        if known is None:
             if sum(map(len, names)) > NAMES_MOST:
                 return None
             if len(self.shapes) >= SHAPES_MOST:
                 self.shapes.clear()
-            shape = self.shapes[names] = Shape(names)
+            known = self.shapes[names] = Shape(names), {}
+        shape, decisions = known
         values, now = shape.values(fields), time.monotonic()
-        before = shape.decisions.get(values) if values is not None else None
+        before = decisions.get(values) if values is not None else None
         if values is None or (type(before) is Undecided and now < before.until):
             return None
-        if len(shape.decisions) >= SHAPES_MOST:
-            shape.decisions.clear()
+        if len(decisions) >= SHAPES_MOST:
+            decisions.clear()
         made = decide(services, caller, body, shape)
-        shape.decisions[values] = made if made is not None else Undecided(now + AGAIN)
+        decisions[values] = made if made is not None else Undecided(now + AGAIN)
         return made
 
 

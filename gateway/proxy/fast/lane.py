@@ -72,12 +72,13 @@ class FastLane:
             caller.decisions = Decisions()
             return None
         decision: object = None
-        if (shape := decisions.shapes.get(tuple(fields))) is not None:
+        if (known := decisions.shapes.get(tuple(fields))) is not None:
+            shape, made = known
             values = shape.values(fields)
             if values is None:
                 return None
-            decision = shape.decisions.get(values)
-        if type(decision) is Decision and decision.snapshot is self._services.snapshot:
+            decision = made.get(values)
+        if type(decision) is Decision and decision.snapshot is self._services.snapshot and not decision.outdated:
             return decision
         return decisions.decide(self._services, caller, body, fields)
 
@@ -105,7 +106,7 @@ class FastLane:
         for member in decision.members:
             state = member.state
             if state.revision != member.revision:
-                shape.decisions.clear()  # decided anew by the next request
+                decision.outdated = True  # decided anew by the next request
                 return None
             if state.health.state is not READY or window > member.window:  # a pause is found with the slot
                 return None

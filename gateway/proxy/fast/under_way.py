@@ -17,6 +17,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.request import CHAT, InferenceRequest
 from gateway.domain.request_timer import RequestTimer
 from gateway.domain.upstream import OwnFailure, Response, StaleConnection
+from gateway.kept_error import fresh
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.fast.decisions import Decision, Member
 from gateway.proxy.handler import RequestHandler
@@ -118,7 +119,7 @@ class UnderWay:
         response = self.response
         self._sent.forget_under_way()  # which refers to this
         if self.reason is not None:
-            raise self.reason
+            raise fresh(self.reason)
         try:
             await response.head()
         except StaleConnection:
@@ -137,7 +138,7 @@ class UnderWay:
     def check_error(self) -> None:
         """As `Begun`."""
         if self.error is not None:
-            raise self.error
+            raise fresh(self.error)
 
 
 def new_record(sent: Sent, request: InferenceRequest, first_token: float) -> RequestRecord:

@@ -89,8 +89,8 @@ async def test_an_edit_ends_it() -> None:
         snapshot = h.gateway.gateway.snapshot
         await h.gateway.gateway.put_in_force(replace(snapshot))
         assert await asked_fast(h), "it is made anew"
-        (shape,) = [s for s in caller_of(h).decisions.shapes.values() if s.decisions]
-        assert all(d.snapshot is h.gateway.gateway.snapshot for d in shape.decisions.values())
+        (made,) = [made for _, made in caller_of(h).decisions.shapes.values() if made]
+        assert all(d.snapshot is h.gateway.gateway.snapshot for d in made.values())
 
 
 def caller_of(h: House) -> Caller:
@@ -155,10 +155,10 @@ async def test_what_a_client_sends_is_kept_within_bounds() -> None:
         await asked_fast(h, stop=["x" * VALUE_MOST])
         kept: Decisions = caller_of(h).decisions
         assert len(kept.shapes) <= SHAPES_MOST
-        for names, shape in kept.shapes.items():
+        for names, (_, made) in kept.shapes.items():
             assert sum(map(len, names)) <= NAMES_MOST
-            assert len(shape.decisions) <= SHAPES_MOST
-            assert all(len(value) <= VALUE_MOST for values in shape.decisions for value in values)
+            assert len(made) <= SHAPES_MOST
+            assert all(len(value) <= VALUE_MOST for values in made for value in values)
 
 
 async def test_what_was_not_decided_is_not_looked_at_for_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ async def test_what_was_not_decided_is_not_looked_at_for_every_request(monkeypat
             assert not await asked_fast(h, n=2)
         assert len(made) == 1
         (kept,) = [
-            d for s in caller_of(h).decisions.shapes.values() for d in s.decisions.values() if type(d) is Decision
+            d for _, all_ in caller_of(h).decisions.shapes.values() for d in all_.values() if type(d) is Decision
         ]
         assert kept.alias.name == "chain"
 
