@@ -5,12 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
+import httpx
 import pytest
 
+from gateway.admission.waiter import Waiter
+from gateway.errors import GatewayError
+from gateway.http.connection import Connection
+from gateway.transport.bounded import Oversized, fetch
 from simulator import SimVllm
 from tests.chaos_hostile import DEEP, STREAMS, WHOLE
 from tests.garbage import garbage, no_collection
@@ -292,3 +299,53 @@ async def test_nothing_of_a_hostile_answer_stays(number: int) -> None:
             await gateway.until(gateway.idle)
             await leave(gateway, client)
         assert await left(gateway) == []
+
+
+async def test_nothing_stays_of_a_client_that_stopped_reading() -> None:
+    async def flood(turn: Turn) -> None:
+        await turn.send(SSE_HEAD)
+        while True:
+            await turn.send(chunked(event({"content": "hello" * 10_000})))
+
+    async with scripted_pair(flood) as gateway:
+        for _ in range(2):
+            async with raw_client(gateway.url, receive_buffer=4096) as client:
+                client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a socket transport can
+                await client.post(CHAT, chat("a", stream=True))
+                (connection,) = gateway.server.server_state.connections
+                assert isinstance(connection, Connection)
+                flow = connection.flow
+                del connection
+                await gateway.until(partial(getattr, flow, "write_paused"))
+                client.reset()
+                await gateway.until(lambda: not gateway.server.server_state.connections)
+            stayed = await left(gateway)
+        assert stayed == []
+
+
+async def test_nothing_stays_of_a_wait_that_is_refused() -> None:
+    async with scripted_pair(answer_well) as gateway:
+        admission, state = gateway.gateway.admission, gateway.gateway.fleet["a"]
+
+        async def wait() -> None:
+            held = admission.scheduler.try_acquire(state, 1, time.monotonic())
+            assert held is not None
+            waiter = Waiter("second", time.monotonic() + 60, lambda: None, lambda now: False, choices=(state,))
+            waiting = asyncio.create_task(admission.wait(waiter))
+            await turns()
+            admission.scheduler.refuse(waiter, GatewayError("rate_limit_exceeded", "no"))
+            await asyncio.wait([waiting])
+            assert isinstance(waiting.exception(), GatewayError)
+            admission.scheduler.release(held, time.monotonic())
+
+        await asyncio.create_task(wait())
+        assert await left(gateway) == []
+
+
+async def test_nothing_stays_of_an_answer_that_a_probe_does_not_read_to_its_end() -> None:
+    async with scripted(answer_too_much) as backend, httpx.AsyncClient(trust_env=False) as client:
+        for _ in range(2):
+            with pytest.raises(Oversized):
+                await fetch(client, "POST", backend.url, most=1000, seconds=5, json={})
+            stayed = garbage()
+        assert stayed == []

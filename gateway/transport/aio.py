@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -79,10 +78,10 @@ PIECE = 64 * 1024  # bytes of a file that are sent at a time
 
 
 class _Connector(aiohttp.TCPConnector):
-    """A connector that stores the connection in the running attempt. The attempt is kept in the task's context, so
+    """A connector that stores the connection in the running attempt. The attempt is found by the task's context, so
     concurrent requests cannot confuse their connections."""
 
-    def __init__(self, running: ContextVar[_Attempt], *, max_idle: float, force_close: bool = False) -> None:
+    def __init__(self, running: ContextVar[list[_Attempt]], *, max_idle: float, force_close: bool = False) -> None:
         super().__init__(
             limit=0,
             force_close=force_close,
@@ -91,7 +90,7 @@ class _Connector(aiohttp.TCPConnector):
             socket_factory=_keepalive_socket,
         )
         self._running_attempt = running
-        self._last: WeakKeyDictionary[ResponseHandler, _Attempt] = WeakKeyDictionary()  # of each connection
+        self._last: dict[ResponseHandler, _Attempt] = {}  # of each open connection
 
     async def connect(
         self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
@@ -104,16 +103,17 @@ class _Connector(aiohttp.TCPConnector):
             if not (reused and protocol.should_close):
                 break
             connection.close()  # bytes arrived while it was idle: they are not the answer to this request
+        (attempt,) = self._running_attempt.get()
+        attempt.reused, attempt.protocol, attempt.transport = reused, protocol, protocol.transport
         if not reused and (closed := protocol.closed) is not None:
             closed.add_done_callback(partial(self._lost, protocol))
-        attempt = self._running_attempt.get()
-        attempt.reused, attempt.protocol, attempt.transport = reused, protocol, protocol.transport
-        self._last[protocol] = attempt
+        if protocol.connected:  # else `answered` finds that it is lost
+            self._last[protocol] = attempt
         return connection
 
     def _lost(self, protocol: ResponseHandler, closed: asyncio.Future[None]) -> None:
         closed.exception()  # the response has the reason too; asyncio would log an exception that was never read
-        if (attempt := self._last.get(protocol)) is not None:
+        if (attempt := self._last.pop(protocol, None)) is not None:
             attempt.lost()
 
 
@@ -160,10 +160,10 @@ class AioResponse:
         try:
             return await self._response.content.readany()
         except UpstreamFailure as failure:  # of `abort`
-            raise fresh(failure) from None
+            raise fresh(failure.with_traceback(None)) from None  # aiohttp keeps it
         except Exception as error:
             self._failure = _body_failure(error)
-            raise fresh(self._failure) from error.with_traceback(None)  # aiohttp keeps it
+            raise self._failure from error.with_traceback(None)  # aiohttp keeps it
 
     async def read_all(self, limit: int) -> bytes:
         return await read_counted(self, limit)
@@ -201,7 +201,7 @@ class AioClient:
         self._base = str(URL.build(scheme=scheme, host=host.strip("[]"), port=port))
         self.connect_timeout = connect_timeout
         self._max_idle = max_idle
-        self._running: ContextVar[_Attempt] = ContextVar("attempt")
+        self._running: ContextVar[list[_Attempt]] = ContextVar("attempt")
         self._pooled: aiohttp.ClientSession | None = None
         self._unpooled: aiohttp.ClientSession | None = None
         self._busy: set[AioResponse | _Attempt] = set()
@@ -228,7 +228,8 @@ class AioClient:
             raise ConnectFailure("the client is closed")
         session = self._session(fresh)
         attempt = _Attempt()
-        self._running.set(attempt)
+        running = [attempt]  # emptied at the end: the transport of a new connection keeps this context
+        self._running.set(running)
         self._busy.add(attempt)
         try:
             response = await session.request(
@@ -250,6 +251,7 @@ class AioClient:
             raise
         finally:
             self._busy.discard(attempt)
+            running.clear()
 
     def _accept(self, attempt: _Attempt, response: aiohttp.ClientResponse) -> AioResponse:
         try:

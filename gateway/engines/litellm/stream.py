@@ -14,7 +14,6 @@ import msgspec
 from gateway.domain.upstream import ResetFailure, TooLarge, UpstreamFailure
 from gateway.engines.base import error_of
 from gateway.engines.litellm.errors import status_of, text_of, unwrapped
-from gateway.kept_error import fresh
 
 _encode = msgspec.json.Encoder().encode
 _OWN = ("provider_specific_fields",)  # litellm's copy of fields that the message already has
@@ -86,7 +85,7 @@ class LiteLLMStream:
 
     async def read_some(self) -> bytes:
         if self._failure is not None:
-            raise fresh(self._failure)
+            raise self._failure
         if self._first is not None:
             first, self._first = self._first, None
             return first

@@ -23,7 +23,6 @@ from gateway.domain.upstream import SilenceFailure
 from gateway.domain.usage import NO_TOKENS, Tokens
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer, read_plain, read_whole
-from gateway.kept_error import fresh
 from gateway.large_bodies import LARGE
 from gateway.proxy.attempt import expect_first
 from gateway.proxy.exchange import PIECE, ClientGone
@@ -160,7 +159,7 @@ class FastRequest:
         assert response is not None
         try:
             if response.error is not None:
-                raise fresh(response.error)
+                raise response.error
             if response.status == 200 and response.failure is None and response.is_plain:
                 self._read(response)
             elif response.status or response.failure is not None:

@@ -138,7 +138,7 @@ class UnderWay:
     def check_error(self) -> None:
         """As `Begun`."""
         if self.error is not None:
-            raise fresh(self.error)
+            raise self.error  # with its traceback: it is a defect
 
 
 def new_record(sent: Sent, request: InferenceRequest, first_token: float) -> RequestRecord:

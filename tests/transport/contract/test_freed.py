@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
 
 import pytest
+from aiohttp.client_proto import ResponseHandler
 
 from gateway.domain.upstream import SilenceFailure, UpstreamFailure
+from gateway.transport.aio import AioResponse
+from gateway.transport.h1 import H1Client
+from gateway.transport.h1_connection import Connection
+from gateway.transport.h1_response import H1Response
 from tests.garbage import garbage, no_collection
 from tests.transport.contract.rig import Rig, settle
 from tests.transport.wire_server import CHUNKED_HEAD, Peer, always, answer, chunk, once
@@ -35,6 +41,9 @@ async def ended() -> list[str]:
     return garbage()
 
 
+# Each request in a task, as in the gateway: what a task's context holds is freed with it.
+
+
 async def read(rig: Rig, *, limit: int = 100_000) -> None:
     response = await rig.get()
     try:
@@ -47,8 +56,29 @@ async def test_an_answer_that_was_read_is_freed(rig: Rig) -> None:
     await rig.start(always(answer(b"x" * 1000)))
     for _ in range(2):  # what the first one builds stays
         garbage()
-        await read(rig)
+        await asyncio.create_task(read(rig))
     assert await ended() == []
+
+
+async def test_nothing_is_kept_of_connections_that_are_closed(rig: Rig) -> None:
+    await rig.start(always(answer(b"x" * 1000)))
+
+    async def once_each() -> None:
+        for _ in range(3):
+            response = await rig.get(fresh=True)
+            await response.read_all(5000)
+            response.release()
+
+    def alive() -> list[object]:
+        return [one for one in gc.get_objects() if type(one) in (Connection, H1Response, AioResponse, ResponseHandler)]
+
+    await asyncio.create_task(once_each())
+    while isinstance(rig.client, H1Client) and (idle := rig.client.take_idle()) is not None:
+        idle.drop()  # it is kept for a next request
+        del idle
+    await rig.server.connections(0)
+    await ended()
+    assert alive() == []
 
 
 @pytest.mark.parametrize("sent", BREAKING.values(), ids=BREAKING)
@@ -57,7 +87,7 @@ async def test_an_answer_that_fails_is_freed(rig: Rig, sent: bytes) -> None:
     for _ in range(2):
         garbage()
         with pytest.raises(UpstreamFailure):
-            await read(rig)
+            await asyncio.create_task(read(rig))
     assert await ended() == []
 
 
@@ -75,11 +105,13 @@ async def test_an_answer_is_freed_that_was_aborted_while_it_was_waited_for(rig: 
         response.abort(SilenceFailure("nothing for 30 s"))
         await asyncio.wait([reading])
         assert isinstance(reading.exception(), SilenceFailure)
+        with pytest.raises(SilenceFailure):
+            await response.read_some()
 
     await rig.start(handler)
     for _ in range(2):
         garbage()
-        await aborted()
+        await asyncio.create_task(aborted())
     assert await ended() == []
 
 
