@@ -129,7 +129,9 @@ class Connection(PacedReader, asyncio.Protocol):
         self.server_state.connections.discard(self)
         self.gone = True
         self.fast.client_left()
-        cycle, self.cycle = self.cycle, None  # which refers to this connection, and holds what has come of a body
+        # Both refer to this connection, and to what has come of a request.
+        del self.fast
+        cycle, self.cycle = self.cycle, None
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
         if isinstance(cycle, AsgiCycle):

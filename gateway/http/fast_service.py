@@ -54,10 +54,8 @@ class FastService:
         return True
 
     def client_left(self) -> None:
-        """The connection is lost: it is not used from here any more."""
         if self.request is not None:
             self.request.left()
-        del self._connection  # which refers to this
 
     def is_ready(self) -> bool:
         """May a whole answer be written, after which the connection stays open?"""
@@ -107,9 +105,12 @@ class FastService:
         """The exchange of this request, from now on."""
         connection = self._connection
         self.request = None
-        exchange = connection.cycle = DirectExchange(connection, self._gateway, CHAT, caller, share)
+        exchange = DirectExchange(connection, self._gateway, CHAT, caller, share)
         exchange.complete, exchange.keep_alive = True, keep_alive
-        exchange.disconnected = connection.gone
+        if connection.gone:
+            exchange.disconnected = True
+        else:
+            connection.cycle = exchange
         exchange.response_complete = self._ended
         if self._streams:
             exchange.go_on()
