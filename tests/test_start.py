@@ -32,8 +32,12 @@ UNNEEDED = (
         "pygments",
         "aiohttp",
         "litellm",
+        "httpx",
+        "httpcore",
+        "anyio",
+        "tenacity",
     ),
-    *("httpx._main", "matplotlib", "simulator", "gateway.api.app", "gateway.cluster"),
+    *("matplotlib", "simulator", "gateway.api.app", "gateway.cluster"),
     *("gateway.dialects.anthropic", "gateway.dialects.responses", "gateway.fleet.memory", "gateway.fleet.preflight"),
     *("gateway.importing", "gateway.bench", "gateway.judging", "gateway.observe.traces"),
 )

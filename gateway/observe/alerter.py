@@ -6,20 +6,23 @@ Nothing here is on the request path: the methods that other parts call only reco
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import socket
 import time
 from collections.abc import Callable, Mapping
-
-import httpx
+from typing import TYPE_CHECKING
 
 from gateway.config.snapshot import Alerts, Secret
-from gateway.observe.alert_sender import AlertSender, RetryPolicy
 from gateway.observe.alerts import Alert, AlertState
-from gateway.observe.channels import TELEGRAM, Deadman, Message, channels_of, new_client
 from gateway.routing.alias_status import AliasStatusTracker
 from gateway.shortage import Kind as Shortage
 from gateway.supervision import Failures
+
+if TYPE_CHECKING:
+    import httpx
+
+    from gateway.observe.alert_sender import AlertSender, RetryPolicy
 
 log = logging.getLogger("gateway.alerts")
 
@@ -46,8 +49,8 @@ class Alerter:
     ) -> None:
         self.state = AlertState()
         self.senders: tuple[AlertSender, ...] = ()
-        self.telegram = TELEGRAM  # base URL of the bot API
-        self.retries = RetryPolicy()
+        self.telegram: str | None = None  # base URL of the bot API; None = Telegram's own
+        self.retries: RetryPolicy | None = None
         self.check_every = CHECK_EVERY
         self.ping_every = PING
         self.origin = socket.gethostname()
@@ -130,6 +133,8 @@ class Alerter:
             return
         for alert in alerts:
             log.info("alert: %s", alert.text)
+        from gateway.observe.channels import Message
+
         message = Message(tuple(alerts), self.origin, time.time())
         for sender in self.senders:
             sender.enqueue(message)
@@ -138,7 +143,11 @@ class Alerter:
         """Make a sender for each channel of `alerts`; the senders of unchanged channels stay."""
         if alerts == self._alerts:
             return
+        await _import_channels()
         self._alerts = alerts
+        from gateway.observe.alert_sender import AlertSender
+        from gateway.observe.channels import channels_of
+
         wanted = channels_of(alerts, self.telegram)
         kept = {sender.channel: sender for sender in self.senders if sender.channel in wanted}
         gone = [sender for sender in self.senders if sender.channel not in wanted]
@@ -151,6 +160,8 @@ class Alerter:
 
     def _open_client(self) -> httpx.AsyncClient:
         if self._client is None:
+            from gateway.observe.channels import new_client
+
             self._client = new_client()
         return self._client
 
@@ -167,6 +178,9 @@ class Alerter:
             await asyncio.sleep(max(0.0, began + self.ping_every - time.monotonic()))
 
     async def _ping_once(self, url: Secret, well: bool) -> bool:
+        await _import_channels()
+        from gateway.observe.channels import Deadman
+
         deadman = Deadman(url)
         try:
             answer = await deadman.ping(self._open_client())
@@ -176,3 +190,9 @@ class Alerter:
         if answer.ok != well:
             log.log(logging.INFO if answer.ok else logging.WARNING, "%s: %s", deadman.name, answer.detail)
         return answer.ok
+
+
+async def _import_channels() -> None:
+    """The channels need httpx, which takes 4 MB and a tenth of a second to import: only where there are alerts, and in
+    a thread, so that requests go on."""
+    await asyncio.to_thread(importlib.import_module, "gateway.observe.alert_sender")

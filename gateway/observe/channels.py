@@ -129,11 +129,11 @@ class Deadman:
         return await request(client, "GET", self.url.reveal(), None, (self.url,), PATIENCE)
 
 
-def channels_of(alerts: Alerts, telegram: str = TELEGRAM) -> tuple[Channel, ...]:
-    """The channels of `alerts`."""
+def channels_of(alerts: Alerts, telegram: str | None = None) -> tuple[Channel, ...]:
+    """The channels of `alerts`. `telegram`: as of `Alerter`."""
     found: list[Channel] = []
     if alerts.telegram_token is not None and alerts.telegram_chat is not None:
-        found.append(Telegram(alerts.telegram_token, alerts.telegram_chat, telegram))
+        found.append(Telegram(alerts.telegram_token, alerts.telegram_chat, telegram or TELEGRAM))
     if alerts.webhook is not None:
         found.append(Webhook(alerts.webhook))
     return tuple(found)

@@ -12,7 +12,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import httpx
 import msgspec
 
 from gateway.config.snapshot import Backend
@@ -80,6 +79,8 @@ class LiteLLMEngine:
             return error_answer(sdk, error, key)
 
     async def _ask(self, sdk: Any, backend: Backend, call: Call, key: str | None) -> Response:
+        import httpx  # the SDK has imported it
+
         model = str(msgspec.json.decode(call.fields["model"]))
         provider = provider_of(sdk, model)
         common = {
