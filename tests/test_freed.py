@@ -4,7 +4,6 @@ collection, which comes after thousands of new objects: bodies that came meanwhi
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,6 +21,7 @@ from simulator import SimVllm
 from tests.chaos_hostile import DEEP, STREAMS, WHOLE
 from tests.garbage import garbage, no_collection
 from tests.one_backend import ask, one_backend, under_way
+from tests.proxy.fast.house import event, said
 from tests.raw_client import RawClient, chat, post_bytes, raw_client
 from tests.scripted import SSE_HEAD, Script, Turn, chunked, json_answer, scripted
 from tests.support import RunningGateway, running_gateway
@@ -179,17 +179,8 @@ aliases:
 """
 
 
-def event(delta: dict[str, Any], finish: str | None = None) -> bytes:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    chunk = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "served/model", "choices": [choice]}
-    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
-
-
 def saying(text: str) -> bytes:
-    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-    chat_ = {"id": "x", "object": "chat.completion", "created": 1, "model": "served/model"}
-    return json_answer({**chat_, "choices": [choice], "usage": usage})
+    return json_answer(said(text))
 
 
 async def answer_well(turn: Turn) -> None:

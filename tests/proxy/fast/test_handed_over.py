@@ -15,7 +15,7 @@ from gateway.domain.upstream import SilenceFailure
 from gateway.inspection import whole
 from gateway.proxy.exchange import PIECE
 from tests.proxy.fast.house import END, ROLE, House, event, house, pieces, said, well
-from tests.scripted import Turn, answer, chunked, json_answer
+from tests.scripted import Script, Turn, answer, chunked, json_answer
 from tests.waiting import turns
 
 CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
@@ -293,16 +293,21 @@ async def test_a_stream_that_breaks_after_content_ends_with_an_error_event() -> 
         assert h.count("stream_interrupted", "a") == 1
 
 
-async def test_a_stream_whose_end_comes_late_frees_its_slot_and_its_connection() -> None:
-    go = asyncio.Event()
+def ends_late(go: asyncio.Event) -> Script:
+    """A whole stream, whose connection brings its end after `go`."""
 
-    async def ends_late(turn: Turn) -> None:
+    async def play(turn: Turn) -> None:
         await turn.send(pieces(ROLE, event({"content": "Yes."}), *END))
         await go.wait()
         await turn.send(b"0\r\n\r\n")
 
+    return play
+
+
+async def test_a_stream_whose_end_comes_late_frees_its_slot_and_its_connection() -> None:
+    go = asyncio.Event()
     async with house() as h:
-        await h.prepared(ends_late, stream=True)
+        await h.prepared(ends_late(go), stream=True)
         await h.ask(stream=True)
         await h.client.until(b"[DONE]\n\n\r\n0\r\n\r\n")
         assert not h.gateway.idle()
@@ -318,14 +323,8 @@ async def test_a_stream_whose_end_comes_late_frees_its_slot_and_its_connection()
 @pytest.mark.parametrize("timed", [False, True])
 async def test_a_stream_whose_end_comes_after_its_client_has_left_is_counted_as_any(timed: bool) -> None:
     go = asyncio.Event()
-
-    async def ends_late(turn: Turn) -> None:
-        await turn.send(pieces(ROLE, event({"content": "Yes."}), *END))
-        await go.wait()
-        await turn.send(b"0\r\n\r\n")
-
     async with house() as h:
-        await h.prepared(ends_late, stream=True)
+        await h.prepared(ends_late(go), stream=True)
         counted = h.count("200", "a")
         await h.ask(stream=True)
         await h.client.until(b"[DONE]\n\n\r\n0\r\n\r\n")
