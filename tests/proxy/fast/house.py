@@ -110,3 +110,15 @@ async def house(more: str = "", client: str = "") -> AsyncIterator[House]:
 
 def pieces(*events: bytes) -> bytes:
     return HEAD + chunked(*events)
+
+
+async def released(h: House) -> None:
+    """Nothing is held, and the connections of both sides can be used for another request."""
+    await h.gateway.until(h.gateway.idle)
+    assert h.gateway.gateway.memory.used == 0
+    assert h.gateway.gateway.memory.held == {}
+    assert all(state.prompt_tokens == 0 for state in h.gateway.gateway.fleet.states.values())
+    assert not h.gateway.gateway.admission.scheduler._running
+    h.a.play(well)
+    await h.ask("b")
+    assert (await h.client.answer())[0] == 200

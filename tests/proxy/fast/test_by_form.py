@@ -14,8 +14,8 @@ from gateway.http.fast_service import FastService
 from gateway.inspection.plain_stream import PlainStream
 from gateway.inspection.stream_track import StreamTrack
 from gateway.proxy.fast.stream import FastStream
-from tests.proxy.fast.house import END, HEAD, ROLE, House, event, house, pieces, well
-from tests.proxy.fast.test_handed_over import TOOLS, released
+from tests.proxy.fast.house import END, HEAD, ROLE, House, event, house, pieces, released, well
+from tests.proxy.fast.test_handed_over import TOOLS
 from tests.scripted import Turn, chunked
 from tests.waiting import turns
 

@@ -12,8 +12,8 @@ from gateway.admission.caller import Caller
 from gateway.proxy.fast import decisions
 from gateway.proxy.fast.decisions import NAMES_MOST, SHAPES_MOST, VALUE_MOST, Decision, Decisions
 from gateway.routing.culprits import Culprits
-from tests.proxy.fast.house import House, house, well
-from tests.proxy.fast.test_handed_over import broken, released
+from tests.proxy.fast.house import House, house, released, well
+from tests.proxy.fast.test_handed_over import broken
 from tests.scripted import Turn
 
 MEDIA = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]

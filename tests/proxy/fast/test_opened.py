@@ -16,8 +16,8 @@ import pytest
 from gateway.domain.upstream import OwnFailure, ResetFailure, UpstreamFailure
 from gateway.transport.h1 import H1Client
 from gateway.transport.h1_response import H1Response
-from tests.proxy.fast.house import House, house, well
-from tests.proxy.fast.test_handed_over import closes, released
+from tests.proxy.fast.house import House, house, released, well
+from tests.proxy.fast.test_handed_over import closes
 from tests.scripted import Script
 
 END = b"[DONE]\n\n\r\n0\r\n\r\n"

@@ -120,7 +120,7 @@ async def test_a_connection_is_freed_that_was_given_up_before_it_was_open(rig: R
     for _ in range(2):
         garbage()
         asking = asyncio.create_task(rig.get())
-        await asyncio.sleep(0)
+        await turns(1)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
