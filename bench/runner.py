@@ -14,7 +14,7 @@ from bench.load import PATIENCE, Job, Result
 from bench.processes import BenchError
 from bench.scenarios import BY_NAME, Scenario
 from bench.targets import Target
-from gateway.bench import stats
+from gateway.apps.bench import stats
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.accounting.limits import estimate
-from gateway.dialects.anthropic.request import to_chat
-from gateway.dialects.registry import read_request
+from gateway.apps.dialects.anthropic.request import to_chat
+from gateway.apps.dialects.registry import read_request
 from gateway.domain.backend import BackendState
 from gateway.domain.request import (
     CHAT,

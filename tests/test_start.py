@@ -38,8 +38,13 @@ UNNEEDED = (
         "tenacity",
     ),
     *("matplotlib", "simulator", "gateway.api.app", "gateway.cluster"),
-    *("gateway.dialects.anthropic", "gateway.dialects.responses", "gateway.fleet.memory", "gateway.fleet.preflight"),
-    *("gateway.importing", "gateway.bench", "gateway.judging", "gateway.observe.traces"),
+    *(
+        "gateway.apps.dialects.anthropic",
+        "gateway.apps.dialects.responses",
+        "gateway.fleet.memory",
+        "gateway.apps.fleet.preflight",
+    ),
+    *("gateway.apps.importing", "gateway.apps.bench", "gateway.apps.judging", "gateway.observe.traces"),
 )
 
 # Serves until it has probed its backend, then asks itself what it was asked on the command line.

@@ -49,6 +49,6 @@ async def test_usage_is_written_though_another_part_of_the_gateway_cannot_be_clo
             broken()
 
         monkeypatch.setattr(parts.accounts, "close", close_accounts)
-        monkeypatch.setattr(parts.batches, "close", close_batches)
+        monkeypatch.setattr(parts.apps.batches, "close", close_batches)
         assert (await gateway.client.post("/v1/chat/completions", json=chat("a"))).status_code == 200
     assert ended == ["accounts"]

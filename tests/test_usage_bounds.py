@@ -19,7 +19,7 @@ from gateway.accounting.accounts import today
 from gateway.accounting.budgets import Account, Budgets
 from gateway.accounting.ledger_file import sums_since
 from gateway.accounting.prices import Rates
-from gateway.dialects.anthropic.answer import usage_of
+from gateway.apps.dialects.anthropic.answer import usage_of
 from gateway.domain.usage import COUNT_MOST, NO_TOKENS, Tokens, count_of, is_beyond_belief, read_usage
 from gateway.inspection.heuristics import empty_kind, swallowed
 from gateway.observe.spans import usage_attributes

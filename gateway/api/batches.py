@@ -31,7 +31,7 @@ class NewBatch(msgspec.Struct):
 
 def router(gateway: Gateway) -> APIRouter:
     routes = APIRouter()
-    batches = gateway.batches
+    batches = gateway.apps.batches
 
     async def create(request: Request) -> Response:
         """Begin a batch with the lines of an uploaded file."""

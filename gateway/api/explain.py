@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from gateway.api.admin import admit
-from gateway.dialects.registry import read_request
+from gateway.apps.dialects.registry import read_request
 from gateway.errors import GatewayError
 from gateway.routing.explain import explain_asked
 from gateway.runtime.gateway import Gateway

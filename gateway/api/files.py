@@ -13,8 +13,8 @@ from starlette.requests import ClientDisconnect
 
 from gateway.admission.access import identify
 from gateway.api.status import Receive, Send, until_left
-from gateway.batches.batches import PURPOSES
-from gateway.batches.records import FileRecord
+from gateway.apps.batches.batches import PURPOSES
+from gateway.apps.batches.records import FileRecord
 from gateway.errors import GatewayError
 from gateway.metrics.registry import OPEN
 from gateway.proxy.header_map import header_map
@@ -29,7 +29,7 @@ EXPIRY = (3600, 30 * DAY)  # seconds that `expires_after` may say
 
 def router(gateway: Gateway) -> APIRouter:
     routes = APIRouter()
-    batches = gateway.batches
+    batches = gateway.apps.batches
 
     async def upload(request: Request) -> Response:
         """A form with `purpose` and `file`. The file goes to the disk as it comes."""

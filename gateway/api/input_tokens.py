@@ -10,8 +10,8 @@ from gateway.admission import access
 from gateway.admission.origins import check_json
 from gateway.api.answering import Question, answer
 from gateway.api.messages import count_for
+from gateway.apps.dialects.registry import translated
 from gateway.config.snapshot import Alias
-from gateway.dialects.registry import translated
 from gateway.domain.request import RESPONSES, InferenceRequest, parse
 from gateway.proxy.exchange import Exchange
 from gateway.runtime.gateway import Gateway

@@ -11,7 +11,7 @@ from gateway.runtime.gateway import Gateway
 
 def router(gateway: Gateway) -> APIRouter:
     routes = APIRouter()
-    kept = gateway.conversations
+    kept = gateway.apps.conversations
 
     async def get_response(request: Request, name: str) -> Response:
         """A response that is kept."""

@@ -15,8 +15,8 @@ from gateway.cli.options import complete_alias, config_option, examples, json_op
 from gateway.printable import visible
 
 if TYPE_CHECKING:
-    from gateway.judging.comparison import Comparison
-    from gateway.judging.runs import BatchClient
+    from gateway.apps.judging.comparison import Comparison
+    from gateway.apps.judging.runs import BatchClient
 
 _folder = click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 
@@ -52,9 +52,9 @@ def run(
 ) -> None:
     """Ask every alias all lines of FILE, and write the answers into a folder. Run it again after an interruption: it
     goes on where it was. A line is one of OpenAI's batches, or `{"custom_id", "messages"}`."""
-    from gateway.judging.folder import FolderError
-    from gateway.judging.runs import NotDone
-    from gateway.judging.runs import run as run_all
+    from gateway.apps.judging.folder import FolderError
+    from gateway.apps.judging.runs import NotDone
+    from gateway.apps.judging.runs import run as run_all
 
     asking = _client(config, at, key, as_json=as_json)
     show = _Progress(quiet=as_json)
@@ -139,10 +139,10 @@ def compare(
     """Show how far the judges of a folder agree, and what a human should read first. Without --score and --pattern the
     score is a JSON answer's `score`, `rating`, `grade` or `points`, a number behind one of these words, or the whole
     answer."""
-    from gateway.judging.comparison import compare as compare_all
-    from gateway.judging.folder import FolderError
-    from gateway.judging.page import render
-    from gateway.judging.scores import by_path, by_pattern, usual_score
+    from gateway.apps.judging.comparison import compare as compare_all
+    from gateway.apps.judging.folder import FolderError
+    from gateway.apps.judging.page import render
+    from gateway.apps.judging.scores import by_path, by_pattern, usual_score
 
     if path is not None and pattern is not None:
         raise click.UsageError("--score and --pattern exclude each other")
@@ -171,15 +171,15 @@ def compare(
 
 
 def _client(config: Path, at: str | None, key: str | None, *, as_json: bool) -> BatchClient:
-    from gateway.judging.runs import BatchClient
+    from gateway.apps.judging.runs import BatchClient
 
     return BatchClient(url_of(config, at, as_json=as_json), key)
 
 
 def _each(folder: Path, config: Path, at: str | None, key: str | None, as_json: bool, what: str) -> None:
     """Look at, cancel, or fetch every batch of a folder. Exits 1 when one of them cannot be."""
-    from gateway.judging.folder import FolderError, judges_in
-    from gateway.judging.runs import ENDED, NotDone, fetch
+    from gateway.apps.judging.folder import FolderError, judges_in
+    from gateway.apps.judging.runs import ENDED, NotDone, fetch
 
     asking = _client(config, at, key, as_json=as_json)
     shown = {}
@@ -295,7 +295,7 @@ def _print_comparison(found: Comparison, most: int) -> None:
 
 def distribution_line(scores: Mapping[str, float]) -> str:
     """`1: 20, 2: 35, ...`; wide ranges in one figure."""
-    from gateway.judging.agreement import distribution
+    from gateway.apps.judging.agreement import distribution
 
     found = distribution(scores)
     if not found["lines"]:

@@ -24,7 +24,7 @@ from gateway.cli.options import (
 from gateway.printable import visible
 
 if TYPE_CHECKING:
-    from gateway.bench.benchmark import Benchmark
+    from gateway.apps.bench.benchmark import Benchmark
     from gateway.config.snapshot import Snapshot
 
 
@@ -111,9 +111,9 @@ def command(
 
     Exit code 0: all was measured; 1: something failed; 2: wrong usage.
     """
-    from gateway.bench import chart as charts
-    from gateway.bench.benchmark import Benchmark, Subject, UnsuitableOptions
-    from gateway.bench.session import Settings
+    from gateway.apps.bench import chart as charts
+    from gateway.apps.bench.benchmark import Benchmark, Subject, UnsuitableOptions
+    from gateway.apps.bench.session import Settings
 
     if not lengths:
         raise click.UsageError("--prompt-tokens: name at least one length")
@@ -170,7 +170,7 @@ def _measure(benchmark: Benchmark, progress: ProgressBar, *, as_json: bool) -> N
     measured. Raises UnsuitableOptions."""
     import uvloop
 
-    from gateway.bench.targets import NotMeasurable
+    from gateway.apps.bench.targets import NotMeasurable
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, progress:
@@ -188,8 +188,8 @@ def _report(benchmark: Benchmark, chart: Path | None, *, as_json: bool) -> None:
     """The results to stdout, and the chart to its file. Exits where that cannot be written."""
     from rich.console import Console
 
-    from gateway.bench import chart as charts
-    from gateway.bench import report
+    from gateway.apps.bench import chart as charts
+    from gateway.apps.bench import report
 
     results = benchmark.results
     if as_json:

@@ -27,10 +27,10 @@ from gateway.config.problems import ConfigError
 from gateway.printable import visible
 
 if TYPE_CHECKING:
+    from gateway.apps.fleet.lint.finding import Finding
     from gateway.cli.alias_facts import AliasFacts, Member
     from gateway.cli.live_check import Answer
     from gateway.config.loaded import Loaded
-    from gateway.fleet.lint.finding import Finding
 
 
 @examples(

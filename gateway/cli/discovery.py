@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from gateway.importing.servers import MODELS, PATHS, SHOW, Reply, Server, further_paths, identify, tagged
+from gateway.apps.importing.servers import MODELS, PATHS, SHOW, Reply, Server, further_paths, identify, tagged
 from gateway.transport.bounded import Oversized, async_client, fetch
 
 # Where vLLM, Ollama, LM Studio (1234), text-generation-inference (3000), SGLang (30000) and other servers listen by

@@ -136,7 +136,7 @@ def _from_gateway(url: str, asked: dict[str, Any], key: str | None) -> Explanati
 
 
 def _from_file(snapshot: Snapshot, asked: dict[str, Any]) -> Explanation:
-    from gateway.dialects.registry import read_request
+    from gateway.apps.dialects.registry import read_request
     from gateway.errors import GatewayError
     from gateway.routing.explain import explain_asked
     from gateway.routing.serving import all_ready

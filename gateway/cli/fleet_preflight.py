@@ -14,9 +14,9 @@ import click
 from gateway.cli.options import config_option, examples, json_option, load_or_exit
 
 if TYPE_CHECKING:
+    from gateway.apps.fleet.preflight.run import Looked
+    from gateway.apps.fleet.preflight.terms import Check, ExpectedNode
     from gateway.config.snapshot import Snapshot
-    from gateway.fleet.preflight.run import Looked
-    from gateway.fleet.preflight.terms import Check, ExpectedNode
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "unknown": "bright_black"}
 Nodes = list[tuple["ExpectedNode", str | None]]  # with where ssh reaches it; None = this machine
@@ -47,7 +47,7 @@ def command(config: Path, node: str | None, here: bool, as_json: bool) -> None:
         raise click.UsageError(
             skipped[0][1] if skipped else f"{config} has no node: write nodes, and node: under backends"
         )
-    from gateway.fleet.preflight.run import look_at_all
+    from gateway.apps.fleet.preflight.run import look_at_all
 
     looked = look_at_all(nodes)
     skipped += _without_node(snapshot, node)
@@ -61,7 +61,7 @@ def command(config: Path, node: str | None, here: bool, as_json: bool) -> None:
 
 def _chosen(snapshot: Snapshot, name: str | None, *, here: bool) -> tuple[Nodes, list[tuple[str, str]]]:
     """(the nodes to look at, (name, why) of those that cannot be reached from here)."""
-    from gateway.fleet.preflight.expect import expected_nodes
+    from gateway.apps.fleet.preflight.expect import expected_nodes
 
     if name is not None and name not in snapshot.nodes:
         raise click.UsageError(f"no node '{name}': there are {', '.join(snapshot.nodes) or 'none'}")
@@ -80,7 +80,7 @@ def _chosen(snapshot: Snapshot, name: str | None, *, here: bool) -> tuple[Nodes,
 
 
 def _without_node(snapshot: Snapshot, node: str | None) -> list[tuple[str, str]]:
-    from gateway.fleet.preflight.expect import without_node
+    from gateway.apps.fleet.preflight.expect import without_node
 
     names = [] if node is not None else without_node(snapshot)
     return [(f"backend {name}", "has no `node`") for name in names]

@@ -15,10 +15,10 @@ from gateway.config.problems import ConfigError
 from gateway.printable import visible
 
 if TYPE_CHECKING:
+    from gateway.apps.fleet.render.compare import Comparison
+    from gateway.apps.fleet.render.paths import RenderedFile
+    from gateway.apps.fleet.render.rendering import Rendering
     from gateway.config.snapshot import Snapshot
-    from gateway.fleet.render.compare import Comparison
-    from gateway.fleet.render.paths import RenderedFile
-    from gateway.fleet.render.rendering import Rendering
 
 
 @examples(
@@ -45,7 +45,7 @@ def command(config: Path, out: Path | None, as_diff: bool, chosen: tuple[str, ..
     Secrets that are written out are masked in all output; files have them. Exit code 0: rendered, and (--diff) equal to
     what is installed; 1: a backend cannot be rendered, or --diff found a difference.
     """
-    from gateway.fleet.render.rendering import render
+    from gateway.apps.fleet.render.rendering import render
 
     if out is not None and as_diff:
         raise click.UsageError("--out writes files and --diff compares with installed ones: use one of them")
@@ -84,7 +84,7 @@ def _profile(text: str) -> tuple[str, str]:
 
 def _write(rendering: Rendering, directory: Path) -> dict[str, str]:
     """Place of each file -> what writing it changed. Exits 1 where one cannot be written."""
-    from gateway.fleet.render.write import write_file
+    from gateway.apps.fleet.render.write import write_file
 
     written: dict[str, str] = {}
     for file in rendering.files:
@@ -98,7 +98,7 @@ def _write(rendering: Rendering, directory: Path) -> dict[str, str]:
 
 def _list(rendering: Rendering, written: dict[str, str], as_json: bool) -> None:
     if as_json:
-        from gateway.fleet.render.mask import masked
+        from gateway.apps.fleet.render.mask import masked
 
         files = [
             {**_file(file), "state": written.get(file.place), "text": masked(file.text, rendering.secrets)}
@@ -116,7 +116,7 @@ def _list(rendering: Rendering, written: dict[str, str], as_json: bool) -> None:
 
 def _compare(rendering: Rendering, snapshot: Snapshot, as_json: bool) -> bool:
     """Whether everything is installed as it would be rendered."""
-    from gateway.fleet.render.compare import compare
+    from gateway.apps.fleet.render.compare import compare
 
     found = compare(rendering, snapshot.nodes)
     if as_json:

@@ -17,9 +17,9 @@ from gateway.config.problems import ConfigError
 from gateway.printable import visible
 
 if TYPE_CHECKING:
+    from gateway.apps.importing.draft import Draft, Note
+    from gateway.apps.importing.source import Source
     from gateway.config.loaded import Loaded
-    from gateway.importing.draft import Draft, Note
-    from gateway.importing.source import Source
 
 _FORMATS = ("litellm", "llama-swap", "olla")
 _STARTS = ("systemd", "compose", "shell")  # what starts engines: they become launch blocks
@@ -68,8 +68,8 @@ def command(file: Path, kind: str | None, address: str | None, output: Path, for
 
 def _converted(file: Path, kind: str | None, address: str | None, as_json: bool) -> tuple[str, Draft]:
     """(the format, the draft). Exits 1 with what is wrong with the file."""
-    from gateway.importing.formats import FORMATS, STARTS, text_format_of
-    from gateway.importing.source import read_source
+    from gateway.apps.importing.formats import FORMATS, STARTS, text_format_of
+    from gateway.apps.importing.source import read_source
 
     text = _read(file)
     try:
@@ -100,7 +100,7 @@ def _read(file: Path) -> str:
 
 
 def _kind(source: Source | None, file: Path) -> str:
-    from gateway.importing.formats import OURS, format_of
+    from gateway.apps.importing.formats import OURS, format_of
 
     kind = format_of(source.data) if source is not None else None
     if kind == OURS:
@@ -154,7 +154,7 @@ def _without_level(note: Note) -> dict[str, Any]:
 
 
 def _variables(text: str) -> list[str]:
-    from gateway.importing.round_trip import variables
+    from gateway.apps.importing.round_trip import variables
 
     return variables(text) if text else []
 
@@ -182,6 +182,6 @@ def _print(kind: str, draft: Draft, loaded: Loaded | None, file: Path, output: P
 
 
 def _variables_of(draft: Draft) -> list[str]:
-    from gateway.importing.render import render
+    from gateway.apps.importing.render import render
 
     return _variables(render(draft))

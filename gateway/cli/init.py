@@ -15,11 +15,11 @@ from gateway.cli.output import STDOUT, fail, output_options, refuse_to_overwrite
 from gateway.printable import visible
 
 if TYPE_CHECKING:
+    from gateway.apps.importing.draft import Draft
+    from gateway.apps.importing.servers import Server
     from gateway.cli.discovery import Scan
     from gateway.config.loaded import Loaded
     from gateway.config.snapshot import Backend
-    from gateway.importing.draft import Draft
-    from gateway.importing.servers import Server
 
 _SKIPPED = {
     "gateway": "a gateway, left out",
@@ -87,10 +87,10 @@ def command(
 
 def _write_recipe(name: str, hosts: tuple[str, ...], output: Path, *, force: bool, as_json: bool) -> None:
     """Write a recipe as routes.yaml, once the gateway has loaded it."""
+    from gateway.apps.importing.recipes import recipe_files, recipe_nodes, recipe_text
     from gateway.config.load import load_text
     from gateway.config.problems import ConfigError
     from gateway.config.suggest import did_you_mean
-    from gateway.importing.recipes import recipe_files, recipe_nodes, recipe_text
 
     known = recipe_files()
     if name not in known:
@@ -157,7 +157,7 @@ def _server_line(server: Server) -> str:
 
 
 def _draft(found: Scan) -> Draft:
-    from gateway.importing.server_draft import draft_of
+    from gateway.apps.importing.server_draft import draft_of
 
     return draft_of(found.servers, found.exporters)
 
@@ -174,8 +174,8 @@ def _nothing(found: Scan, as_json: bool) -> None:
 
 def _probe(draft: Draft, loaded: Loaded, found: Scan, output: Path, *, quiet: bool) -> tuple[str, Loaded]:
     """Probe the backends that are ready. Returns the file's text and the loaded file with the findings."""
+    from gateway.apps.importing.server_draft import apply_findings
     from gateway.cli.probe_run import probe_directly
-    from gateway.importing.server_draft import apply_findings
 
     def on_seen(backend: str, check: str, result: str) -> None:
         if not quiet and result != "untested":

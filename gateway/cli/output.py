@@ -12,8 +12,8 @@ import click
 from gateway.cli.options import is_there
 
 if TYPE_CHECKING:
+    from gateway.apps.importing.draft import Draft
     from gateway.config.loaded import Loaded
-    from gateway.importing.draft import Draft
 
 STDOUT = Path("-")
 
@@ -61,9 +61,9 @@ def write(text: str, output: Path, *, force: bool) -> None:
 
 def render_and_verify(draft: Draft, output: Path) -> tuple[str, Loaded]:
     """(the file's text, the loaded file). Exits 1 when the gateway would not load it."""
+    from gateway.apps.importing.render import render
+    from gateway.apps.importing.round_trip import RoundTripMismatch, verify_round_trip
     from gateway.config.problems import ConfigError
-    from gateway.importing.render import render
-    from gateway.importing.round_trip import RoundTripMismatch, verify_round_trip
 
     text = render(draft)
     name = "routes.yaml" if output == STDOUT else str(output)

@@ -10,9 +10,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from gateway.apps.fleet.render.launches import unit_name
+from gateway.apps.fleet.render.paths import PROFILES, profile_path
 from gateway.config.snapshot import Backend, Node
-from gateway.fleet.render.launches import unit_name
-from gateway.fleet.render.paths import PROFILES, profile_path
 from gateway.fleet.ssh import SSH
 from gateway.launch.words import split
 from gateway.printable import visible

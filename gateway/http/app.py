@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from gateway.api import models, ops
 from gateway.api.caller import Answer, Page, caller_of, client_error, error_answer
+from gateway.apps.dialects.registry import translated
 from gateway.config.snapshot import Snapshot
-from gateway.dialects.registry import translated
 from gateway.domain.request import ENDPOINTS, UPLOADS, Endpoint
 from gateway.errors import GatewayError, WrongMethod
 from gateway.proxy.audio import UploadHandler, handler_of

@@ -10,7 +10,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from gateway.admission.caller import Caller
 from gateway.admission.memory import Share
-from gateway.dialects.registry import translated
+from gateway.apps.dialects.registry import translated
 from gateway.domain.request import CHAT, Endpoint, OwnForm
 from gateway.errors import GatewayError
 from gateway.http.client_connection import ClientConnection

@@ -7,6 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING
@@ -17,12 +18,12 @@ from gateway.accounting.spending import shares
 from gateway.admission.joins import Joins
 from gateway.admission.memory import Memory
 from gateway.admission.slots import Admission
-from gateway.batches.batches import Batches
-from gateway.batches.sqlite_store import SqliteBatchStore
+from gateway.apps.batches.batches import Batches
+from gateway.apps.batches.sqlite_store import SqliteBatchStore
+from gateway.apps.conversations.conversations import Conversations
 from gateway.config.loaded import Loaded
 from gateway.config.modes import in_mode
 from gateway.config.snapshot import Backend, Snapshot, Traces
-from gateway.conversations.conversations import Conversations
 from gateway.domain.backend import BackendState, Observers
 from gateway.domain.events import KEPT, Event
 from gateway.domain.fleet import Fleet
@@ -64,13 +65,21 @@ from gateway.supervision import Failures
 from gateway.transport.client import open_client
 
 if TYPE_CHECKING:
-    from gateway.batches.store import BatchStore
+    from gateway.apps.batches.store import BatchStore
     from gateway.cluster.membership import Membership
     from gateway.observe.traces import Tracing
 
 log = logging.getLogger("gateway")
 
 _LOUD = frozenset({State.SUSPECT, State.DOWN, State.MISCONFIGURED})
+
+
+@dataclass(slots=True)
+class Apps:
+    """What is served beside inference, with what it keeps."""
+
+    batches: Batches
+    conversations: Conversations
 
 
 class Gateway:
@@ -117,8 +126,8 @@ class Gateway:
             on_short=self.short_of,
         )
         self.fast_lane = FastLane(self.services, self.memory)
-        self.batches = Batches(self.services, self.memory, _batch_store(snapshot), self._handle)
-        self.conversations = Conversations(snapshot.server, failures)
+        batches = Batches(self.services, self.memory, _batch_store(snapshot), self._handle)
+        self.apps = Apps(batches, Conversations(snapshot.server, failures))
         self.shared: Membership | None = None  # None = no other gateways share the fleet
         if snapshot.server.shared is not None:
             from gateway.cluster.membership import Membership
@@ -180,8 +189,8 @@ class Gateway:
             await self._open()
         await self.operations.open()  # may put a mode in force, so outside the lock
         await self.starter.open()
-        await self.batches.open()
-        await self.conversations.open()
+        await self.apps.batches.open()
+        await self.apps.conversations.open()
 
     async def _open(self) -> None:
         if self._written.modes:
@@ -280,7 +289,7 @@ class Gateway:
 
     async def close(self) -> None:
         """Close part after part. One that fails keeps none of the others from writing what it holds."""
-        first = (self.reloader, self.starter, self.operations, self.batches, self.conversations)
+        first = (self.reloader, self.starter, self.operations, self.apps.batches, self.apps.conversations)
         await self.metrics.failures.close(*first)
         self.services.joins.stop()
         for task in (*self._preparing.values(), *self._following):
@@ -375,7 +384,7 @@ def _batch_store(snapshot: Snapshot) -> BatchStore:
     """In `server.data`; in Redis where gateways share the fleet, so that they share its batches."""
     if snapshot.server.shared is None:
         return SqliteBatchStore(Path(snapshot.server.data))
-    from gateway.batches.redis_store import RedisBatchStore
+    from gateway.apps.batches.redis_store import RedisBatchStore
 
     if SqliteBatchStore(Path(snapshot.server.data)).there:
         log.warning("batches in %s stay as they are while `server.shared` is set", snapshot.server.data)

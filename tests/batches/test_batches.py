@@ -146,7 +146,7 @@ async def test_a_cancelled_batch_keeps_what_is_done() -> None:
 
 
 async def test_a_batch_that_takes_too_long_expires(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.batches.batches.WINDOWS", {"24h": 1})
+    monkeypatch.setattr("gateway.apps.batches.batches.WINDOWS", {"24h": 1})
     async with filed(slots=1) as f:
         f.sim.fault("hang_before")
         done = await f.ended(await f.begin(jsonl([line("r0"), line("r1")])))
@@ -185,7 +185,7 @@ async def test_a_client_sees_its_own_files_and_batches_only() -> None:
 
 
 async def test_many_batches_of_others_hide_none_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.batches.batches.SHOWN_MOST", 1)
+    monkeypatch.setattr("gateway.apps.batches.batches.SHOWN_MOST", 1)
     async with filed(key="sk-one-0123456789", top=TWO_KEYS) as f:
         f.sim.fault("hang_before")
         mine = await f.begin(jsonl([line("r")]))

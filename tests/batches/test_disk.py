@@ -13,9 +13,9 @@ from typing import Any
 import openai
 import pytest
 
-from gateway.batches import runner
-from gateway.batches.records import BatchRecord
-from gateway.batches.sqlite_store import SqliteBatchStore
+from gateway.apps.batches import runner
+from gateway.apps.batches.records import BatchRecord
+from gateway.apps.batches.sqlite_store import SqliteBatchStore
 from simulator import SimVllm
 from tests.batches.filed import Filed, ended, filed, jsonl, line
 from tests.batches.test_sqlite_store import begun
@@ -31,7 +31,7 @@ def pauses(seconds: float, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def store_of(f: Filed) -> SqliteBatchStore:
-    store = f.gateway.gateway.batches._store
+    store = f.gateway.gateway.apps.batches._store
     assert isinstance(store, SqliteBatchStore)
     return store
 
@@ -57,13 +57,13 @@ async def test_while_the_disk_is_full_answers_wait_and_no_line_is_asked_twice(mo
             names = [f"r{n}" for n in range(60)]
             batch = await f.begin(jsonl([line(name, f"{name}: 3 words please {'x' * 3000}") for name in names]))
             await until(lambda: len(f.asked()) > 8)
-            await f.gateway.gateway.batches.call(fill)
+            await f.gateway.gateway.apps.batches.call(fill)
             await until(lambda: tries > 20)
             before = tries
             await until(lambda: tries > before + 100)
             assert len(f.asked()) < len(names)  # nothing new begins
             assert (await f.client.batches.retrieve(batch.id)).status == "in_progress"
-            await f.gateway.gateway.batches.call(store._db.execute, "PRAGMA max_page_count = 1000000")
+            await f.gateway.gateway.apps.batches.call(store._db.execute, "PRAGMA max_page_count = 1000000")
             done = await f.ended(batch)
             assert list((await f.results(done))[0]) == names
             assert set(Counter(f.asked()).values()) == {1}
@@ -116,7 +116,7 @@ def broken(*_: object) -> list[BatchRecord]:
 async def test_what_was_under_way_goes_on_when_a_disk_that_failed_at_the_start_works_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.batches.batches.OPEN_AGAIN", 0.01)
+    monkeypatch.setattr("gateway.apps.batches.batches.OPEN_AGAIN", 0.01)
     store = SqliteBatchStore(tmp_path / "state")
     store.open()
     batch = begun(store, 3)

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from gateway.batches.lines import GROUP_BYTES, BatchLine, LineError, answered_row, in_groups, read_line, read_lines
+from gateway.apps.batches.lines import GROUP_BYTES, BatchLine, LineError, answered_row, in_groups, read_line, read_lines
 from tests.batches.filed import CHAT, line
 
 MOST = 300

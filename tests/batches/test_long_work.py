@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.batches.records import BatchRecord
-from gateway.batches.sqlite_store import SqliteBatchStore
+from gateway.apps.batches.records import BatchRecord
+from gateway.apps.batches.sqlite_store import SqliteBatchStore
 from tests.batches.filed import filed, jsonl, line
 
 

@@ -41,7 +41,7 @@ async def test_files_that_come_at_once_have_no_more_bytes_than_those_that_come_o
 
 
 async def test_files_that_come_at_once_are_no_more_than_one_client_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.batches.batches.FILES_MOST", 3)
+    monkeypatch.setattr("gateway.apps.batches.batches.FILES_MOST", 3)
     async with filed() as f:
         assert len(await at_once(12, lambda: upload(f, 10))) <= 3
         for _ in range(4):
@@ -52,7 +52,7 @@ async def test_files_that_come_at_once_are_no_more_than_one_client_may_have(monk
 async def test_batches_that_are_begun_at_once_are_no_more_than_one_client_may_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gateway.batches.batches.UNFINISHED_MOST", 3)
+    monkeypatch.setattr("gateway.apps.batches.batches.UNFINISHED_MOST", 3)
     async with filed(slots=1) as f:
         f.sim.fault("hang_before")
         file = await f.client.files.create(file=("in.jsonl", jsonl([line("r")])), purpose="batch")

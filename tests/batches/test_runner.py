@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.batches import runner
-from gateway.batches.sqlite_store import SqliteBatchStore
-from gateway.batches.store import StoreAway, StoreFull
+from gateway.apps.batches import runner
+from gateway.apps.batches.sqlite_store import SqliteBatchStore
+from gateway.apps.batches.store import StoreAway, StoreFull
 
 
 @pytest.mark.parametrize(("failure", "pause"), [(StoreFull("full"), "FULL"), (StoreAway("away"), "AWAY")])

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.batches import sqlite_store
-from gateway.batches.records import BatchRecord, FileRecord
-from gateway.batches.runner import now
-from gateway.batches.sqlite_store import SqliteBatchStore
+from gateway.apps.batches import sqlite_store
+from gateway.apps.batches.records import BatchRecord, FileRecord
+from gateway.apps.batches.runner import now
+from gateway.apps.batches.sqlite_store import SqliteBatchStore
 from tests.batches.filed import CHAT, jsonl, line
 
 

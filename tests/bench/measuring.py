@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.bench.benchmark import Benchmark, Subject
-from gateway.bench.report import as_json
-from gateway.bench.session import Settings
+from gateway.apps.bench.benchmark import Benchmark, Subject
+from gateway.apps.bench.report import as_json
+from gateway.apps.bench.session import Settings
 from gateway.cli.options import server_url
 from gateway.config.snapshot import Snapshot
 from simulator import SimOllama, SimVllm

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from gateway.bench.benchmark import UnsuitableOptions
-from gateway.bench.targets import GatewayTarget, NotMeasurable, is_same_here
+from gateway.apps.bench.benchmark import UnsuitableOptions
+from gateway.apps.bench.targets import GatewayTarget, NotMeasurable, is_same_here
 from gateway.config.load import load_text
 from simulator import SimOllama, SimVllm
 from tests.bench.measuring import NOWHERE, PER_TARGET, TOKENS, chats, measured, notes, prompts, qwen

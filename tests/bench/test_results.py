@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway.bench.report import added, rate, remarks, seconds, share, spread
-from gateway.bench.results import DIRECT, GATEWAY, Block, Results
-from gateway.bench.sample import Sample
-from gateway.bench.stats import Gap, Spread
+from gateway.apps.bench.report import added, rate, remarks, seconds, share, spread
+from gateway.apps.bench.results import DIRECT, GATEWAY, Block, Results
+from gateway.apps.bench.sample import Sample
+from gateway.apps.bench.stats import Gap, Spread
 
 
 def sample(ttft: float = 0.5, backend: str | None = "a", **more: Any) -> Sample:

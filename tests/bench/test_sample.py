@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gateway.bench.prompts import RequestSpec
-from gateway.bench.sample import Sample, refusal, take_sample
-from gateway.bench.targets import UrlTarget
+from gateway.apps.bench.prompts import RequestSpec
+from gateway.apps.bench.sample import Sample, refusal, take_sample
+from gateway.apps.bench.targets import UrlTarget
 from tests.scripted import END, SSE_HEAD, Turn, answer, chunked, json_answer, scripted
 
 SPEC = RequestSpec(20, 64, "a1", 0)

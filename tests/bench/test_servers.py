@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from gateway.bench.benchmark import Benchmark, Subject, UnsuitableOptions, longest_prompt
-from gateway.bench.report import as_json
-from gateway.bench.session import Settings
-from gateway.bench.targets import NotMeasurable
+from gateway.apps.bench.benchmark import Benchmark, Subject, UnsuitableOptions, longest_prompt
+from gateway.apps.bench.report import as_json
+from gateway.apps.bench.session import Settings
+from gateway.apps.bench.targets import NotMeasurable
 from simulator import SimOllama
 from tests.bench.measuring import QUICK, TOKENS, chats, measured, notes, qwen
 from tests.scripted import Turn, json_answer, scripted

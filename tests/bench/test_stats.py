@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.bench.results import Block, Level, Single, fit_prefill, pairs
-from gateway.bench.sample import Sample
-from gateway.bench.session import run_order
-from gateway.bench.stats import fit, gap, quantile, ratio, spread
+from gateway.apps.bench.results import Block, Level, Single, fit_prefill, pairs
+from gateway.apps.bench.sample import Sample
+from gateway.apps.bench.session import run_order
+from gateway.apps.bench.stats import fit, gap, quantile, ratio, spread
 
 SECONDS = st.floats(0.001, 1000.0)
 TOKENS = st.integers(2, 10_000)

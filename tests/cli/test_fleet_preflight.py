@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from gateway.apps.fleet.preflight import run as runner
+from gateway.apps.fleet.preflight.host import Ran
+from gateway.apps.fleet.preflight.node import MARK
 from gateway.cli.main import cli
-from gateway.fleet.preflight import run as runner
-from gateway.fleet.preflight.host import Ran
-from gateway.fleet.preflight.node import MARK
 
 ROUTES = """
 nodes:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from gateway.batches import redis_files
-from gateway.batches.records import BatchRecord, FileRecord
-from gateway.batches.redis_files import CHUNK, KEYS
-from gateway.batches.redis_store import RedisBatchStore
-from gateway.batches.runner import now
-from gateway.batches.store import StoreAway, StoreFailed, StoreFull
+from gateway.apps.batches import redis_files
+from gateway.apps.batches.records import BatchRecord, FileRecord
+from gateway.apps.batches.redis_files import CHUNK, KEYS
+from gateway.apps.batches.redis_store import RedisBatchStore
+from gateway.apps.batches.runner import now
+from gateway.apps.batches.store import StoreAway, StoreFailed, StoreFull
 from gateway.config.snapshot import Secret
 from tests.batches.filed import CHAT, jsonl, line
 from tests.cluster.redis_server import RedisServer

@@ -17,10 +17,10 @@ import openai
 import pytest
 from openai.types import Batch
 
-from gateway.batches.records import BatchRecord, FileRecord
-from gateway.batches.redis_files import KEYS as KEYS_OF_BATCHES
-from gateway.batches.redis_store import RedisBatchStore
-from gateway.batches.runner import now
+from gateway.apps.batches.records import BatchRecord, FileRecord
+from gateway.apps.batches.redis_files import KEYS as KEYS_OF_BATCHES
+from gateway.apps.batches.redis_store import RedisBatchStore
+from gateway.apps.batches.runner import now
 from gateway.config.snapshot import Secret
 from simulator import SimVllm
 from tests.batches.filed import CHAT, ended, jsonl, line, results
@@ -126,14 +126,14 @@ async def test_a_cancel_is_seen_by_all(redis: RedisServer) -> None:
         assert 4 <= len(output) == done.request_counts.completed < 200
         for gateway in both:
             await gateway.until(gateway.idle)
-            await gateway.until(lambda g=gateway: not g.gateway.batches._runs)  # type: ignore[misc]  # binds it
+            await gateway.until(lambda g=gateway: not g.gateway.apps.batches._runs)  # type: ignore[misc]  # binds it
             assert gateway.gateway.memory.used == 0
         with pytest.raises(openai.BadRequestError):
             await second.batches.cancel(batch.id)
 
 
 async def test_what_is_left_expires(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.batches.batches.WINDOWS", {"24h": 3})
+    monkeypatch.setattr("gateway.apps.batches.batches.WINDOWS", {"24h": 3})
     sim = SimVllm("a", served=["m"])
     async with several(redis, sim, slots=2) as (_, (first, second)):
         sim.fault("hang_before")
@@ -170,7 +170,7 @@ async def test_a_batch_whose_client_no_gateway_knows_expires(redis: RedisServer)
 async def test_a_key_sees_its_own_and_has_one_quota_at_all_gateways(
     redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.batches.batches.FILES_MOST", 3)
+    monkeypatch.setattr("gateway.apps.batches.batches.FILES_MOST", 3)
     sim = SimVllm("a", served=["m"])
     async with several(redis, sim, more=KEYS, key="sk-one-0123456789") as (both, (first, second)):
         done = await ended(second, (await begin(first, jsonl([line("r")]))).id)
@@ -247,7 +247,7 @@ async def test_a_gateway_stops_while_answers_wait_for_redis(own_redis: RedisServ
         own_redis.freeze()
         await until(lambda: sim.inflight == 0)
         async with asyncio.timeout(SOON):
-            await one.gateway.batches.close()
+            await one.gateway.apps.batches.close()
         own_redis.thaw()
 
 
@@ -265,7 +265,7 @@ async def test_a_batch_that_redis_has_lost_is_given_up(own_redis: RedisServer) -
 
         await until_said(forgotten)
         for gateway in both:
-            await gateway.until(lambda g=gateway: not g.gateway.batches._runs)  # type: ignore[misc]  # binds it
+            await gateway.until(lambda g=gateway: not g.gateway.apps.batches._runs)  # type: ignore[misc]  # binds it
         assert (await ended(second, (await begin(first, jsonl([line("r")]))).id)).status == "completed"
 
 

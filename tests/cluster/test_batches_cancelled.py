@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from openai.types import Batch
 
-from gateway.batches import lines
+from gateway.apps.batches import lines
 from simulator import SimVllm
 from tests.batches.filed import ended, filed, jsonl, line
 from tests.cluster.redis_server import RedisServer
@@ -43,24 +43,24 @@ def is_cancelled_without_results(done: Batch) -> bool:
 
 async def test_a_batch_is_cancelled_while_it_is_validated(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate()
-    monkeypatch.setattr("gateway.batches.sqlite_store.read_lines", gate.read_lines)
+    monkeypatch.setattr("gateway.apps.batches.sqlite_store.read_lines", gate.read_lines)
     async with filed() as f:
         batch = await f.begin(LINES)
         await until(gate.reached.is_set)
         cancelling = asyncio.create_task(f.client.batches.cancel(batch.id))  # it waits for the store's one thread
-        await f.gateway.until(lambda: f.gateway.gateway.batches._runner._thread._work_queue.qsize() > 0)
+        await f.gateway.until(lambda: f.gateway.gateway.apps.batches._runner._thread._work_queue.qsize() > 0)
         gate.told.set()
         assert (await cancelling).status == "cancelling"
         assert is_cancelled_without_results(await f.ended(batch))
         assert f.asked() == []
-        assert f.gateway.gateway.batches._store.take(batch.id, -1, 5, ()) == []
+        assert f.gateway.gateway.apps.batches._store.take(batch.id, -1, 5, ()) == []
 
 
 async def test_a_batch_is_cancelled_at_another_gateway_than_the_one_that_validates_it(
     redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate, sim = Gate(), SimVllm("a", served=["m"])
-    monkeypatch.setattr("gateway.batches.redis_store.read_lines", gate.read_lines)
+    monkeypatch.setattr("gateway.apps.batches.redis_store.read_lines", gate.read_lines)
     async with several(redis, sim) as (_, clients):
         batch = await begin(clients[0], LINES)
         await until(gate.reached.is_set)

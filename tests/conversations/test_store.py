@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.conversations import store as kept
-from gateway.conversations.store import ResponseStore, Turn
+from gateway.apps.conversations import store as kept
+from gateway.apps.conversations.store import ResponseStore, Turn
 
 MOST = 10_000  # bytes
 

@@ -10,8 +10,8 @@ from typing import Any
 import anthropic
 import httpx2
 
-from gateway.dialects.anthropic.answer import to_message
-from gateway.dialects.anthropic.stream import MessageStream
+from gateway.apps.dialects.anthropic.answer import to_message
+from gateway.apps.dialects.anthropic.stream import MessageStream
 from tests.dialects.parts import DATA
 
 DONE = b"data: [DONE]\n\n"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.dialects.anthropic.request import to_chat
-from gateway.dialects.responses.request import Asked, read
+from gateway.apps.dialects.anthropic.request import to_chat
+from gateway.apps.dialects.responses.request import Asked, read
 from gateway.domain.request import CHAT, parse
 from gateway.errors import GatewayError
 from tests.envelope import TRIGGERS

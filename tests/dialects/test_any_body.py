@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.dialects.anthropic.request import to_chat
+from gateway.apps.dialects.anthropic.request import to_chat
 from gateway.domain.request import CHAT, parse
 from gateway.errors import GatewayError
 from tests.dialects.parts import PICTURE, call, harmless, recorded, result, text, tool

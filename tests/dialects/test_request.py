@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.dialects.anthropic.request import to_chat
+from gateway.apps.dialects.anthropic.request import to_chat
 from gateway.domain.request import CHAT, parse
 from gateway.errors import GatewayError
 from tests.dialects.parts import DATA, chat, harmless, recorded, refused, text, turns, user

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dialects.responses import stream as responses_stream
-from gateway.dialects.responses.answer import Ids, to_response
-from gateway.dialects.responses.request import Asked
-from gateway.dialects.responses.stream import ResponseStream
+from gateway.apps.dialects.responses import stream as responses_stream
+from gateway.apps.dialects.responses.answer import Ids, to_response
+from gateway.apps.dialects.responses.request import Asked
+from gateway.apps.dialects.responses.stream import ResponseStream
 from gateway.domain.upstream import ProtocolFailure
 from gateway.errors import STREAM_INTERRUPTED, GatewayError
 from tests.dialects.answers import DONE, USAGE, Answer, called, chunk

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dialects.anthropic.stream import MessageStream
+from gateway.apps.dialects.anthropic.stream import MessageStream
 from gateway.errors import STREAM_INTERRUPTED, GatewayError
 from tests.dialects.answers import (
     DONE,

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dialects.responses.answer import Ids
-from gateway.dialects.responses.relayed import RelayedStream, whole_response
-from gateway.dialects.responses.request import Asked
+from gateway.apps.dialects.responses.answer import Ids
+from gateway.apps.dialects.responses.relayed import RelayedStream, whole_response
+from gateway.apps.dialects.responses.request import Asked
 from gateway.domain.request import CHAT, parse
 from gateway.domain.upstream import ProtocolFailure
 from gateway.engines.openai.responses_reader import REPEATS, ResponseReader, chat_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gateway.apps.fleet.render.rendering import Rendering, render
 from gateway.config.load import load_text
 from gateway.config.snapshot import Backend, Launch, Node, Snapshot
-from gateway.fleet.render.rendering import Rendering, render
 from gateway.launch.command import parse
 from gateway.launch.docker import read_docker_flags
 

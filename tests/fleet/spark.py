@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gateway.fleet.preflight.host import Host, Ran
-from gateway.fleet.preflight.node import CHECKS
-from gateway.fleet.preflight.terms import CONTAINER_HOME, Check, ExpectedBackend, ExpectedNode
+from gateway.apps.fleet.preflight.host import Host, Ran
+from gateway.apps.fleet.preflight.node import CHECKS
+from gateway.apps.fleet.preflight.terms import CONTAINER_HOME, Check, ExpectedBackend, ExpectedNode
 
 MEMINFO = """\
 MemTotal:       125482496 kB

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.fleet.preflight.host import Ran
-from gateway.fleet.preflight.node import CHECKS, examine
-from gateway.fleet.preflight.terms import ExpectedNode
+from gateway.apps.fleet.preflight.host import Ran
+from gateway.apps.fleet.preflight.node import CHECKS, examine
+from gateway.apps.fleet.preflight.terms import ExpectedNode
 from tests.fleet.spark import DS4, QWEN, Spark, is_mended, one
 from tests.limits import within
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.fleet.preflight.host import Ran
-from gateway.fleet.preflight.terms import Check
+from gateway.apps.fleet.preflight.host import Ran
+from gateway.apps.fleet.preflight.terms import Check
 from tests.fleet.spark import DS4, QWEN, Spark, is_mended, one
 
 # -- images, units ----------------------------------------------------------------------------------------------------

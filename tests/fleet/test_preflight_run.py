@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from gateway.apps.fleet.preflight.expect import expected_nodes, without_node
+from gateway.apps.fleet.preflight.host import Ran, fetch_bounded, run_bounded
+from gateway.apps.fleet.preflight.node import CHECKS, MARK
+from gateway.apps.fleet.preflight.run import look, look_at_all, script, ssh_command
+from gateway.apps.fleet.preflight.terms import Check, ExpectedNode, expected_node
 from gateway.config.load import load_text
-from gateway.fleet.preflight.expect import expected_nodes, without_node
-from gateway.fleet.preflight.host import Ran, fetch_bounded, run_bounded
-from gateway.fleet.preflight.node import CHECKS, MARK
-from gateway.fleet.preflight.run import look, look_at_all, script, ssh_command
-from gateway.fleet.preflight.terms import Check, ExpectedNode, expected_node
 from tests.fleet.spark import DS4, QWEN
 from tests.limits import within
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from gateway.apps.fleet.lint.findings import findings
+from gateway.apps.fleet.render.rendering import render
+from gateway.apps.importing.recipes import recipe_files
 from gateway.config.load import load
 from gateway.fleet.catalog import load_catalog
-from gateway.fleet.lint.findings import findings
 from gateway.fleet.memory.plan import plan
-from gateway.fleet.render.rendering import render
-from gateway.importing.recipes import recipe_files
 
 FILES = {**recipe_files(), "routes": Path("routes.yaml")}
 # Models whose layers or size are in no catalogue: recipe, or mode of the shipped file.

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.apps.fleet.render.compare import compare
+from gateway.apps.fleet.render.paths import GATEWAY, OWN_UNIT
+from gateway.apps.fleet.render.write import write_file
 from gateway.fleet.commands import start_commands, stop_commands
-from gateway.fleet.render.compare import compare
-from gateway.fleet.render.paths import GATEWAY, OWN_UNIT
-from gateway.fleet.render.write import write_file
 from gateway.fleet.ssh import KEY, KNOWN_HOSTS, SSH
 from tests.fleet.blocks import fleet, fleets, one_backend, render, text_of
 from tests.fleet.test_render_units import analyze, verify
@@ -176,5 +176,5 @@ def test_the_gateways_files_are_compared_on_its_own_machine_alone(monkeypatch: p
         return [one.file.path for one in found if one.file.node == GATEWAY]
 
     assert places() == ([] if not Path(OWN_UNIT).exists() else places())
-    monkeypatch.setattr("gateway.fleet.render.compare.OWN_UNIT", __file__)
+    monkeypatch.setattr("gateway.apps.fleet.render.compare.OWN_UNIT", __file__)
     assert [Path(path).name for path in places()] == ["fleet-ssh.conf", "fleet-ssh.conf"]

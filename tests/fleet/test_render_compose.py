@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from gateway.fleet.render.words import compose_text, pieces
+from gateway.apps.fleet.render.words import compose_text, pieces
 from tests.fleet.blocks import fleet, messages, one_backend, render, text_of
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=16)

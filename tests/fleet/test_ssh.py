@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.fleet.preflight.run import ssh_command
+from gateway.apps.fleet.preflight.run import ssh_command
 from gateway.fleet.ssh import KEY, KNOWN_HOSTS, SSH, with_credentials
 
 COMMAND = (*SSH, "ops@spark1", "sudo", "systemctl", "stop", "spark-a")

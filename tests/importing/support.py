@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
 
+from gateway.apps.importing.draft import Draft, Note
+from gateway.apps.importing.formats import FORMATS
+from gateway.apps.importing.render import render
+from gateway.apps.importing.round_trip import verify_round_trip
+from gateway.apps.importing.source import read_source
 from gateway.config.snapshot import Snapshot
-from gateway.importing.draft import Draft, Note
-from gateway.importing.formats import FORMATS
-from gateway.importing.render import render
-from gateway.importing.round_trip import verify_round_trip
-from gateway.importing.source import read_source
 
 DATA = Path(__file__).parents[1] / "data" / "importing"
 

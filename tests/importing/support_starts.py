@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from gateway.importing.formats import STARTS
-from gateway.importing.render import render
-from gateway.importing.round_trip import verify_round_trip
+from gateway.apps.importing.formats import STARTS
+from gateway.apps.importing.render import render
+from gateway.apps.importing.round_trip import verify_round_trip
 from tests.importing.support import DATA, Imported
 
 

@@ -7,13 +7,13 @@ from typing import Any, get_args
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.apps.importing import llama_swap, olla
+from gateway.apps.importing.draft import Draft
+from gateway.apps.importing.render import render
+from gateway.apps.importing.round_trip import verify_round_trip
+from gateway.apps.importing.servers import MODELS, OLLAMA_VERSION, Kind, Reply, identify
+from gateway.apps.importing.source import Source, read_source
 from gateway.engines.ollama.models import INSTALLED, LOADED
-from gateway.importing import llama_swap, olla
-from gateway.importing.draft import Draft
-from gateway.importing.render import render
-from gateway.importing.round_trip import verify_round_trip
-from gateway.importing.servers import MODELS, OLLAMA_VERSION, Kind, Reply, identify
-from gateway.importing.source import Source, read_source
 
 WORDS = st.sampled_from(
     ["a", "b:c", "http://h:1", "${PORT}", "${env.X}", "${a}", "vllm serve m --max-model-len 8k", "", "é ü", "sk-abcdef",

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from gateway.apps.importing.render import render
+from gateway.apps.importing.round_trip import verify_round_trip
+from gateway.apps.importing.server_draft import apply_findings, draft_of, short
+from gateway.apps.importing.servers import MODELS, OLLAMA_VERSION, SHOW, Model, Reply, Server, identify
 from gateway.config.load import load_text
 from gateway.config.snapshot import Snapshot
 from gateway.engines.ollama.models import INSTALLED, LOADED
-from gateway.importing.render import render
-from gateway.importing.round_trip import verify_round_trip
-from gateway.importing.server_draft import apply_findings, draft_of, short
-from gateway.importing.servers import MODELS, OLLAMA_VERSION, SHOW, Model, Reply, Server, identify
 
 QWEN = "RedHatAI/Qwen3.6-35B-A3B-NVFP4"
 URL = "http://spark1:8001"

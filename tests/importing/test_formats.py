@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.importing.formats import format_of
-from gateway.importing.source import read_source
+from gateway.apps.importing.formats import format_of
+from gateway.apps.importing.source import read_source
 from tests.importing.support import DATA
 
 

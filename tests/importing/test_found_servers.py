@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.importing.draft import Draft
-from gateway.importing.server_draft import draft_of
-from gateway.importing.servers import MODELS, Reply, Server, further_paths, identify
+from gateway.apps.importing.draft import Draft
+from gateway.apps.importing.server_draft import draft_of
+from gateway.apps.importing.servers import MODELS, Reply, Server, further_paths, identify
 
 URL = "http://127.0.0.1:9"
 CACHE = [{"id": f"org/model-{number}", "object": "model", "owned_by": "org"} for number in range(3)]

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.importing.litellm import convert
-from gateway.importing.render import render
-from gateway.importing.round_trip import verify_round_trip
-from gateway.importing.source import Source, read_source
+from gateway.apps.importing.litellm import convert
+from gateway.apps.importing.render import render
+from gateway.apps.importing.round_trip import verify_round_trip
+from gateway.apps.importing.source import Source, read_source
 from tests.importing.support import Imported, imported, imported_file
 
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.apps.importing.draft import Draft, Entry, alias_name, backend_name, shown_path, unique
+from gateway.apps.importing.launch_flags import backend_keys
+from gateway.apps.importing.render import render
+from gateway.apps.importing.round_trip import RoundTripMismatch, variables, verify_round_trip
+from gateway.apps.importing.values import is_no_key, reference, variable_name
 from gateway.config.document import read_document
 from gateway.config.problems import Report
-from gateway.importing.draft import Draft, Entry, alias_name, backend_name, shown_path, unique
-from gateway.importing.launch_flags import backend_keys
-from gateway.importing.render import render
-from gateway.importing.round_trip import RoundTripMismatch, variables, verify_round_trip
-from gateway.importing.values import is_no_key, reference, variable_name
 
 
 @pytest.mark.parametrize(

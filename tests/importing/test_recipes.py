@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from gateway.apps.importing.recipes import recipe_files, recipe_for, recipe_text
+from gateway.apps.importing.server_draft import draft_of
+from gateway.apps.importing.servers import Model, Server
 from gateway.cli.main import cli
 from gateway.config.load import load, load_text
-from gateway.importing.recipes import recipe_files, recipe_for, recipe_text
-from gateway.importing.server_draft import draft_of
-from gateway.importing.servers import Model, Server
 
 NAMES = tuple(recipe_files())
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.apps.importing.formats import STARTS, format_of, text_format_of
+from gateway.apps.importing.source import read_source
 from gateway.config.snapshot import Backend, Launch
-from gateway.importing.formats import STARTS, format_of, text_format_of
-from gateway.importing.source import read_source
 from tests.importing.support import DATA, Imported
 from tests.importing.support_starts import notes_of, started, started_file
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.fleet.preflight.node import MARK
+from gateway.apps.fleet.preflight.node import MARK
 from gateway.runtime.operations.runner import Limits
 from tests.cli.test_fleet_switch import ask
 from tests.operations.machine import Machine, ended, error, gateway_of, machine, steps, switched

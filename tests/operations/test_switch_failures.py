@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.apps.fleet.preflight.run import Looked
+from gateway.apps.fleet.preflight.terms import ExpectedNode
 from gateway.domain.health_state import State
-from gateway.fleet.preflight.run import Looked
-from gateway.fleet.preflight.terms import ExpectedNode
 from gateway.runtime.operations.runner import Limits
 from tests.editing import Editor
 from tests.operations.machine import begin, ended, error, gateway_of, machine, steps, switched
@@ -151,7 +151,7 @@ async def test_a_start_is_looked_over_with_the_profile_of_the_mode_in_force(
         asked.extend(backend.utilization for node, _ in nodes for backend in node.backends)
         return []
 
-    monkeypatch.setattr("gateway.fleet.preflight.run.look_at_all", look)
+    monkeypatch.setattr("gateway.apps.fleet.preflight.run.look_at_all", look)
     nodes = "nodes: {spark1: {ssh: ops@spark1, address: 127.0.0.1}}\n"
     modes = "{small: {backends: [a, c], profiles: {c: small}}, large: [c]}"
     async with machine(tmp_path, "a", away="c") as there:

@@ -29,7 +29,7 @@ from gateway.runtime.operations.command import run
 from gateway.runtime.operations.record import Operation, Step
 
 if TYPE_CHECKING:
-    from gateway.fleet.preflight.run import Looked
+    from gateway.apps.fleet.preflight.run import Looked
 
 LOOK = 0.1  # seconds between two looks whether the requests of a drained backend have ended
 _WATCH_MOST = 15.0  # seconds for one look at a unit
@@ -327,8 +327,8 @@ def _last_line(text: str) -> str:
 def _look(snapshot: Snapshot, name: str, profile: str) -> list[Looked]:
     """Look over the nodes of a backend, as for that backend alone: the others run, or are stopped. The preflight is
     imported by the first look."""
-    from gateway.fleet.preflight.expect import expected_nodes
-    from gateway.fleet.preflight.run import look_at_all
+    from gateway.apps.fleet.preflight.expect import expected_nodes
+    from gateway.apps.fleet.preflight.run import look_at_all
 
     backend = snapshot.backends[name]
     if profile:

@@ -1,0 +1,358 @@
+"""Runs the lines of batches on the gateway's own backends, behind everything interactive.
+
+A line is a request of its client like any other, at `batch` priority: the same plan, slots, checks, mending, limits and
+log. What may succeed later is asked again until the batch expires; every other answer is the line's result.
+
+Where several gateways share the store, each runs the lines that it has leased there. While the store is away, or its
+disk full, what runs goes on, its results wait, and nothing new begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from gateway.admission.access import Identity, find_alias
+from gateway.admission.memory import Memory, Share
+from gateway.apps.batches.lanes import Lanes, lines_at_a_time
+from gateway.apps.batches.lines import URLS, LineError, answered_row, failed_row, read_line
+from gateway.apps.batches.progress import Progress
+from gateway.apps.batches.records import RUNNING, BatchRecord, LineRecord, Status
+from gateway.apps.batches.store import BatchGone, BatchStore, StoreAway, StoreFailed, StoreFull
+from gateway.domain.request import Endpoint
+from gateway.errors import GatewayError
+from gateway.metrics.registry import OPEN
+from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
+from gateway.proxy.services import Services
+
+Handle = Callable[[Endpoint, InnerExchange, OnBehalf], Awaitable[None]]
+T = TypeVar("T")
+
+log = logging.getLogger("gateway.apps.batches")
+
+WINDOW = 256  # lines of one batch that wait or run
+AT_ONCE = 16  # lines that are taken at a time; so many more than run here may wait here
+LOOK = 1.0  # seconds between two looks at what other gateways have done
+AWAY = 0.5  # seconds until a store that is away is asked again
+FULL = 5.0  # the same of one that is full, or whose disk fails: a validation begins anew each time
+NOTED_EVERY = 60.0  # seconds between two reports of a disk that fails
+TRIES_MOST = 5  # of a line whose answers are failures of backends
+PAUSE_MOST = 60.0  # seconds until a line is tried again
+CUT = 0  # the status of an answer that did not come to its end
+_LATER = (402, 429, 503)  # another time the answer is another one: a budget, a limit, nobody there
+_FAILURES = (CUT, 408, 500, 502, 504)
+
+
+def pause_after(status: int, retry_after: bytes | None, tries: int) -> float | None:
+    """Seconds until a line with this answer is tried again; None = the answer is its result. `tries` so far. Pure."""
+    if status not in _LATER and (status not in _FAILURES or tries >= TRIES_MOST):
+        return None
+    backoff = 2.0 ** min(tries - 1, 10)
+    asked = float(retry_after) if retry_after is not None and retry_after.isdigit() and len(retry_after) < 6 else 0.0
+    return min(max(asked, backoff), PAUSE_MOST)
+
+
+class Unserved(Exception):
+    """The batch cannot go on at all."""
+
+
+class Answer(NamedTuple):
+    status: int  # of HTTP, or CUT
+    fields: dict[bytes, bytes]
+    body: bytes
+
+
+class BatchRun:
+    """One batch under way. `record` is as it was after the latest result. `over` is set when its lines are to end: it
+    was cancelled, or another gateway has ended it."""
+
+    def __init__(self, record: BatchRecord) -> None:
+        self.record = record
+        self.progress = Progress()
+        self.over = asyncio.Event()
+        self.stopping = False  # no line is asked any more
+        self.lines: dict[asyncio.Task[None], int] = {}  # those that wait or run -> their numbers
+        self.waiting: Counter[str] = Counter()  # alias -> lines that wait for a place in its lane
+        self.asking: dict[asyncio.Task[Any], InnerExchange] = {}  # the lines whose request is under way
+
+    @property
+    def wants_more(self) -> bool:
+        """Could further lines begin? Yes where none waits, for one of the aliases that lines have named so far."""
+        return len(self.lines) < WINDOW and (not self.waiting or 0 in self.waiting.values())
+
+    def follow(self, record: BatchRecord) -> None:
+        """The batch as the store has it."""
+        self.record = record
+        self.progress.note(record.completed + record.failed, time.monotonic())
+        if record.status not in ("validating", "in_progress"):
+            self.over.set()
+
+    async def stop_lines(self) -> None:
+        """End what is under way. A line that has no result runs again when the batch goes on."""
+        self.stopping = True
+        for task in self.lines:
+            if (exchange := self.asking.get(task)) is not None:
+                exchange.leave()  # as if its client had left: everything is released and counted
+            else:
+                task.cancel()
+        await asyncio.gather(*self.lines, return_exceptions=True)
+        self.lines.clear()
+
+
+class BatchRunner:
+    """`store` is used in threads of its own only. `handle` runs one request like any other."""
+
+    def __init__(self, store: BatchStore, services: Services, memory: Memory, handle: Handle) -> None:
+        self._store = store
+        self._services = services
+        self._memory = memory
+        self._handle = handle
+        self._thread = ThreadPoolExecutor(store.threads, "batches")
+        self._lanes = Lanes(self._limit)
+        self._unkept = 0  # results that the store has not taken
+        self._noted = float("-inf")  # when a failure of the store was last reported
+
+    def _limit(self, alias: str) -> int:
+        found = self._services.snapshot.aliases.get(alias)
+        return 1 if found is None else lines_at_a_time(found, self._services.fleet.states, time.monotonic())
+
+    async def in_thread(self, work: Callable[..., T], *args: Any, **more: Any) -> T:
+        """Run one method of the store. Raises StoreAway, also where its disk fails."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *args, **more))
+        except StoreFailed:
+            self._note_failure()
+            raise
+        except (OSError, sqlite3.Error) as error:
+            self._note_failure()
+            raise StoreFailed(f"The gateway cannot use {self._store.where}: {error}") from None
+
+    def _note_failure(self) -> None:
+        """Report that the store fails, and not again for a while: what asks it goes on asking."""
+        clock = time.monotonic()
+        if clock - self._noted >= NOTED_EVERY:
+            self._noted = clock
+            self._services.metrics.failures.note("batches", f"using {self._store.where}")
+
+    async def patiently(self, work: Callable[..., T], *args: Any, **more: Any) -> T:
+        """Run one method of the store; while that is away, full or broken, again and again."""
+        while True:
+            try:
+                return await self.in_thread(work, *args, **more)
+            except StoreAway as error:
+                log.debug("batches wait: %s", error)
+                await asyncio.sleep(_pause_of(error))
+
+    async def _in_steps(self, begin: Callable[[], Iterator[BatchRecord | None]]) -> BatchRecord:
+        """Long work of the store, step by step: what others ask of it comes between two steps. While the store is away,
+        full or broken, from the beginning again and again."""
+        while True:
+            steps = begin()
+            try:
+                done: BatchRecord | None = None
+                while done is None:
+                    done = await self.in_thread(next, steps)
+                return done
+            except StoreAway as error:
+                log.debug("batches wait: %s", error)
+                await asyncio.sleep(_pause_of(error))
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=True)
+
+    # -- one batch ------------------------------------------------------------------------------------------------
+
+    async def run(self, run: BatchRun) -> None:
+        """Take the batch from where it is to its end. Cancelled = the gateway stops: the batch goes on later."""
+        try:
+            while run.record.unfinished:
+                before = run.record.status
+                await self._go_on(run)
+                if run.record.status == before:  # another gateway does this step
+                    await asyncio.sleep(LOOK)
+        except BatchGone:
+            log.warning("the store has lost %s", run.record.id)
+        except Unserved as reason:
+            log.warning("%s is left to other gateways: %s", run.record.id, reason)
+            await self.in_thread(self._store.release, run.record.id)
+
+    async def _go_on(self, run: BatchRun) -> None:
+        """One step: validate, run the lines, or write the files."""
+        store, record = self._store, run.record
+        if record.status == "validating":
+            most = self._services.snapshot.server.max_body
+            run.record = await self._in_steps(lambda: store.indexing(record, most, now()))
+        elif record.status == "finalizing":
+            run.record = await self._in_steps(lambda: store.finalizing(record, now()))
+        else:
+            run.follow(record)
+            ending, errors = await self._run_lines(run)
+            changes = {"ending": ending, "errors": errors}
+            run.record = await self.patiently(store.move, record.id, RUNNING, "finalizing", now(), **changes)
+
+    async def _run_lines(self, run: BatchRun) -> tuple[Status, list[dict[str, Any]]]:
+        """Run the lines that have no result. Returns how the batch ends, and why if it failed. Raises Unserved where
+        other gateways may know its client."""
+        lines = asyncio.create_task(self._all_lines(run), name=f"lines of {run.record.id}")
+        over = asyncio.create_task(run.over.wait())
+        try:
+            left = max(0.0, run.record.expires_at - time.time())
+            done, _ = await asyncio.wait((lines, over), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if over in done:
+                return "cancelled", []
+            if lines not in done:
+                return "expired", []
+            lines.result()
+            return "completed", []
+        except Unserved as reason:
+            if self._store.shared:
+                raise
+            return "failed", [{"code": "client_removed", "message": str(reason), "param": None, "line": None}]
+        finally:
+            over.cancel()
+            lines.cancel()
+            await asyncio.gather(lines, return_exceptions=True)
+            await run.stop_lines()
+
+    async def _all_lines(self, run: BatchRun) -> None:
+        after = -1
+        while True:
+            while run.wants_more:
+                taken = await self._take(run, after)
+                if not taken:
+                    break
+                after = taken[-1].number
+                for line in taken:
+                    name = f"{run.record.id} line {line.number}"
+                    run.lines[asyncio.create_task(self._one_line(run, line), name=name)] = line.number
+                await asyncio.sleep(0)  # they come to their lanes
+            if run.lines:
+                done, _ = await asyncio.wait(run.lines, timeout=LOOK, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    del run.lines[task]
+                    task.result()
+            elif await self._all_done(run):
+                return
+            else:
+                await asyncio.sleep(LOOK)
+
+    async def _take(self, run: BatchRun, after: int) -> list[LineRecord]:
+        most = min(AT_ONCE, WINDOW - len(run.lines))
+        return await self.patiently(self._store.take, run.record.id, after, most, tuple(run.lines.values()))
+
+    async def _all_done(self, run: BatchRun) -> bool:
+        """Has every line a result? Asked when none is left for this gateway; others may have some under way."""
+        if not self._store.shared:
+            return True
+        record = await self.patiently(self._store.batch, run.record.id)
+        if record is None:
+            raise BatchGone
+        run.follow(record)
+        return record.completed + record.failed >= record.total
+
+    async def _one_line(self, run: BatchRun, line: LineRecord) -> None:
+        """Ask until there is a result, and commit that."""
+        batch, tries = run.record.id, 0
+        while not run.stopping:
+            tries += 1
+            try:
+                on_behalf = self._on_behalf(run.record.owner, line.model)
+                async with self._place(run, on_behalf.alias.name):
+                    answer = await self._ask(run, line, on_behalf)
+            except GatewayError as error:  # nobody serves this model
+                answer = Answer(error.status, {}, error.envelope())
+            except LineError as error:  # the input was changed on disk
+                row = failed_row(batch, line.number, line.custom_id, error.code, error.message)
+                return await self._commit(run, line, row, ok=False)
+            pause = pause_after(answer.status, answer.fields.get(b"retry-after"), tries)
+            if pause is None and not (run.stopping and answer.status == CUT):
+                name = answer.fields.get(b"x-request-id", b"").decode("latin-1")
+                result = answer.status or 502, name, answer.body
+                row = answered_row(batch, line.number, line.custom_id, *result)
+                return await self._commit(run, line, row, ok=answer.status == 200)
+            if not run.stopping:
+                await asyncio.sleep(pause or 0.0)
+        return None
+
+    @asynccontextmanager
+    async def _place(self, run: BatchRun, alias: str) -> AsyncIterator[None]:
+        """Wait for a place in the lane of this alias, and hold it."""
+        waits = True
+        run.waiting[alias] += 1
+        try:
+            async with self._lanes.one_of(alias):
+                run.waiting[alias] -= 1
+                waits = False
+                yield
+        finally:
+            run.waiting[alias] -= waits
+
+    async def _ask(self, run: BatchRun, line: LineRecord, on_behalf: OnBehalf) -> Answer:
+        """Raises LineError."""
+        record, task = run.record, asyncio.current_task()
+        assert task is not None
+        while self._unkept:  # an answer that cannot be kept would have to be asked for again
+            await asyncio.sleep(AWAY)
+        body = read_line(await self.patiently(self._store.read, record, line), record.endpoint).body
+        name = f"{record.id}-{line.number}".encode()
+        headers = {b"content-type": b"application/json", b"x-request-id": name}
+        kept = Share(self._memory, on_behalf)
+        exchange = run.asking[task] = InnerExchange(headers, "batch", body, kept.sibling(), kept)
+        try:
+            await self._handle(URLS[record.endpoint], exchange, on_behalf)
+            return Answer(exchange.status if exchange.complete else CUT, exchange.fields, bytes(exchange.body))
+        finally:
+            del run.asking[task]
+            kept.close()
+
+    async def _commit(self, run: BatchRun, line: LineRecord, row: bytes, *, ok: bool) -> None:
+        waits = False
+        try:
+            while True:
+                try:
+                    record = await self.in_thread(self._store.add_result, run.record.id, line.number, row, ok=ok)
+                    break
+                except StoreAway as error:
+                    if run.stopping:
+                        return  # it has no result, and runs again when the batch goes on
+                    self._unkept += not waits
+                    waits = True
+                    await asyncio.sleep(_pause_of(error))
+        finally:
+            self._unkept -= waits
+        run.follow(record)
+        self._services.metrics.batch_lines.inc("completed" if ok else "failed")
+
+    def knows(self, owner: str) -> bool:
+        """Is this a client in routes.yaml?"""
+        clients = self._services.snapshot.clients
+        return owner in clients if clients else owner == OPEN
+
+    def _on_behalf(self, owner: str, model: str) -> OnBehalf:
+        """Raises `model_not_found`, `model_not_allowed`, and Unserved when the client is gone."""
+        snapshot = self._services.snapshot
+        client = snapshot.clients.get(owner)
+        if not self.knows(owner):
+            raise Unserved(f"Client '{owner}' is not in routes.yaml any more.")
+        behind = replace(client, priority="batch") if client is not None else None
+        identity = Identity(owner, owner, behind)
+        return OnBehalf(identity, replace(find_alias(snapshot, identity, model), priority="batch", join_retries=False))
+
+
+def _pause_of(error: StoreAway) -> float:
+    """Seconds until the store is asked again."""
+    return FULL if isinstance(error, StoreFull | StoreFailed) else AWAY
+
+
+def now() -> int:
+    """Whole Unix seconds."""
+    return int(time.time())

@@ -1,0 +1,77 @@
+"""A chat answer as a message: its blocks, stop reason and tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gateway.apps.dialects.chat import answer_of, arguments_of, call_id_of, text_of, thoughts_of
+from gateway.domain.usage import read_usage
+
+_STOPS = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "content_filter": "refusal",
+}
+
+_encode = msgspec.json.Encoder().encode
+
+
+def to_message(body: bytes, id_: str) -> bytes:
+    """The body of a chat answer (which `fault_in_message` has passed) as the body of a message. Raises ProtocolFailure
+    when it cannot be translated."""
+    answer, choice = answer_of(body, "a message")
+    why, sequence = stop_of(choice.finish_reason, choice.stop_reason)
+    message = {**head(id_, answer.model), "content": _content(choice.message), "usage": usage_of(answer.usage)}
+    return _encode({**message, "stop_reason": why, "stop_sequence": sequence})
+
+
+def head(id_: str, model: object) -> dict[str, Any]:
+    """An empty message."""
+    named = model if isinstance(model, str) else None
+    begun: dict[str, Any] = {"id": id_, "type": "message", "role": "assistant", "model": named, "content": []}
+    return {**begun, "stop_reason": None, "stop_sequence": None, "usage": usage_of(None)}
+
+
+def stop_of(finish_reason: object, stop_reason: object) -> tuple[str, str | None]:
+    """`stop_reason` and `stop_sequence` of a message."""
+    if finish_reason == "stop" and isinstance(stop_reason, str):
+        return "stop_sequence", stop_reason
+    return _STOPS.get(finish_reason, "end_turn") if isinstance(finish_reason, str) else "end_turn", None
+
+
+def usage_of(usage: Any) -> dict[str, int]:
+    """Token counts in Anthropic's form, where cached prompt tokens are counted separately. Without a valid count of
+    cached tokens the field is left out."""
+    used = read_usage(usage)
+    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    if type(cached) is not int or cached != used.cached:  # not reported, or not plausible
+        return {"input_tokens": used.prompt, "output_tokens": used.completion}
+    fresh = max(0, used.prompt - cached)
+    return {"input_tokens": fresh, "cache_read_input_tokens": cached, "output_tokens": used.completion}
+
+
+def _content(message: dict[str, Any]) -> list[dict[str, Any]]:
+    blocks: list[dict[str, Any]] = []
+    if thoughts := thoughts_of(message):
+        blocks.append({"type": "thinking", "thinking": thoughts, "signature": ""})
+    text = text_of(message)
+    if text and not text.isspace():
+        blocks.append({"type": "text", "text": text})
+    for call in message.get("tool_calls") or []:
+        function = call.get("function") or {}
+        named = {"id": call_id_of(call), "name": function.get("name")}
+        blocks.append({"type": "tool_use", **named, "input": _input(function)})
+    return blocks
+
+
+def _input(function: dict[str, Any]) -> dict[str, Any]:
+    """A call's arguments, which must be an object here. Others are kept as text: the tool refuses them, and the model
+    sees why."""
+    text = function.get("arguments") or "{}"
+    arguments = arguments_of(text)
+    return arguments if arguments is not None else {"arguments": text}

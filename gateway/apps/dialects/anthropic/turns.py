@@ -1,0 +1,176 @@
+"""The `messages` of a Messages body as the messages of a chat, and the changes of tools in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from gateway.apps.dialects.anthropic.blocks import Block, Part, blocks_of, parts_of
+from gateway.apps.dialects.fields import expected, invalid, reminder, string, text_part
+from gateway.errors import GatewayError
+
+_SIDES = {"user": "user", "assistant": "assistant", "system": "user"}
+_IMAGE_ONLY = "The result is the picture in the next message."
+_FILE_ONLY = "The result is the file in the next message."
+_OWN_PICTURES = "What follows belongs to your own message before this one."
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Turns:
+    """`chat`: the messages. `loaded`: deferred tools (`defer_loading`) that the conversation has loaded, in that order.
+    `added`: name -> (where, definition) of tools that were added later. `removed`: names of removed tools. `file_at`:
+    where the first file is, empty = there is none."""
+
+    def __init__(self, messages: list[Any]) -> None:
+        self.loaded: dict[str, None] = {}
+        self.added: dict[str, tuple[str, Block]] = {}
+        self.removed: set[str] = set()
+        self.file_at = ""
+        self.chat: list[dict[str, Any]] = []
+        self._shown: list[Part] = []  # of the assistant's last turn: chat templates have pictures in users' turns only
+        turns = _merged(messages)
+        for side, blocks in turns:
+            self.chat += self._assistant(blocks) if side == "assistant" else self._user(blocks)
+        if self._shown:
+            raise _no_turn_behind(turns[-1][1])
+
+    def begun(self) -> dict[str, Any] | None:
+        """The last message, if it is the assistant's and so the beginning of the answer; None = there is none. An empty
+        one, as Anthropic's API allows, is taken away: it begins nothing. Nothing follows a call but its result."""
+        last = self.chat[-1] if self.chat else {"role": None}
+        if last["role"] != "assistant" or "tool_calls" in last:
+            return None
+        if not last["content"] and "reasoning_content" not in last:
+            self.chat.pop()
+            return None
+        return last
+
+    def _user(self, blocks: list[tuple[str, Block]]) -> Iterator[dict[str, Any]]:
+        """First the results of calls, as chats require, then the user's text and pictures."""
+        parts: list[Part] = [text_part(reminder(_OWN_PICTURES)), *self._shown] if self._shown else []
+        self._shown = []
+        spoken = False
+        for where, block in blocks:
+            kind = block["type"]
+            if kind == "tool_result":
+                text, pictures = self._result(block, where)
+                yield {"role": "tool", "tool_call_id": string(block, "tool_use_id", where), "content": text}
+                parts += pictures
+            elif kind in ("tool_addition", "tool_removal"):
+                self._change(kind, block.get("tool"), where)
+            else:
+                parts += self._parts(block, where)
+            spoken = spoken or kind == "tool_result"
+        if parts or not spoken:  # an empty turn is kept: else two assistant turns would follow each other
+            alone = len(parts) == 1 and parts[0]["type"] == "text"
+            yield {"role": "user", "content": parts[0]["text"] if alone else parts or ""}
+
+    def _assistant(self, blocks: list[tuple[str, Block]]) -> Iterator[dict[str, Any]]:
+        """Text, calls and thoughts of an assistant turn; models that reason between calls need their thoughts. Its
+        pictures are kept for the user's turn behind it."""
+        texts, thought, calls = [], [], []
+        for where, block in blocks:
+            kind = block["type"]
+            if kind == "thinking":
+                thought.append(string(block, "thinking", where))
+            elif kind == "tool_use":
+                arguments = _encode(block.get("input") or {}).decode()
+                function = {"name": string(block, "name", where), "arguments": arguments}
+                calls.append({"id": string(block, "id", where), "type": "function", "function": function})
+            elif kind != "redacted_thinking":  # encrypted for Anthropic
+                parts = self._parts(block, where)
+                texts += [part["text"] for part in parts if part["type"] == "text"]
+                self._shown += [part for part in parts if part["type"] != "text"]
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or (None if calls else "")}
+        if thoughts := "".join(thought):
+            message["reasoning_content"] = thoughts
+        if calls:
+            message["tool_calls"] = calls
+        yield message
+
+    def _parts(self, block: Block, where: str) -> list[Part]:
+        parts = parts_of(block, where)
+        if not self.file_at and any(part["type"] == "file" for part in parts):
+            self.file_at = where
+        return parts
+
+    def _result(self, block: Block, where: str) -> tuple[str, list[Part]]:
+        """A call's result: (its text, its pictures, which a tool message cannot hold)."""
+        texts, pictures = [], []
+        content = block.get("content")
+        for place, inner in blocks_of(content, f"{where}.content") if content is not None else []:
+            if inner["type"] == "tool_reference":
+                name = string(inner, "tool_name", place)
+                self.loaded[name] = None
+                self.removed.discard(name)
+                texts.append(f"The tool {name} can be called from now on.")
+                continue
+            for part in self._parts(inner, place):
+                if part["type"] == "text":
+                    texts.append(part["text"])
+                else:
+                    pictures.append(part)
+        alone = _FILE_ONLY if any(part["type"] == "file" for part in pictures) else _IMAGE_ONLY
+        text = "\n".join(texts) or (alone if pictures else "")
+        if block.get("is_error") is True and "error" not in text.lower():
+            text = f"Error: {text}"
+        return text, pictures
+
+    def _change(self, kind: str, tool: Any, where: str) -> None:
+        """Add or remove a tool within the conversation, by its name or with its definition."""
+        if not isinstance(tool, dict):
+            raise expected(f"{where}.tool", "an object", tool)
+        definition = tool.get("definition")
+        named = definition if isinstance(definition, dict) else tool
+        name = string(named, "name" if "name" in named else "tool_name", f"{where}.tool")
+        if kind == "tool_removal":
+            self.removed.add(name)
+            return
+        self.removed.discard(name)
+        if named is definition:
+            self.added[name] = f"{where}.tool.definition", named
+        else:
+            self.loaded[name] = None
+
+
+def _merged(messages: list[Any]) -> list[tuple[str, list[tuple[str, Block]]]]:
+    """(user | assistant, blocks) in turn: equal roles in a row are joined, as Anthropic does and many chat templates
+    require. They also refuse a system message that is not the first. It becomes a part of the user's turn, marked like
+    Claude Code's own reminders, so that it keeps its place and everything before it stays in the prefix cache."""
+    turns: list[tuple[str, list[tuple[str, Block]]]] = []
+    for i, message in enumerate(messages):
+        where = f"messages.{i}"
+        if not isinstance(message, dict):
+            raise expected(where, "an object", message)
+        side = _SIDES.get(role) if isinstance(role := message.get("role"), str) else None
+        if side is None:
+            raise expected(f"{where}.role", "user, assistant or system", role)
+        content = message.get("content")
+        if role == "system":  # it may have settings only
+            content = content if content is not None else []
+        blocks = blocks_of(content, f"{where}.content")
+        if role == "system":
+            blocks = [(place, _reminder(block)) for place, block in blocks]
+        if turns and turns[-1][0] == side:
+            turns[-1][1].extend(blocks)
+        else:
+            turns.append((side, blocks))
+    return turns
+
+
+def _no_turn_behind(blocks: list[tuple[str, Block]]) -> GatewayError:
+    """The error for a picture or file in the last message, where that is the assistant's."""
+    shown = (where for where, block in blocks if any(part["type"] != "text" for part in parts_of(block, where)))
+    what = "is in the last message of the assistant, behind which a model cannot be shown anything."
+    return invalid(next(shown), f"{what} Send it in the user's message.", unsupported=True)
+
+
+def _reminder(block: Block) -> Block:
+    """A system message's block as a part of the user's turn."""
+    text = block.get("text")
+    if block["type"] != "text" or not isinstance(text, str) or not text:
+        return block
+    return {"type": "text", "text": reminder(text)}

@@ -1,0 +1,58 @@
+"""A request of the Responses API and its answer, for the exchange around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from time import time
+
+from gateway.apps.dialects.responses.answer import Ids
+from gateway.apps.dialects.responses.relayed import RelayedStream, whole_response
+from gateway.apps.dialects.responses.request import NOT_KEPT, Asked, read
+from gateway.domain.request import OwnForm
+
+
+class Response:
+    """A `Translation` (translated.py). Errors are the same as a chat's. `ended`: the response as it was sent, when it
+    has come to its end. `suffix`: what its ids have behind the request's."""
+
+    __slots__ = ("_asked", "_ids", "_stream", "_whole", "kept", "own", "suffix")
+
+    def __init__(self) -> None:
+        self.own: OwnForm | None = None
+        self.kept = NOT_KEPT
+        self.suffix = ""
+        self._whole: bytes | None = None
+        self._asked = Asked()
+        self._ids = Ids("", 0)
+        self._stream = RelayedStream(self._asked, self._ids)
+
+    @property
+    def id(self) -> str:
+        return self._ids.response
+
+    @property
+    def ended(self) -> bytes | None:
+        return self._whole if self._whole is not None else self._stream.whole
+
+    def request(self, body: bytes) -> bytes:
+        chat, self._asked, self.own = read(body, self.kept)
+        return chat
+
+    def held(self) -> int:
+        own = 0 if self.own is None else sum(len(memoryview(value)) for value in self.own.fields.values())
+        return len(self._asked.echo) + own
+
+    def begin(self, request_id: str) -> list[tuple[bytes, bytes]]:
+        self._ids = Ids(request_id + self.suffix, int(time()))
+        self._stream = RelayedStream(self._asked, self._ids)
+        return []
+
+    def whole(self, body: bytes) -> bytes:
+        self._whole = whole_response(body, self._asked, self._ids)
+        return self._whole
+
+    def error(self, status: int, body: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+        return body, {}
+
+    def events(self, events: Iterable[bytes], hold: Callable[[int], object]) -> bytes:
+        return self._stream.translate(events, hold)

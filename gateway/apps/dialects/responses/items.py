@@ -1,0 +1,204 @@
+"""The `input` of a Responses body as the messages of a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gateway.apps.dialects.fields import Untranslatable, brief, expected, invalid, reminder, string, text_part
+
+Item = dict[str, Any]
+Part = dict[str, Any]
+
+CARRIED = "thoughts:"  # how an `encrypted_content` of ours begins; the thoughts follow
+_SYSTEM = ("system", "developer")
+_ASSISTANTS = ("reasoning", "function_call")
+_TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+_DETAILS = ("low", "high")  # of a picture; `auto` is the default, and others are known to OpenAI alone
+_IMAGE_ONLY = "The result is the picture in the next message."
+
+
+def to_messages(instructions: Any, input_: Any) -> list[dict[str, Any]]:
+    """The messages of the chat. `instructions` and the system messages at the beginning of `input` are the first.
+    Neighbours of the same side become one message, which many chat templates require."""
+    if instructions is not None and not isinstance(instructions, str):
+        raise expected("instructions", "a string", instructions)
+    system = [instructions] if instructions else []
+    turns: list[tuple[str, list[tuple[str, Item]]]] = []
+    for where, item in _items(input_):
+        side = _side(item, where)
+        if side == "system":
+            text = "\n".join(part["text"] for part in _parts(item.get("content"), f"{where}.content", pictures=False))
+            if not turns:
+                system.append(text)
+                continue
+            side, item = "user", {"type": "message", "content": reminder(text) if text else ""}
+        if turns and turns[-1][0] == side:
+            turns[-1][1].append((where, item))
+        else:
+            turns.append((side, [(where, item)]))
+    first = "\n\n".join(text for text in system if text)
+    messages: list[dict[str, Any]] = [{"role": "system", "content": first}] if first else []
+    for side, items in turns:
+        messages += _assistant(items) if side == "assistant" else _user(items)
+    return messages
+
+
+def is_item(item: Item) -> bool:
+    """Is the item of a kind that a chat has? (One that names a stored item counts: it is refused in any case.)"""
+    return item.get("type", "message") in ("message", *_ASSISTANTS, "function_call_output", "item_reference")
+
+
+def is_part(part: Part, *, text_only: bool) -> bool:
+    """Is the part of a kind that a chat has there?"""
+    kind = part.get("type")
+    return kind in (*_TEXTS, "refusal") or (not text_only and kind in ("input_image", "input_audio"))
+
+
+def _items(input_: Any) -> list[tuple[str, Item]]:
+    """(where, item) of each; a string is one message of the user."""
+    if isinstance(input_, str):
+        return [("input", {"type": "message", "role": "user", "content": input_})]
+    if not isinstance(input_, list):
+        raise expected("input", "a string or a list of items", input_)
+    return [(f"input[{i}]", _checked(item, f"input[{i}]")) for i, item in enumerate(input_)]
+
+
+def _checked(item: Any, where: str) -> Item:
+    if not isinstance(item, dict):
+        raise expected(where, "an object", item)
+    return item
+
+
+def _side(item: Item, where: str) -> str:
+    """user | assistant | system: whose turn the item belongs to."""
+    kind = item.get("type", "message" if "role" in item else None)
+    if kind == "message":
+        role = item.get("role")
+        if role in _SYSTEM:
+            return "system"
+        if role in ("user", "assistant"):
+            return str(role)
+        raise expected(f"{where}.role", "user, assistant, system or developer", role)
+    if kind in _ASSISTANTS:
+        return "assistant"
+    if kind == "function_call_output":
+        return "user"
+    if not isinstance(kind, str):
+        raise expected(f"{where}.type", "the type of an item", kind)
+    if kind == "item_reference":
+        what = "refers to a stored item, and the gateway stores none. Send the item itself."
+        raise invalid(where, what, unsupported=True)
+    what = f"is of type {brief(kind)}, which OpenAI's servers alone can read or run. Leave it out."
+    raise Untranslatable(where, what)
+
+
+def _user(items: list[tuple[str, Item]]) -> Iterator[dict[str, Any]]:
+    """First the results of calls, as chats require, then the user's text and pictures."""
+    parts: list[Part] = []
+    for where, item in items:
+        if item.get("type") == "function_call_output":
+            text, pictures = _result(item, where)
+            yield {"role": "tool", "tool_call_id": string(item, "call_id", where), "content": text}
+            parts += pictures
+        else:
+            parts += _parts(item.get("content"), f"{where}.content")
+    spoken = any(item.get("type") == "function_call_output" for _, item in items)
+    if parts or not spoken:  # an empty turn is kept: else two assistant turns would follow each other
+        alone = len(parts) == 1 and parts[0]["type"] == "text"
+        yield {"role": "user", "content": parts[0]["text"] if alone else parts or ""}
+
+
+def _assistant(items: list[tuple[str, Item]]) -> Iterator[dict[str, Any]]:
+    """Text, calls and thoughts of an assistant turn; models that reason between calls need their thoughts. Thoughts
+    alone are no turn."""
+    texts, thoughts, calls = [], [], []
+    for where, item in items:
+        kind = item.get("type")
+        if kind == "reasoning":
+            thoughts.append(_thoughts(item, where))
+        elif kind == "function_call":
+            function = {"name": string(item, "name", where), "arguments": string(item, "arguments", where) or "{}"}
+            calls.append({"id": string(item, "call_id", where), "type": "function", "function": function})
+        else:
+            texts += [p["text"] for p in _parts(item.get("content"), f"{where}.content", pictures=False)]
+    if not calls and all(item.get("type") == "reasoning" for _, item in items):
+        return
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or (None if calls else "")}
+    if thought := "".join(thoughts):
+        message["reasoning_content"] = thought
+    if calls:
+        message["tool_calls"] = calls
+    yield message
+
+
+def _thoughts(item: Item, where: str) -> str:
+    """The thoughts themselves if the item has them, in `content` or in an `encrypted_content` of this gateway; else
+    their summary. What others have encrypted is left out."""
+    if content := item.get("content"):
+        return _joined(content, f"{where}.content")
+    carried = item.get("encrypted_content")
+    if isinstance(carried, str) and carried.startswith(CARRIED):
+        return carried.removeprefix(CARRIED)
+    summary = item.get("summary")
+    return _joined(summary, f"{where}.summary") if summary else ""
+
+
+def _joined(content: Any, where: str) -> str:
+    return "\n".join(part["text"] for part in _parts(content, where, pictures=False))
+
+
+def _result(item: Item, where: str) -> tuple[str, list[Part]]:
+    """A call's result: (its text, its pictures, which a tool message cannot hold)."""
+    output = item.get("output")
+    if output is None:
+        raise expected(f"{where}.output", "a string or a list of parts", None)
+    parts = _parts(output, f"{where}.output")
+    pictures = [part for part in parts if part["type"] != "text"]
+    text = "\n".join(part["text"] for part in parts if part["type"] == "text")
+    return text or (_IMAGE_ONLY if pictures else ""), pictures
+
+
+def _parts(content: Any, where: str, *, pictures: bool = True) -> list[Part]:
+    """The content of an item as parts of a chat message; a string is one text. `pictures`: pictures and audio may be
+    among them."""
+    if isinstance(content, str):
+        return [text_part(content)] if content else []
+    if not isinstance(content, list):
+        raise expected(where, "a string or a list of parts", content)
+    found = []
+    for i, given in enumerate(content):
+        place = f"{where}[{i}]"
+        part = _part(_checked(given, place), place)
+        if part["type"] != "text" and not pictures:
+            raise invalid(place, f"is of type {brief(given['type'])}, where only text can be.", unsupported=True)
+        if part["type"] != "text" or part["text"]:
+            found.append(part)
+    return found
+
+
+def _part(part: Item, where: str) -> Part:
+    kind = part.get("type")
+    if kind in _TEXTS:
+        return text_part(string(part, "text", where))
+    if kind == "refusal":
+        return text_part(string(part, "refusal", where))
+    if kind == "input_image":
+        return _picture(part, where)
+    if kind == "input_audio":
+        return {"type": "input_audio", "input_audio": _checked(part.get("input_audio"), f"{where}.input_audio")}
+    if not isinstance(kind, str):
+        raise expected(f"{where}.type", "the type of a part", kind)
+    if part.get("file_id") is not None:
+        raise invalid(f"{where}.file_id", "is a file that OpenAI keeps. Send the file itself.", unsupported=True)
+    raise Untranslatable(where, f"is of type {brief(kind)}: no backend reads that. Send its text.")
+
+
+def _picture(part: Item, where: str) -> Part:
+    url = part.get("image_url")
+    if url is None and part.get("file_id") is not None:
+        raise invalid(f"{where}.file_id", "is a file that OpenAI keeps. Send the picture itself.", unsupported=True)
+    if not isinstance(url, str):
+        raise expected(f"{where}.image_url", "a URL", url)
+    detail = part.get("detail")
+    return {"type": "image_url", "image_url": {"url": url, **({"detail": detail} if detail in _DETAILS else {})}}

@@ -1,0 +1,142 @@
+"""The exchange with a client whose responses are kept: what was said before goes into the request, and the response
+into the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Raw
+
+from gateway.admission.caller import Caller
+from gateway.apps.conversations.conversations import Conversations
+from gateway.apps.conversations.store import Conversation, Turn
+from gateway.apps.dialects.fields import expected, value_in
+from gateway.apps.dialects.responses.exchange import Response
+from gateway.apps.dialects.responses.request import Kept
+from gateway.apps.dialects.translated import TranslatedExchange
+from gateway.config.snapshot import Snapshot
+from gateway.domain.body import read_fields
+from gateway.errors import GatewayError
+from gateway.metrics.registry import OPEN
+from gateway.proxy.exchange import Exchange, Headers, nothing
+from gateway.proxy.reply import request_id
+
+LOCAL_ONLY = b"x-gateway-local-only"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Output(msgspec.Struct):
+    output: Raw = Raw(b"[]")
+
+
+_decode_output = msgspec.json.Decoder(_Output).decode
+
+
+class KeptExchange(TranslatedExchange):
+    """`store: false` keeps nothing."""
+
+    __slots__ = (
+        *("_before", "_conversations", "_input", "_local", "_owner", "_previous", "_response", "_snapshot"),
+        "__weakref__",
+    )
+
+    def __init__(self, inner: Exchange, conversations: Conversations, snapshot: Snapshot) -> None:
+        self._response = Response()
+        super().__init__(inner, self._response)
+        self._conversations = conversations
+        self._snapshot = snapshot
+        self._owner = ""
+        self._previous: str | None = None
+        self._input = b""  # what is to be kept of the request; empty = nothing
+        self._local = False
+
+    async def read_body(self, limit: int) -> bytes:
+        body = await self._inner.read_body(limit)
+        fields = read_fields(body)
+        self._owner, local = self._who()
+        previous = value_in(fields.pop("previous_response_id", None), "previous_response_id")
+        if previous is not None and not isinstance(previous, str):
+            raise expected("previous_response_id", "the id of a response", previous)
+        own = fields.get("input", Raw(b"null"))
+        if previous:
+            kept = await self._conversations.conversation(self._owner, previous, limit)
+            joined = _joined(kept, own)
+            if len(joined) > limit:
+                raise GatewayError("request_too_large", f"With what is kept the request is larger than {limit} bytes.")
+            self.share.add(len(joined))
+            fields["input"] = Raw(joined)
+            if kept.local and not local:
+                local = True
+                self.caller = Caller(
+                    {**self.headers, LOCAL_ONLY: b"1"}, self.peer
+                )  # what stayed in the LAN stays there
+        self._previous, self._local = previous or None, local
+        stores = value_in(fields.get("store"), "store") is not False
+        if stores:
+            self._input = _items(own)
+            self.share.add(len(self._input))
+            await self._choose_name()
+        self._response.kept = Kept(self._previous, stores)
+        return await self._translate(_encode(fields), len(body))
+
+    def _who(self) -> tuple[str, bool]:
+        """(whose responses these are, is the request to stay in the LAN?)"""
+        identity = self.caller.identify(self._snapshot)
+        owner = identity.name if identity.client is not None else OPEN
+        return owner, identity.local_only or self.caller.asks_local_only
+
+    async def _choose_name(self) -> None:
+        """The response gets the id that the client chose for its request, where no other of its responses has it."""
+        given = self.headers.get(b"x-request-id")
+        if given is not None:
+            wanted = "resp_" + request_id(given)
+            name = await self._conversations.free_name(self._owner, wanted, self)
+            self._response.suffix = name.removeprefix(wanted)
+
+    async def write(self, data: bytes) -> None:
+        translated = self._translated(data)
+        await self._keep()
+        if translated:
+            await self._inner.write(translated)
+
+    ready = False  # what is kept is written to a store first
+
+    async def finish(self, data: bytes = b"", progress: Callable[[], object] = nothing) -> None:
+        if self._head is None:
+            translated = self._translated(data)
+            await self._keep()
+            await self._inner.finish(translated, progress)
+        else:
+            await super().finish(data, progress)
+
+    async def _send_whole(self, status: int, fields: Headers, body: bytes, progress: Callable[[], object]) -> None:
+        await self._keep()
+        await super()._send_whole(status, fields, body, progress)
+
+    async def _keep(self) -> None:
+        """Keep the response before its end is sent: the client may go on from it at once."""
+        ended = self._response.ended
+        if ended is None or not self._input:
+            return
+        turn, self._input = Turn(self._input, ended), b""
+        await self._conversations.add(self._owner, self._response.id, self._previous, turn, local=self._local)
+
+
+def _items(raw: Raw) -> bytes:
+    """The `input` of a request as a list of items. A request with another one is refused."""
+    text = bytes(raw).strip()
+    if text[:1] == b'"':
+        return b'[{"type":"message","role":"user","content":' + text + b"}]"
+    return text if text[:1] == b"[" else b"[]"
+
+
+def _joined(kept: Conversation, own: Raw) -> bytes:
+    """The input of the whole conversation, as one list of items."""
+    lists: list[bytes] = []
+    for turn in kept.turns:
+        lists += turn.input, bytes(_decode_output(turn.response).output)
+    lists.append(_items(own))
+    inner = [one.strip()[1:-1].strip() for one in lists]
+    return b"[" + b",".join(one for one in inner if one) + b"]"

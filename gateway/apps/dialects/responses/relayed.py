@@ -1,0 +1,287 @@
+"""What a server answered at its own `/v1/responses`, sent as it is.
+
+Such an answer comes as one of a chat, each part with its original (engines/openai/responses_reader.py). An original is
+sent if the checks have changed nothing of its part. The first change ends this: what is open then is continued by the
+translation. So is an answer that another server goes on with as a chat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, cast
+from zlib import crc32
+
+import msgspec
+from msgspec import Raw
+
+from gateway.apps.dialects.responses.answer import Ids, to_response
+from gateway.apps.dialects.responses.request import Asked
+from gateway.apps.dialects.responses.stream import TEXT_MOST, Item, ResponseStream
+from gateway.domain.upstream import ProtocolFailure
+from gateway.engines.openai.responses_reader import ORIGINAL
+from gateway.transport.sse import Choice, data_of
+
+_MARK = b'"%b":' % ORIGINAL.encode()
+_BEGINNINGS = ("response.created", "response.in_progress", "response.queued")
+_ENDS = ("response.completed", "response.incomplete")
+_PARTS = ("response.content_part.added", "response.reasoning_summary_part.added")
+_ITEMS = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
+_FAILED = "sent a response that cannot be read: {}"
+
+_encode = msgspec.json.Encoder().encode
+_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+class _Original(msgspec.Struct):
+    number: int
+    choices: int
+    data: Raw
+
+
+class _Carrier(msgspec.Struct, rename={"original": ORIGINAL}):
+    original: _Original
+    choices: Raw
+
+
+class _Event(msgspec.Struct):
+    type: str
+    sequence_number: Any = None
+    output_index: Any = None
+    item_id: Any = None
+    delta: Any = None
+    text: Any = None
+    item: Raw = Raw(b"null")
+    response: Raw = Raw(b"null")
+
+
+class _ItemHead(msgspec.Struct):
+    type: Any = None
+    id: Any = None
+    call_id: Any = None
+    name: Any = None
+    arguments: Any = None
+
+
+_decode_carrier = msgspec.json.Decoder(_Carrier).decode
+_decode_choices = msgspec.json.Decoder(list[Choice]).decode
+_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_item = msgspec.json.Decoder(_ItemHead).decode
+
+
+@dataclass(slots=True)
+class _Answer:
+    """The answer that is being relayed. `before`: items sent before it began; `opens`: nothing was sent before it;
+    `next`: the number of its next part; `held`: beginnings of an item, until something of it is sent; `items`: those
+    that were begun, by their index in it; `differs`: the text of the last one came in other pieces, so it is not known
+    yet whether it is the same in the end."""
+
+    before: int
+    opens: bool
+    next: int = 0
+    held: list[tuple[_Event, Raw]] = field(default_factory=list)
+    items: dict[str, Item] = field(default_factory=dict)
+    differs: bool = False
+
+    @property
+    def last(self) -> Item | None:
+        return next(reversed(self.items.values()), None)
+
+
+class RelayedStream(ResponseStream):
+    """One response, relayed as far as possible."""
+
+    __slots__ = ("_answer", "whole")
+
+    def __init__(self, asked: Asked, ids: Ids) -> None:
+        super().__init__(asked, ids)
+        self._answer: _Answer | None = None  # None = what comes is translated
+        self.whole: bytes | None = None  # the response as its end repeats it
+
+    def _translate_event(self, event: bytes) -> None:
+        carrier = _carrier_in(event)
+        if carrier is not None and self._takes(carrier):
+            return
+        speaks = _says_something(event)
+        if self._answer is not None and speaks:
+            self._take_over(self._answer)
+        if speaks or carrier is None:
+            super()._translate_event(event)
+
+    def _takes(self, carrier: _Carrier) -> bool:
+        """Relay the part. False = it has to be translated."""
+        original = carrier.original
+        if original.number == 0:
+            if self._answer is not None:
+                self._take_over(self._answer)
+            self._close()
+            self._frame = None
+            self._answer = _Answer(len(self._items), not self._begun)
+        answer = self._answer
+        if answer is None or original.number < answer.next - 1:
+            return False
+        skipped, answer.next = original.number > answer.next, original.number + 1
+        answer.differs = answer.differs or skipped  # the checks hold text back, or have taken it out
+        try:
+            if crc32(carrier.choices) != original.choices:
+                return self._adjusts(answer, carrier.choices)
+            event = _decode_event(original.data)
+            if answer.differs and not self._agrees(answer, event):
+                self._take_over(answer)
+                return False
+            self._relay(answer, event, original.data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ProtocolFailure(_FAILED.format(error)) from None
+        return True
+
+    def _adjusts(self, answer: _Answer, choices: Raw) -> bool:
+        """Send text of the open message in other pieces than it came in, as the checks release it. False = another
+        kind of change."""
+        delta = _text_alone(choices)
+        if delta is None:
+            return False
+        self._begin()
+        self._flush(answer)
+        item = answer.last
+        if item is None or item.kind != "msg" or item.ended:
+            return False
+        answer.differs = True
+        self._say(item, _encode(delta)[1:-1])
+        return True
+
+    def _agrees(self, answer: _Answer, event: _Event) -> bool:
+        """Does what was sent of the last item agree with what this event says of it? Only an end does say it."""
+        if event.type == "response.output_text.done" and isinstance(event.text, str):
+            item = None if answer.held else answer.last
+            answer.differs = False
+            return item is not None and _encode(event.text)[1:-1] == bytes(item.text)
+        return event.type.endswith(".delta")
+
+    def _relay(self, answer: _Answer, event: _Event, data: Raw) -> None:
+        kind = event.type
+        if kind in _BEGINNINGS:
+            self._begun = True
+            if answer.opens:
+                self._send(kind, response=self._of_client(event.response, answer))
+            return
+        self._begin()
+        if kind == "response.output_item.added" and _decode_item(event.item).type != "function_call":
+            answer.held = [(event, data)]
+        elif kind in _PARTS and answer.held:
+            answer.held.append((event, data))
+        elif kind in _ENDS:
+            self._flush(answer)
+            self._send(kind, response=self._of_client(event.response, answer))
+        else:
+            self._flush(answer)
+            self._pass_on(answer, event, data)
+
+    def _flush(self, answer: _Answer) -> None:
+        held, answer.held = answer.held, []
+        for event, data in held:
+            self._pass_on(answer, event, data)
+
+    def _pass_on(self, answer: _Answer, event: _Event, data: Raw) -> None:
+        """Send an event with the number and the place that it has in this stream, and note what it says."""
+        if event.type == "response.output_item.added":
+            answer.items[str(event.output_index)] = self._begun_item(event)
+        item = answer.items.get(str(event.output_index))
+        fields: dict[str, Raw] = {}
+        if event.sequence_number != self._sent:
+            fields["sequence_number"] = Raw(b"%d" % self._sent)
+        if item is not None and item.index != event.output_index:
+            fields["output_index"] = Raw(b"%d" % item.index)
+        sent = _encode({**_decode_fields(data), **fields}) if fields else bytes(data)
+        self._out.append(b"event: %b\ndata: %b\n\n" % (event.type.encode(), sent))
+        self._sent += 1
+        if item is None:
+            return
+        if event.type == "response.output_item.done":
+            item.ended, item.text = True, bytearray()
+            self._items[item.index] = bytes(event.item)
+        elif event.type.endswith(".delta") and isinstance(event.delta, str):
+            text = _encode(event.delta)[1:-1]
+            item.text += text
+            self._size += len(text)
+            if self._size > TEXT_MOST:
+                raise ProtocolFailure(f"sent more than {TEXT_MOST:,} bytes of text in one answer")
+
+    def _begun_item(self, event: _Event) -> Item:
+        """The item that begins, as the translation would go on with it."""
+        head = _decode_item(event.item)
+        kind = _ITEMS.get(head.type, "") if isinstance(head.type, str) else ""
+        item = self._new_item(kind, len(self._items), str(head.id), str(head.call_id), str(head.name))
+        self._items.append(bytes(event.item))
+        if kind == "fc":
+            self._calls[len(self._calls)] = item
+            if isinstance(head.arguments, str):
+                item.text += _encode(head.arguments)[1:-1]
+        return item
+
+    def _take_over(self, answer: _Answer) -> None:
+        """From here on the answer is translated: the item that is open stays so."""
+        self._answer = None
+        self._frame = None
+        unended = [item for item in answer.items.values() if not item.ended and item.kind]
+        self._open = unended[-1] if unended else None
+
+    def _of_client(self, response: Raw, answer: _Answer) -> Raw:
+        before = self._items[: answer.before]
+        return of_client(response, self._asked, self._ids, before)
+
+    def _end(self) -> None:
+        if self.whole is None:
+            super()._end()
+
+    def _send(self, type_: str, **fields: object) -> None:
+        if type_ in _ENDS:
+            self.whole = bytes(cast(Raw, fields["response"]))
+        super()._send(type_, **fields)
+
+
+def whole_response(body: bytes, asked: Asked, ids: Ids) -> bytes:
+    """The whole answer of a chat as a response: its original where nothing was changed. Raises ProtocolFailure."""
+    if _MARK in body:
+        try:
+            carrier = _decode_carrier(body)
+            if crc32(carrier.choices) == carrier.original.choices:
+                return bytes(of_client(carrier.original.data, asked, ids))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ProtocolFailure(_FAILED.format(error)) from None
+    return to_response(body, asked, ids)
+
+
+def of_client(response: Raw, asked: Asked, ids: Ids, before: Iterable[bytes] = ()) -> Raw:
+    """The object `response` of a server with the id, the model and what is kept as its client knows them. `before`:
+    items that another server has said before."""
+    fields, echo = _decode_fields(response), _decode_fields(asked.echo)
+    fields["id"], fields["model"] = Raw(_encode(ids.response)), Raw(_encode(asked.model))
+    fields |= {name: echo[name] for name in ("store", "previous_response_id") if name in echo}
+    if first := b",".join(before):
+        output = bytes(fields.get("output", b"[]")).strip()
+        fields["output"] = Raw(b"[" + first + (b"," if output[1:-1].strip() else b"") + output[1:])
+    return Raw(_encode(fields))
+
+
+def _carrier_in(event: bytes) -> _Carrier | None:
+    data = data_of(event) if _MARK in event else None
+    if data is None:
+        return None
+    try:
+        return _decode_carrier(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _says_something(event: bytes) -> bool:
+    """Is the event more than a comment, a heartbeat of the gateway, or what no chat can say?"""
+    return event.startswith(b"data:") and b'"delta":{},"finish_reason":null' not in event
+
+
+def _text_alone(choices: Raw) -> str | None:
+    """The text of choices that say nothing else."""
+    read = _decode_choices(choices)
+    if len(read) != 1 or read[0].finish_reason is not None or not isinstance(read[0].delta, dict):
+        return None
+    text = read[0].delta.get("content")
+    return text if isinstance(text, str) and text and len(read[0].delta) == 1 else None

@@ -1,0 +1,212 @@
+"""A Responses body as the body of a chat request, and what its answer has to repeat of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from gateway.apps.dialects.fields import Untranslatable, expected, invalid, put, value_in
+from gateway.apps.dialects.responses.items import is_item, is_part, to_messages
+from gateway.apps.dialects.responses.tools import chat_tools
+from gateway.domain.body import read_fields
+from gateway.domain.request import RESPONSES, OwnForm, asks_for_stream
+from gateway.errors import GatewayError
+
+# Hints for OpenAI's servers, and fields whose only effect there is on what is stored or on tools that run there.
+_HINTS = ("metadata", "service_tier", "safety_identifier", "client_metadata", "moderation", "max_tool_calls", "store")
+_CACHES = ("prompt_cache_retention", "prompt_cache_options", "truncation", "stream_options")
+_CHATS = ("n", "messages", "response_format", "functions", "function_call")  # of a chat only
+_DROPPED = (*_HINTS, *_CACHES, *_CHATS)
+_REFUSED = {
+    "previous_response_id": "names an earlier response, and none is kept (`server.keep_responses` keeps them). Send "
+    "the whole conversation as `input`.",
+    "conversation": "names a conversation of OpenAI's servers. Send all of it as `input`.",
+    "prompt": "names a prompt of OpenAI's servers. Send its text as `instructions` and `input`.",
+    "background": "would be answered later, and the gateway answers at once. Leave it out.",
+    "top_logprobs": "cannot be translated. Leave it out.",
+}
+_ECHOED = ("temperature", "top_p", "max_output_tokens", "max_tool_calls", "user", "prompt_cache_key")
+_THOUGHTS = "reasoning.encrypted_content"
+_LOGPROBS = "message.output_text.logprobs"
+_USAGE = Raw(b'{"include_usage":true}')
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Kept(NamedTuple):
+    """What is kept of a response. `previous`: the one that it goes on from."""
+
+    previous: str | None = None
+    stored: bool = False
+
+
+NOT_KEPT = Kept()
+
+
+@dataclass(slots=True)
+class Asked:
+    """What the answer needs of the request. `echo`: the fields of the response that repeat it, as one JSON object.
+    `summary`: thoughts are given as their summary. `carried`: they are given as `encrypted_content` too, which clients
+    send back."""
+
+    model: str = ""
+    echo: bytes = b"{}"
+    summary: bool = False
+    carried: bool = False
+
+
+def read(body: bytes, kept: Kept = NOT_KEPT) -> tuple[bytes, Asked, OwnForm]:
+    """The body of the same request for `/chat/completions`, what the answer needs, and the request as it came. Unknown
+    fields are passed on unchanged. Where the request is untranslatable, the chat is what remains of it without these
+    things: enough to choose a backend by. Raises GatewayError (`invalid_request_body`, `input_unsupported`)."""
+    fields = read_fields(body)
+    untranslatable = None
+    try:
+        try:
+            chat, asked = _translated(dict(fields), kept)
+        except Untranslatable as error:
+            untranslatable = error
+            chat, asked = _translated(translatable(fields), kept)
+        own = {name: value for name, value in fields.items() if name not in _REFUSED or value_in(value, name)}
+        return _encode(chat), asked, OwnForm(RESPONSES, own, untranslatable)
+    except RecursionError:
+        raise GatewayError("invalid_request_body", "The request body is nested too deeply.") from None
+
+
+def _translated(fields: dict[str, Raw], kept: Kept) -> tuple[dict[str, Raw], Asked]:
+    for name, why in _REFUSED.items():
+        if name in fields and value_in(fields.pop(name), name):
+            raise Untranslatable(name, why) if name == "top_logprobs" else invalid(name, why, unsupported=True)
+    taken = {name: value_in(fields.pop(name, None), name) for name in _TAKEN}
+    asked = _asked(fields, taken, kept)
+    for name in _DROPPED:
+        fields.pop(name, None)
+    fields["messages"] = Raw(_encode(to_messages(taken["instructions"], taken["input"])))
+    tools, choice = chat_tools(taken["tools"], taken["tool_choice"])
+    if tools:
+        put(fields, "tools", tools)
+        put(fields, "tool_choice", choice)
+        put(fields, "parallel_tool_calls", taken["parallel_tool_calls"])
+    put(fields, "max_completion_tokens", taken["max_output_tokens"])
+    put(fields, "reasoning_effort", _effort(taken["reasoning"]))
+    put(fields, "response_format", _response_format(taken["text"]))
+    if asks_for_stream(fields.get("stream")):
+        fields["stream_options"] = _USAGE  # the end of a response has its token counts
+    return fields, asked
+
+
+_TAKEN = (
+    "instructions",
+    "input",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "max_output_tokens",
+    "reasoning",
+    "text",
+    "include",
+)
+
+
+def _asked(fields: dict[str, Raw], taken: dict[str, Any], kept: Kept) -> Asked:
+    include = taken["include"] or []
+    if not isinstance(include, list):
+        raise expected("include", "a list", include)
+    if _LOGPROBS in include:
+        raise Untranslatable("include", f"asks for `{_LOGPROBS}`, which cannot be translated. Leave it out.")
+    reasoning, text = taken["reasoning"] or {}, taken["text"] or {}
+    for name, value in (("reasoning", reasoning), ("text", text)):
+        if not isinstance(value, dict):
+            raise expected(name, "an object", value)
+    summary = reasoning.get("summary") or reasoning.get("generate_summary")
+    model = value_in(fields.get("model"), "model")
+    stated = {name: value_in(fields.get(name), name) for name in (*_ECHOED, "metadata") if name in fields}
+    parallel = taken["parallel_tool_calls"]
+    echo = {
+        **stated,
+        "instructions": taken["instructions"],
+        "max_output_tokens": taken["max_output_tokens"],
+        "metadata": stated.get("metadata") or {},
+        "parallel_tool_calls": True if parallel is None else parallel,
+        "previous_response_id": kept.previous,
+        "reasoning": {"effort": reasoning.get("effort"), "summary": summary},
+        "text": {**text, "format": text.get("format") or {"type": "text"}},
+        "tool_choice": taken["tool_choice"] or "auto",
+        "tools": taken["tools"] or [],
+        "truncation": "disabled",
+        "background": False,
+        "store": kept.stored,
+    }
+    return Asked(model if isinstance(model, str) else "", _encode(echo), bool(summary), _THOUGHTS in include)
+
+
+def _effort(reasoning: Any) -> Any:
+    effort = reasoning.get("effort") if reasoning else None
+    if effort is not None and not isinstance(effort, str):
+        raise expected("reasoning.effort", "a string", effort)
+    return effort
+
+
+def _response_format(text: Any) -> dict[str, Any] | None:
+    form = text.get("format") if text else None
+    if form is None:
+        return None
+    kind = form.get("type") if isinstance(form, dict) else None
+    translate = _FORMATS.get(kind) if isinstance(kind, str) else None
+    if translate is None:
+        raise expected("text.format.type", "text, json_object or json_schema", kind)
+    return translate(form)
+
+
+def _json_schema(form: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(form.get("schema"), dict):
+        raise expected("text.format.schema", "an object", form.get("schema"))
+    named = {name: form[name] for name in ("name", "description", "schema", "strict") if form.get(name) is not None}
+    return {"type": "json_schema", "json_schema": {"name": "answer", **named}}
+
+
+_FORMATS: dict[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
+    "text": lambda form: None,
+    "json_object": lambda form: {"type": "json_object"},
+    "json_schema": _json_schema,
+}
+
+
+# -- what remains of a request that no chat can carry ------------------------------------------------------------------
+
+_TEXT_ONLY = ("assistant", "system", "developer")  # roles
+
+
+def translatable(fields: dict[str, Raw]) -> dict[str, Raw]:
+    """The fields of the request without the tools, items and parts that have no translation. Raises GatewayError for
+    JSON that cannot be read."""
+    rest = {name: value for name, value in fields.items() if name not in ("top_logprobs", "include")}
+    tools, choice, given = (value_in(fields.get(name), name) for name in ("tools", "tool_choice", "input"))
+    if isinstance(tools, list):
+        functions = [tool for tool in tools if _type_of(tool) in (None, "function")]
+        rest["tools"] = Raw(_encode(functions))
+        if isinstance(choice, dict) or not functions:  # it may name one of the others
+            rest.pop("tool_choice", None)
+    if isinstance(given, list):
+        rest["input"] = Raw(_encode([_item(item) for item in given if not isinstance(item, dict) or is_item(item)]))
+    return rest
+
+
+def _type_of(value: Any) -> Any:
+    return value.get("type") if isinstance(value, dict) else None
+
+
+def _item(item: Any) -> Any:
+    if not isinstance(item, dict):
+        return item
+    return item | {name: _parts(item[name], item.get("role")) for name in ("content", "output") if name in item}
+
+
+def _parts(content: Any, role: Any) -> Any:
+    if not isinstance(content, list):
+        return content
+    return [part for part in content if not isinstance(part, dict) or is_part(part, text_only=role in _TEXT_ONLY)]

@@ -1,0 +1,320 @@
+"""The events of a chat stream as those of a response, without effects.
+
+The thoughts, text and calls of a response are items with a beginning and an end, one after the other; a chat has only
+deltas. So an item begins with the first delta of its kind and ends with the first delta of another kind. Only the items
+of interleaved calls stay open side by side, because clients run a call when its item ends. The last event repeats all
+items, so their texts are kept until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.apps.dialects.chat import (
+    Chunk,
+    arguments_of,
+    call_id_of,
+    chunk_of,
+    frame_of,
+    framed_text,
+    sole_text_of,
+    text_of,
+    thoughts_of,
+)
+from gateway.apps.dialects.responses.answer import (
+    COMPLETED,
+    INCOMPLETE,
+    Ids,
+    call_item,
+    message_item,
+    reason_of,
+    reasoning_item,
+    response,
+    text_part,
+    usage_of,
+)
+from gateway.apps.dialects.responses.request import Asked
+from gateway.domain.upstream import ProtocolFailure
+from gateway.inspection.shape import brief, fault_in_delta
+from gateway.transport.sse import DONE, data_of
+
+TEXT_MOST = 16 * 1024 * 1024  # bytes of all texts of a response: a longer one is a protocol failure
+_STEP = 64 * 1024  # bytes of kept texts that are counted at a time
+_PROGRESS = "in_progress"
+_KINDS = {"content": "msg", "reasoning": "rs", "reasoning_content": "rs"}  # by the field of a delta
+
+_encode = msgspec.json.Encoder().encode
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+@dataclass(slots=True)
+class Item:
+    """`kind`: rs | msg | fc. `delta`: the bytes of its delta events before the sequence number, and between that and
+    the text. `text`: what it has written so far, as the inside of a JSON string."""
+
+    kind: str
+    index: int
+    id: str
+    delta: tuple[bytes, bytes]
+    call_id: str = ""
+    name: str = ""
+    text: bytearray = field(default_factory=bytearray)
+    ended: bool = False
+
+    @property
+    def string(self) -> bytes:
+        return b'"%b"' % bytes(self.text)
+
+
+class ResponseStream:
+    """One response. `translate` takes whole events and returns the bytes to send; it raises ProtocolFailure for a chunk
+    that cannot be translated, and what `hold` raises when the kept bytes are too many."""
+
+    __slots__ = (
+        "_asked",
+        "_begun",
+        "_calls",
+        "_frame",
+        "_held",
+        "_ids",
+        "_items",
+        "_open",
+        "_out",
+        "_reason",
+        "_sent",
+        "_size",
+        "_usage",
+        "_white",
+    )
+
+    def __init__(self, asked: Asked, ids: Ids) -> None:
+        self._asked = asked
+        self._ids = ids
+        self._begun = False
+        self._sent = 0  # events, all numbered
+        self._size = self._held = 0  # bytes of texts, and those that `hold` knows
+        self._open: Item | None = None
+        self._frame: tuple[bytes, bytes] | None = None  # of the open item's events
+        self._white = ""  # white space that may turn out to begin a text
+        self._items: list[bytes] = []  # each as it was last sent
+        self._calls: dict[object, Item] = {}  # by the call's index in the chat
+        self._reason: str | None = None
+        self._usage: Any = None
+        self._out: list[bytes] = []
+
+    def translate(self, events: Iterable[bytes], hold: Callable[[int], object]) -> bytes:
+        for event in events:
+            if self._frame is None or self._open is None or not self._translate_fast(event, self._frame, self._open):
+                self._translate_event(event)
+        if self._size - self._held > _STEP:
+            hold(self._size - self._held)
+            self._held = self._size
+        out = b"".join(self._out)
+        self._out.clear()
+        return out
+
+    def _translate_fast(self, event: bytes, frame: tuple[bytes, bytes], item: Item) -> bool:
+        """Translate an event that differs from an earlier one of the open item only in its text, as nearly all do. The
+        text's bytes are copied, because both are JSON strings. False = another kind of event."""
+        raw = framed_text(event, *frame)
+        if raw is None:
+            return False
+        self._say(item, raw)
+        return True
+
+    def _say(self, item: Item, raw: bytes) -> None:
+        """`raw`: the inside of a JSON string."""
+        self._size += len(raw)
+        if self._size > TEXT_MOST:
+            raise ProtocolFailure(f"sent more than {TEXT_MOST:,} bytes of text in one answer")
+        item.text += raw
+        before, between = item.delta
+        self._out.append(b'%b%d%b%b"}\n\n' % (before, self._sent, between, raw))
+        self._sent += 1
+
+    def _learn_frame(self, event: bytes, chunk: Chunk) -> None:
+        if (sole := sole_text_of(chunk)) is not None and self._open is not None:
+            name, text = sole
+            if _KINDS.get(name) == self._open.kind:
+                self._frame = frame_of(event, name, text)
+
+    def _translate_event(self, event: bytes) -> None:
+        data = data_of(event)
+        if data == DONE:
+            self._end()
+            return
+        chunk = chunk_of(data)
+        if chunk is None:  # a comment, or an event that is not JSON
+            if data is None:
+                self._out.append(event)
+        elif chunk.error is not None:
+            self._fail(chunk.error)
+        else:
+            self._translate_chunk(chunk)
+            if self._frame is None:
+                self._learn_frame(event, chunk)
+
+    def _translate_chunk(self, chunk: Chunk) -> None:
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        before = self._sent
+        self._begin()
+        for choice in chunk.choices or ():
+            if (fault := fault_in_delta(choice.delta)) is not None:
+                raise ProtocolFailure(fault)
+            if choice.delta:
+                self._translate_delta(choice.delta)
+            if choice.finish_reason is not None:
+                self._reason = reason_of(choice.finish_reason)
+            elif self._sent == before:
+                self._send("keepalive")  # a heartbeat
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            created = Raw(response(self._asked, self._ids, _PROGRESS))
+            self._send("response.created", response=created)
+            self._send("response.in_progress", response=created)
+
+    def _translate_delta(self, delta: dict[str, Any]) -> None:
+        if thoughts := thoughts_of(delta):
+            self._add("rs", thoughts)
+        if text := text_of(delta):
+            self._add_text(text)
+        for call in delta.get("tool_calls") or ():
+            index = call.get("index", 0)
+            self._add_to_call(index if isinstance(index, int) else 0, call_id_of(call), call.get("function") or {})
+
+    def _add_text(self, text: str) -> None:
+        """White space alone, which models put around thoughts and calls, begins no item."""
+        if self._open is None or self._open.kind != "msg":
+            text = self._white + text
+            self._white = text if text.isspace() else ""
+            if self._white:
+                if len(text) > TEXT_MOST:
+                    raise ProtocolFailure(f"sent more than {TEXT_MOST:,} bytes of white space")
+                return
+        self._add("msg", text)
+
+    def _add(self, kind: str, text: str) -> None:
+        item = self._open
+        if item is None or item.kind != kind:
+            item = self._open_item(kind)
+        self._say(item, _encode(text)[1:-1])
+
+    def _delta_type(self, kind: str) -> tuple[str, dict[str, Any]]:
+        """The type of the delta events of an item, and their fields beside the item's."""
+        if kind == "fc":
+            return "response.function_call_arguments.delta", {}
+        if kind == "msg":
+            return "response.output_text.delta", {"content_index": 0, "logprobs": []}
+        if self._asked.summary:
+            return "response.reasoning_summary_text.delta", {"summary_index": 0}
+        return "response.reasoning_text.delta", {"content_index": 0}
+
+    def _add_to_call(self, index: object, id_: str | None, function: dict[str, Any]) -> None:
+        item = self._calls.get(index)
+        if item is None:
+            name = function.get("name")
+            if name is None:
+                raise ProtocolFailure("sent a tool call without a name")
+            call_id = id_ or self._ids.item("call", len(self._items))
+            item = self._calls[index] = self._open_item("fc", call_id, name)
+        arguments = function.get("arguments")
+        if isinstance(arguments, str) and arguments and not item.ended:
+            self._say(item, _encode(arguments)[1:-1])
+
+    def _open_item(self, kind: str, call_id: str = "", name: str = "") -> Item:
+        """Begin an item, and end the one before it."""
+        self._close()
+        self._frame = None
+        self._white = ""
+        index = len(self._items)
+        item = self._open = self._new_item(kind, index, self._ids.item(kind, index), call_id, name)
+        self._items.append(self._told(item, _PROGRESS, None))
+        self._send("response.output_item.added", output_index=index, item=Raw(self._items[index]))
+        if kind != "fc":
+            self._send_part(item, "added", b'""')
+        return item
+
+    def _new_item(self, kind: str, index: int, id_: str, call_id: str, name: str) -> Item:
+        type_, more = self._delta_type(kind)
+        fields = _encode({"item_id": id_, "output_index": index, **more})[1:-1]
+        before = b'event: %b\ndata: {"type":"%b","sequence_number":' % (type_.encode(), type_.encode())
+        return Item(kind, index, id_, (before, b"," + fields + b',"delta":"'), call_id, name)
+
+    def _send_part(self, item: Item, what: str, text: bytes) -> None:
+        """The part of a message, of thoughts or of their summary that an item has. `what`: added | done."""
+        where = {"item_id": item.id, "output_index": item.index}
+        if item.kind == "rs" and self._asked.summary:
+            part = {"type": "summary_text", "text": Raw(text)}
+            self._send(f"response.reasoning_summary_part.{what}", **where, summary_index=0, part=part)
+            return
+        part = text_part(text) if item.kind == "msg" else {"type": "reasoning_text", "text": Raw(text)}
+        self._send(f"response.content_part.{what}", **where, content_index=0, part=part)
+
+    def _told(self, item: Item, status: str, text: bytes | None) -> bytes:
+        if item.kind == "fc":
+            return call_item(item.id, item.call_id, item.name, b'""' if text is None else text, status)
+        if item.kind == "msg":
+            return message_item(item.id, text, status)
+        if text is None:
+            return _encode({"id": item.id, "type": "reasoning", "summary": [], "status": status})
+        return reasoning_item(item.id, text, self._asked, status)
+
+    def _close(self) -> None:
+        """End the open item, unless it is a call with incomplete arguments: the rest may come after other calls."""
+        item, self._open = self._open, None
+        if item is None or item.ended:
+            return
+        if item.kind != "fc" or arguments_of(_decode_text(item.string)) is not None:
+            self._end_item(item, COMPLETED)
+
+    def _end_item(self, item: Item, status: str) -> None:
+        item.ended = True
+        where = {"item_id": item.id, "output_index": item.index}
+        if item.kind == "fc":
+            if not item.text:
+                self._say(item, b"{}")
+            self._send("response.function_call_arguments.done", **where, name=item.name, arguments=Raw(item.string))
+        else:
+            type_, more = self._delta_type(item.kind)
+            self._send(type_.removesuffix("delta") + "done", **where, **more, text=Raw(item.string))
+            self._send_part(item, "done", item.string)
+        self._items[item.index] = self._told(item, status, item.string)
+        item.text = bytearray()
+        self._send("response.output_item.done", output_index=item.index, item=Raw(self._items[item.index]))
+
+    def _end(self) -> None:
+        self._begin()
+        last = len(self._items) - 1
+        status = INCOMPLETE if self._reason else COMPLETED
+        unended = {item.index: item for item in self._calls.values() if not item.ended}
+        if self._open is not None and not self._open.ended:
+            unended[self._open.index] = self._open
+        self._open = None
+        for index in sorted(unended):
+            self._end_item(unended[index], status if index == last else COMPLETED)
+        whole = response(self._asked, self._ids, status, self._items, usage=usage_of(self._usage), reason=self._reason)
+        self._send(f"response.{status}", response=Raw(whole))
+
+    def _fail(self, error: Any) -> None:
+        """Two events, because some clients heed one of them, some the other."""
+        self._begin()
+        error = error if isinstance(error, dict) else {"message": error}
+        message, code, param = error.get("message"), error.get("code"), error.get("param")
+        stated = {"code": code if isinstance(code, str) else "server_error"}
+        stated["message"] = message if isinstance(message, str) else brief(message)
+        self._send("error", **stated, param=param, error=error)
+        failed = response(self._asked, self._ids, "failed", error=stated)
+        self._send("response.failed", response=Raw(failed))
+
+    def _send(self, type_: str, **fields: object) -> None:
+        event = _encode({"type": type_, "sequence_number": self._sent, **fields})
+        self._out.append(b"event: %b\ndata: %b\n\n" % (type_.encode(), event))
+        self._sent += 1

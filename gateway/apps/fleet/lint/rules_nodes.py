@@ -1,0 +1,95 @@
+"""Rules about one engine over two machines. `gateway fleet render` writes the worker's line; these look at what is
+given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from gateway.apps.fleet.lint.finding import Remark
+from gateway.apps.fleet.lint.rules_container import DOCKER, IMAGE, is_loopback
+from gateway.apps.fleet.lint.subject import Rule, Subject
+from gateway.fleet.catalog import Catalog
+from gateway.launch.command import MASTER_PORT
+
+DS4 = "DeepSeek V4 Flash on two Sparks"
+_INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+
+
+def _spans(one: Subject) -> bool:
+    return one.whole and one.nodes > 1 and not _on_ray(one)
+
+
+def _on_ray(one: Subject) -> bool:
+    return one.text("distributed-executor-backend") == "ray"
+
+
+def two_node_ray(one: Subject, _: Catalog) -> Iterator[Remark]:
+    """A Ray cluster under the engine."""
+    if not one.whole or not _on_ray(one):
+        return
+    lacks = one.image_facts is not None and "ray" in one.image_facts.lacks
+    more = f"; {one.image} has no Ray" if lacks else ""
+    message = f"Ray's head falls out under memory pressure, and the whole job with it{more}"
+    fix = f"--nnodes 2 --node-rank 0 --master-addr HEAD --master-port {MASTER_PORT}"
+    fix += ", without --distributed-executor-backend ray"
+    yield Remark("warning", message, fix, "what broke on two Sparks; " + DS4, one.place)
+
+
+def two_node_address(one: Subject, _: Catalog) -> Iterator[Remark]:
+    """Where the machines meet, and how many they are."""
+    if not _spans(one):
+        return
+    nnodes, address, machines = one.number("nnodes"), one.text("master-addr"), len(one.backend.nodes)
+    if nnodes is None:
+        message = (
+            f"{one.nodes} machines, and no --nnodes: by hand each starts an engine of its own (`fleet render` adds it)"
+        )
+        fix = f"--nnodes {one.nodes} --node-rank 0 --master-addr HEAD --master-port {MASTER_PORT}"
+        yield Remark("note", message, fix, DS4, one.place)
+        return
+    if machines and nnodes != machines:
+        message = f"--nnodes {nnodes}, and `node` names {machines}: the engine waits for machines that never come"
+        yield Remark("error", message, f"--nnodes {machines}", DS4, one.place)
+    if "master-addr" not in one.flags:
+        message = "no --master-addr: by hand every machine waits at its own 127.0.0.1 (`fleet render` adds it)"
+        yield Remark("warning", message, "--master-addr HEAD (its address on the fast link)", DS4, one.place)
+    elif is_loopback(address):
+        message = f"--master-addr {address}: the other machine looks for the head on itself"
+        yield Remark("error", message, "--master-addr HEAD (its address on the fast link)", DS4, one.place)
+
+
+def two_node_headless(one: Subject, _: Catalog) -> Iterator[Remark]:
+    """The head serves the API, the worker does not."""
+    if not _spans(one):
+        return
+    rank, headless = one.number("node-rank") or 0, one.flags.get("headless") is True
+    if rank == 0 and headless:
+        message = "--headless on the head: nothing serves the API"
+        yield Remark("error", message, "take out --headless: only the worker has it", f"{DS4}, failure 5", one.place)
+    elif rank > 0 and not headless:
+        message = f"a worker without --headless: both machines bind port {MASTER_PORT}, and one dies"
+        yield Remark("error", message, "--headless", f"{DS4}, failure 5", one.place)
+
+
+def two_node_network(one: Subject, _: Catalog) -> Iterator[Remark]:
+    """The fast link, and a container that sees it."""
+    if not one.whole or one.nodes < 2 or one.profile is not None:
+        return
+    missing = [name for name in _INTERFACES if name not in one.env]
+    if missing:
+        message = f"without {' and '.join(missing)} the machines may talk over the slow network: 10 to 20 times slower"
+        fix = "env: {" + ", ".join(f"{name}: bond0" for name in missing) + "}  (the interface of the fast link)"
+        yield Remark("warning", message, fix, f"{DS4}; guide to vLLM on a Spark, 13", one.place)
+    if one.image is not None and not one.on_host_network and one.docker.has("network", "publish"):
+        message = "an engine over two machines in a container with a network of its own: the machines do not meet"
+        yield Remark(
+            "warning", message, "docker: --network host --ipc=host", DS4, DOCKER if one.launch.docker else IMAGE
+        )
+
+
+RULES: Mapping[str, Rule] = {
+    "two-node-ray": two_node_ray,
+    "two-node-address": two_node_address,
+    "two-node-headless": two_node_headless,
+    "two-node-network": two_node_network,
+}

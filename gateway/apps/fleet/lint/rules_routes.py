@@ -1,0 +1,202 @@
+"""Rules about routes.yaml as a whole: what backends share, and what aliases ask of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
+from urllib.parse import urlsplit
+
+from gateway.apps.fleet.lint.finding import Remark
+from gateway.apps.fleet.lint.rules_container import is_loopback
+from gateway.apps.fleet.lint.subject import Subject
+from gateway.config.aliases import HERMES_WINDOW, first_window
+from gateway.config.snapshot import Alias, Backend, Snapshot
+from gateway.domain.engine_traits import traits_of
+from gateway.fleet.catalog import Catalog
+from gateway.fleet.memory.model_files import ModelFiles
+from gateway.fleet.memory.plan import mode_conflicts
+from gateway.launch.docker import published
+from gateway.launch.families import family_of
+
+FleetRule = Callable[[Snapshot, Mapping[str, Subject], Catalog, bool], Iterator[Remark]]
+"""One rule over the whole file: its backends as subjects, and whether the gateway runs in a container."""
+
+PROMPT = 4096  # tokens that an answer's limit has to leave for the prompt
+
+
+def same_url(snapshot: Snapshot, subjects: Mapping[str, Subject], _: Catalog, __: bool) -> Iterator[Remark]:
+    """Two models at one address: the second one is never reached."""
+    found: dict[tuple[tuple[str, str, int], str], list[Backend]] = defaultdict(list)
+    for backend in snapshot.backends.values():
+        if backend.url is not None and traits_of(backend).launch_flags and not backend.cloud:
+            found[backend.origin, backend.api_path].append(backend)
+    taken = {backend.origin[1:] for backend in snapshot.backends.values() if backend.url is not None}
+    for group in found.values():
+        first = group[0]
+        for second in group[1:]:
+            if not _differ(first, second, subjects):
+                continue
+            message = (
+                f"'{first.name}' has the same address and another model ({first.model}): one vLLM serves one model"
+            )
+            where = ("backends", second.name) if _is_launched(second) else ("backends", second.name, "url")
+            if not _run_together(first, second, snapshot):
+                yield Remark("note", f"{message}, so only one of them may run", "a port of its own", "", where)
+            elif _is_launched(first) and _is_launched(second):
+                fix = _own_port(second, subjects.get(second.name), taken)
+                yield Remark("error", f"{message}, and the second does not start", fix, "", where)
+            else:
+                yield Remark("warning", message, "a port of its own", "", where)
+
+
+def _own_port(backend: Backend, subject: Subject | None, taken: set[tuple[str, int]]) -> str:
+    """The flag that gives a backend a port that no other has, which is `taken` from then on."""
+    _, host, port = backend.origin
+    free = next(one for one in count(port + 1) if (host, one) not in taken)
+    taken.add((host, free))
+    pairs = map(published, subject.docker.ports if subject is not None else ())
+    inside = next((inner for outer, inner in pairs if outer == port and inner), None)
+    return f"--port {free}" if inside is None else f"-p {free}:{inside} in launch.docker"
+
+
+def _is_launched(backend: Backend) -> bool:
+    """Whether its URL follows from a launch command."""
+    return backend.launch is not None and backend.launch.starts
+
+
+def _differ(first: Backend, second: Backend, subjects: Mapping[str, Subject]) -> bool:
+    if first.model is None or second.model is None or first.model == second.model:
+        return False
+    names = [set(subjects[b.name].names) for b in (first, second) if b.name in subjects]
+    return not (len(names) == 2 and {first.model, second.model} <= names[0] | names[1] and names[0] & names[1])
+
+
+def _run_together(first: Backend, second: Backend, snapshot: Snapshot) -> bool:
+    if snapshot.modes:
+        return any({first.name, second.name} <= set(mode.backends) for mode in snapshot.modes.values())
+    return first.run == second.run == "always"
+
+
+def url_localhost(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, in_container: bool) -> Iterator[Remark]:
+    """In a container, localhost is the container."""
+    if not in_container:
+        return
+    for backend in snapshot.backends.values():
+        host = urlsplit(backend.url or "").hostname
+        if is_loopback(host):
+            message = f"the gateway runs in a container, where {host} is the container itself"
+            fix = "the machine's address in the LAN (hostname -I), or the container's name on a shared network"
+            where = ("backends", backend.name) if _is_launched(backend) else ("backends", backend.name, "url")
+            yield Remark("warning", message, fix, "guide to vLLM on a Spark, 11", where)
+
+
+def agent_window(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, ___: bool) -> Iterator[Remark]:
+    """A window that agents refuse to start with."""
+    for alias in snapshot.aliases.values():
+        window = None if alias.implicit else first_window(alias.steps, snapshot.backends)
+        if window is not None and window < HERMES_WINDOW:
+            message = f"a window of {window:,} tokens: Hermes will not start below {HERMES_WINDOW:,}"
+            fix = "65536 as --max-model-len (Ollama: as context), or another first step; fine for other clients"
+            yield Remark("warning", message, fix, "Hermes Agent", ("aliases", alias.name))
+
+
+def answer_window(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, ___: bool) -> Iterator[Remark]:
+    """An answer's limit that leaves no room for the prompt."""
+    for alias in snapshot.aliases.values():
+        asked = alias.params.get("max_tokens")
+        wanted = max(alias.min_max_tokens or 0, asked if isinstance(asked, int) else 0)
+        for backend in _members(alias, snapshot):
+            if wanted and backend.context is not None and backend.context < wanted + PROMPT:
+                message = (
+                    f"answers of {wanted:,} tokens leave no room for a prompt in the {backend.context:,} of "
+                    f"'{backend.name}'"
+                )
+                fix = "a larger window there, or a smaller limit"
+                yield Remark("warning", message, fix, "", ("aliases", alias.name))
+
+
+def text_only_step(snapshot: Snapshot, subjects: Mapping[str, Subject], _: Catalog, __: bool) -> Iterator[Remark]:
+    """An image that would be tried on a model that takes text only."""
+    stated: set[str] = set()
+    for alias in snapshot.aliases.values():
+        members = _members(alias, snapshot)
+        sees = [backend for backend in members if _takes_images(backend, subjects)]
+        for backend in members if sees else ():
+            facts = subjects[backend.name].facts if backend.name in subjects else None
+            if facts is None or facts.media != () or backend.vision is not None or backend.name in stated:
+                continue
+            stated.add(backend.name)
+            message = f"an image for alias '{alias.name}' is tried here, and {_named(backend)} takes text only"
+            yield Remark("note", message, "vision: false", facts.source_of("media"), ("backends", backend.name))
+
+
+def _takes_images(backend: Backend, subjects: Mapping[str, Subject]) -> bool:
+    if backend.vision is not None or backend.name not in subjects:
+        return bool(backend.vision)
+    return "image" in (subjects[backend.name].facts.media or ())
+
+
+def _named(backend: Backend) -> str:
+    family = family_of(backend.model)
+    return family.name if family is not None else f"'{backend.model}'"
+
+
+def _members(alias: Alias, snapshot: Snapshot) -> list[Backend]:
+    names = [name for step in alias.steps for name in step]
+    return [snapshot.backends[name] for name in names]
+
+
+def ollama_beside(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, ___: bool) -> Iterator[Remark]:
+    """Ollama loads models as it is asked, into memory that a vLLM beside it counts on."""
+    engines = [backend for backend in snapshot.backends.values() if traits_of(backend).launch_flags]
+    busy = {node for backend in engines for node in backend.nodes}
+    stated: set[tuple[str, str, int]] = set()
+    for backend in snapshot.backends.values():
+        shared = [node for node in backend.nodes if node in busy]
+        if not traits_of(backend).loads_on_demand or not shared or backend.origin in stated:
+            continue
+        stated.add(backend.origin)
+        message = f"Ollama beside vLLM on {shared[0]}: each further model it loads is taken from the same memory"
+        source = "what broke on two Sparks"
+        yield Remark("note", message, "OLLAMA_MAX_LOADED_MODELS=1 for Ollama", source, ("backends", backend.name))
+
+
+def audio_beside(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, ___: bool) -> Iterator[Remark]:
+    """Speech on a machine whose GPU is a part of an engine over two machines."""
+    engines = [backend for backend in snapshot.backends.values() if traits_of(backend).launch_flags]
+    spread = {node for backend in engines if len(backend.nodes) > 1 for node in backend.nodes}
+    for backend in snapshot.backends.values():
+        shared = [node for node in backend.nodes if node in spread]
+        if not traits_of(backend).endpoints and shared:
+            message = (
+                f"speech beside an engine over two machines ({shared[0]}): when one crashes, its GPU memory may "
+                "stay taken until the machine is rebooted"
+            )
+            fix = "run it elsewhere, on the CPU, or while that engine is down"
+            yield Remark("note", message, fix, "what broke on two Sparks", ("backends", backend.name))
+
+
+MODE_CONFLICT = "mode-conflict"
+
+
+def mode_conflict(snapshot: Snapshot, catalog: Catalog, files: Mapping[str, ModelFiles]) -> Iterator[Remark]:
+    """A mode that cannot run: its backends do not fit into the memory of one node together. `files`: what was found of
+    the models on this machine."""
+    for conflict in mode_conflicts(snapshot, catalog.memory, files):
+        beside = " and ".join(name for name in conflict.backends if name not in conflict.failed)
+        message = f"{', '.join(conflict.backends)} cannot run together on {conflict.node}: {conflict.reason}"
+        fix = f"take {' and '.join(conflict.failed)} out of modes.{conflict.mode}"
+        fix += f", or {beside}" if beside else ""
+        yield Remark("error", message, fix, "gateway fleet plan", ("modes", conflict.mode))
+
+
+RULES: Mapping[str, FleetRule] = {
+    "same-url": same_url,
+    "url-localhost": url_localhost,
+    "agent-window": agent_window,
+    "answer-window": answer_window,
+    "text-only-step": text_only_step,
+    "ollama-beside": ollama_beside,
+    "audio-beside": audio_beside,
+}

@@ -1,0 +1,230 @@
+"""What the rules look at: one backend as it is launched, or as it is declared, with what the catalogue knows of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gateway.apps.fleet.lint.finding import Remark
+from gateway.config.problems import Path
+from gateway.config.snapshot import Backend, Launch, Snapshot
+from gateway.domain.engine_traits import traits_of
+from gateway.fleet.catalog import Catalog, Version, version_of
+from gateway.fleet.catalog_rows import Family, Image
+from gateway.launch.command import ServeCommand, with_changes
+from gateway.launch.docker import DockerRun
+from gateway.launch.families import Family as NamedFamily
+from gateway.launch.families import family_of
+
+COMMAND: Path = ("launch", "command")
+# flag -> the key of a backend that declares the same where there is no launch block
+DECLARED_BY: Mapping[str, str] = {
+    "tool-call-parser": "tool_parser",
+    "enable-auto-tool-choice": "auto_tools",
+    "reasoning-parser": "reasoning_parser",
+    "max-model-len": "context",
+    "max-num-seqs": "slots",
+}
+_ACTIVE = re.compile(r"(?<![a-z])a\d+(\.\d+)?b(?![a-z])")  # A3B: experts, three billion active parameters
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One backend, or one profile of it, in front of the rules.
+
+    `launched`: it has a launch command; otherwise `flags` are what its keys declare. `whole`: `flags` are all that it
+    is started with, so what is missing is missing. `names`: every name of the model. `facts`: the row of the
+    catalogue, `family` the gateway's own table. `version` of vLLM, None = not known. `docker`: its flags."""
+
+    backend: Backend
+    command: ServeCommand = field(default_factory=ServeCommand)
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    docker: DockerRun = field(default_factory=DockerRun)
+    image: str | None = None
+    image_facts: Image | None = None
+    names: tuple[str, ...] = ()
+    facts: Family = field(default_factory=lambda: Family(match=""))
+    family: NamedFamily | None = None
+    launched: bool = False
+    profile: str | None = None
+
+    @property
+    def launch(self) -> Launch:
+        return self.backend.launch or Launch()
+
+    @property
+    def place(self) -> Path:
+        """Path of the command below the backend."""
+        if self.profile is not None:
+            return ("profiles", self.profile)
+        return COMMAND if self.launched else ()
+
+    def at(self, flag: str) -> Path:
+        """Path of a flag below the backend: the command, or the key that declares it."""
+        declared = DECLARED_BY.get(flag)
+        return self.place if self.launched else (declared,) if declared else ()
+
+    @property
+    def model(self) -> str:
+        return self.names[0] if self.names else "the model"
+
+    @property
+    def named(self) -> str:
+        """The model in a sentence."""
+        return self.family.name if self.family is not None else self.model.rsplit("/", 1)[-1]
+
+    @property
+    def version(self) -> Version | None:
+        if self.image_facts is not None and self.image_facts.vllm is not None:
+            return version_of(self.image_facts.vllm)
+        tag = (self.image or "").partition("@")[0].rpartition(":")[2]
+        return version_of(tag) if re.match(r"v\d", tag) else None
+
+    def older_than(self, version: str) -> bool:
+        """Whether its vLLM is certainly older. False where its version is not known."""
+        wanted, have = version_of(version), self.version
+        return have is not None and wanted is not None and have < wanted
+
+    def at_least(self, version: str) -> bool:
+        """Whether its vLLM is certainly that version or a later one."""
+        wanted, have = version_of(version), self.version
+        return have is not None and wanted is not None and have >= wanted
+
+    # -- the model ----------------------------------------------------------------------------------------------------
+
+    @property
+    def says(self) -> str:
+        """All names of the model in small letters, to look for words such as nvfp4."""
+        return " ".join(self.names).lower()
+
+    @property
+    def is_moe(self) -> bool:
+        return self.facts.moe if self.facts.moe is not None else bool(_ACTIVE.search(self.says))
+
+    @property
+    def is_nvfp4(self) -> bool:
+        return "nvfp4" in self.says
+
+    @property
+    def chats(self) -> bool:
+        """Whether it is a model for chats; not an embedding, a reranker or a speech model."""
+        pooling = self.flags.get("runner") == "pooling" or self.flags.get("task") in ("embed", "score", "classify")
+        return not pooling and not re.search(r"embed|rerank|whisper|[-_](asr|tts|reward)\b", self.says)
+
+    # -- what is written ----------------------------------------------------------------------------------------------
+
+    @property
+    def whole(self) -> bool:
+        """Whether `flags` are everything the engine is started with, so that what is not there is missing."""
+        own = self.image_facts is not None and self.image_facts.entrypoint == "own"
+        return self.launched and self.command.is_vllm and not own
+
+    def text(self, flag: str) -> str | None:
+        """The value of a flag as text; None = not there, or a reference such as ${NAME}."""
+        value = self.flags.get(flag)
+        return None if value is None or isinstance(value, bool) or "$" in str(value) else str(value)
+
+    def number(self, flag: str) -> int | None:
+        value = self.flags.get(flag)
+        return None if isinstance(value, bool) or not isinstance(value, int) else value
+
+    @property
+    def speculative(self) -> Mapping[str, Any]:
+        value = self.flags.get("speculative-config")
+        return value if isinstance(value, Mapping) else {}
+
+    @property
+    def method(self) -> str | None:
+        found = self.speculative.get("method")
+        return found if isinstance(found, str) else None
+
+    @property
+    def tools(self) -> str | None:
+        """The tool parser it is started with, or declared to have; None = none, or not known."""
+        return self.text("tool-call-parser")
+
+    @property
+    def nodes(self) -> int:
+        """On how many machines it runs."""
+        return max(len(self.backend.nodes), self.number("nnodes") or 1)
+
+    @property
+    def on_host_network(self) -> bool:
+        return self.image is None or self.docker.network == "host"
+
+
+Rule = Callable[[Subject, Catalog], Iterator[Remark]]
+"""One rule: what it has to say of one subject."""
+
+
+def subjects(snapshot: Snapshot, catalog: Catalog) -> Iterator[Subject]:
+    """Every backend in the LAN, and each profile of one behind it."""
+    for backend in snapshot.backends.values():
+        if backend.cloud or not traits_of(backend).endpoints:
+            continue
+        if backend.launch is None or not backend.launch.parsed.words:
+            yield _declared(backend, catalog)
+        if backend.launch is None or not backend.launch.starts:
+            continue
+        yield _launched(backend, backend.launch.parsed, catalog)
+        for name, changes in backend.profiles.items():
+            changed = with_changes(backend.launch.parsed, changes)
+            yield replace(_launched(backend, changed, catalog), profile=name)
+
+
+def _declared(backend: Backend, catalog: Catalog) -> Subject:
+    flags = {flag: value for flag, key in DECLARED_BY.items() if (value := getattr(backend, key)) is not None}
+    flags = {flag: value for flag, value in flags.items() if value != "none"}
+    names = (backend.model,) if backend.model else ()
+    return _known(Subject(backend, flags=flags, names=names), catalog)
+
+
+def _launched(backend: Backend, command: ServeCommand, catalog: Catalog) -> Subject:
+    launch = backend.launch
+    assert launch is not None
+    docker = launch.container
+    env = launch.variables
+    image = _tagged(launch.image)
+    subject = Subject(
+        backend,
+        command=command,
+        flags=command.flags,
+        env=env,
+        docker=docker,
+        image=image,
+        image_facts=catalog.image(image) if image else None,
+        names=_names(backend, launch, command, env),
+        launched=True,
+    )
+    return _known(subject, catalog)
+
+
+def _known(subject: Subject, catalog: Catalog) -> Subject:
+    facts = catalog.family(subject.names)
+    family = next((found for name in subject.names if (found := family_of(name)) is not None), None)
+    return replace(subject, facts=facts or Family(match=""), family=family)
+
+
+def _names(backend: Backend, launch: Launch, command: ServeCommand, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Names of the model, the most telling first: the model itself, the folder on the host that is mounted at its path,
+    the tokenizer, served names, what routes.yaml calls it."""
+    found = [command.model or env.get("MODEL_PATH") or ""]
+    for volume in launch.mounts:
+        host, _, inside = volume.partition(":")
+        if inside.partition(":")[0].rstrip("/") == found[0].rstrip("/"):
+            found.append(host)
+    served = command.flags.get("served-model-name")
+    found += [str(command.flags.get("tokenizer") or ""), env.get("SERVED_MODEL_NAME", "")]
+    found += [str(name) for name in served] if isinstance(served, list) else [str(served or "")]
+    found.append(backend.model or "")
+    return tuple(dict.fromkeys(name for name in found if name and "$" not in name))
+
+
+def _tagged(image: str | None) -> str | None:
+    """The image with its tag: without one it is `latest`; a digest stays."""
+    if not image or "@" in image or "$" in image or ":" in image.rsplit("/", 1)[-1]:
+        return image or None
+    return f"{image}:latest"

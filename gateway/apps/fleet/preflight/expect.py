@@ -1,0 +1,95 @@
+"""What routes.yaml expects of each node: the ports, memory, images and weights of the backends that run there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.apps.fleet.preflight.terms import ExpectedBackend, ExpectedNode
+from gateway.apps.fleet.render.launches import unit_name
+from gateway.config.snapshot import Backend, Launch, Snapshot
+from gateway.fleet.memory.settings import UTILIZATION
+from gateway.launch.command import DEFAULT_PORT, MASTER_PORT
+
+# The variables that the checks read; nothing else of the environment leaves this machine.
+_READ = (
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "HUGGINGFACE_HUB_CACHE",
+    "HF_HUB_OFFLINE",
+    "TRANSFORMERS_OFFLINE",
+    "NCCL_SOCKET_IFNAME",
+    "GLOO_SOCKET_IFNAME",
+    "NCCL_IB_HCA",
+    "NCCL_IB_DISABLE",
+)
+
+
+def expected_nodes(snapshot: Snapshot) -> list[ExpectedNode]:
+    """Every node of the file, with the backends that run on it."""
+    return [
+        ExpectedNode(
+            name=node.name,
+            memory=node.memory,
+            exporter=node.exporter,
+            backends=tuple(
+                _backend(backend, node.name) for backend in snapshot.backends.values() if node.name in backend.nodes
+            ),
+        )
+        for node in snapshot.nodes.values()
+    ]
+
+
+def without_node(snapshot: Snapshot) -> list[str]:
+    """The backends that are not looked at, because the file does not say where they run."""
+    return [backend.name for backend in snapshot.backends.values() if not backend.nodes]
+
+
+def _backend(backend: Backend, node: str) -> ExpectedBackend:
+    spans, worker = len(backend.nodes), backend.nodes[0] != node
+    launch = backend.launch
+    if launch is None or not launch.starts:
+        port = backend.origin[2] if backend.url and not worker else None
+        return ExpectedBackend(backend.name, port, served=backend.model, nodes=spans, worker=worker)
+    flags = launch.parsed.flags
+    program = launch.parsed.program[0] if launch.parsed.program else "vllm"
+    return ExpectedBackend(
+        name=backend.name,
+        port=launch.host_port(launch.parsed.port or DEFAULT_PORT),
+        master_port=_whole(flags.get("master-port"), MASTER_PORT) if spans > 1 else None,
+        utilization=_utilization(launch),
+        image=launch.image,
+        program=None if launch.image else program,
+        models=_models(launch),
+        served=backend.model,
+        volumes=launch.mounts,
+        env=_environment(launch),
+        nodes=spans,
+        worker=worker,
+        unit=f"{unit_name(backend.name)}.service",
+    )
+
+
+def _whole(value: Any, default: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def _utilization(launch: Launch) -> float | None:
+    """None where the command starts no vLLM, or a variable holds the figure."""
+    if not launch.parsed.is_vllm:
+        return None
+    value = launch.parsed.flags.get("gpu-memory-utilization", UTILIZATION)
+    return float(value) if isinstance(value, int | float) and 0 < value <= 1 else None
+
+
+def _models(launch: Launch) -> tuple[str, ...]:
+    draft = launch.parsed.flags.get("speculative-config")
+    found = [launch.parsed.model, draft.get("model") if isinstance(draft, Mapping) else None]
+    return tuple(model for model in found if isinstance(model, str) and model)
+
+
+def _environment(launch: Launch) -> dict[str, str]:
+    env = launch.variables
+    folder = launch.parsed.flags.get("download-dir")
+    env |= {"HF_HUB_CACHE": folder} if isinstance(folder, str) else {}
+    return {name: env[name] for name in _READ if name in env and "${" not in env[name]}

@@ -1,0 +1,199 @@
+"""A compose file: each service that runs a vLLM becomes a backend with a launch block."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Any
+
+from gateway.apps.importing.draft import Draft
+from gateway.apps.importing.launches import Launches
+from gateway.apps.importing.source import Source, is_true, listed, mapping, read_source, text_of
+from gateway.config.problems import Path
+from gateway.launch.docker import DockerFlag, DockerRun, read_docker_run
+from gateway.launch.words import split
+
+_INTERPOLATED = re.compile(r"\$\$|\$\{(\w+)(?:(:?[-?+])([^{}]*))?\}|\$([A-Za-z_]\w*)", re.ASCII)
+_NAMED_VOLUME = re.compile(r"([A-Za-z0-9][\w.-]*):", re.ASCII)
+# key of a service -> flag of `docker run`, where they differ by more than a dash
+_OTHER_NAMES = {
+    "network_mode": "--network",
+    "working_dir": "--workdir",
+    "mem_limit": "--memory",
+    "cpuset": "--cpuset-cpus",
+    "devices": "--device",
+    "extra_hosts": "--add-host",
+}
+_TEXT_KEYS = (
+    "ipc shm_size network_mode runtime user pid platform hostname working_dir mem_limit cpus cpuset stop_signal"
+)
+_LIST_KEYS = "cap_add cap_drop devices security_opt extra_hosts tmpfs group_add dns expose"
+_TEXTS, _LISTS = frozenset(_TEXT_KEYS.split()), frozenset(_LIST_KEYS.split())
+_SWITCHES = frozenset(("privileged", "init", "read_only"))
+# Read elsewhere, or decided by the unit of a launch block or by the gateway.
+_READ_KEYS = (
+    "image command entrypoint environment volumes ports ulimits deploy gpus container_name restart healthcheck"
+    " stdin_open tty depends_on logging labels stop_grace_period profiles pull_policy env_file build networks"
+)
+_READ = frozenset(_READ_KEYS.split())
+_TOP = frozenset(("services", "version", "name", "volumes", "networks"))
+
+
+def convert(text: str, file: str, address: str | None = None) -> Draft:
+    """The draft of a compose file. Raises ConfigError with what is wrong with the YAML."""
+    source = read_source(text, file)
+    launches = Launches(file, source.line, address)
+    for name, value in source.section("services").items():
+        _service(name, mapping(value), ("services", name), source, launches)
+    for key in source.data:
+        if key not in _TOP and not key.startswith("x-"):
+            launches.notes.left_out((key,))
+    return launches.finished()
+
+
+def _service(name: str, service: dict[str, Any], path: Path, source: Source, launches: Launches) -> None:
+    image = _text(service.get("image"))
+    if image is None:
+        built = "its image is built from a Dockerfile" if "build" in service else "it has no image"
+        launches.notes.left_out(path, built, "write launch: under a backend by hand, with the image's name")
+        return
+    if "vllm" not in f"{image} {service.get('command')} {service.get('entrypoint')}".lower():
+        hint = "`gateway init HOST` finds running servers" if "ollama" in image else None
+        launches.notes.left_out(path, f"{launches.secrets.mask(image)} is no vLLM", hint)
+        return
+    entrypoint = _words(service.get("entrypoint"))
+    env = _environment(service.get("environment"))
+    given = [DockerFlag("env", key if value is None else f"{key}={value}") for key, value in env.items()]
+    volumes = _volumes(service.get("volumes"), (*path, "volumes"), launches)
+    given += [DockerFlag("volume", _own_volume(one, source, (*path, "volumes"), launches)) for one in volumes]
+    given += [DockerFlag("publish", one) for one in _ports(service.get("ports"), (*path, "ports"), launches)]
+    given += [DockerFlag("name", name), *(DockerFlag("entrypoint", word) for word in entrypoint[:1])]
+    given += read_docker_run(tuple(_flags(service, path, launches))).given
+    run = DockerRun(image, tuple(given), (*entrypoint[1:], *_words(service.get("command"))))
+    env_path = (*path, "environment") if isinstance(service.get("environment"), dict) else None
+    launches.container(run, path, PurePath(source.file).stem, env_path=env_path)
+
+
+def _interpolated(text: str) -> str:
+    """`$X`, `${X:-default}` and `$$` as compose reads them; a variable without a default stays `${X}`."""
+
+    def value(match: re.Match[str]) -> str:
+        if match[0] == "$$":
+            return "$"
+        return match[3] if match[2] in ("-", ":-") else f"${{{match[1] or match[4]}}}"
+
+    return _INTERPOLATED.sub(value, text)
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = text_of(value)
+    return None if text is None else _interpolated(text)
+
+
+def _words(value: Any) -> list[str]:
+    """The words of a command: a list as it is, text as a shell splits it."""
+    if isinstance(value, list):
+        return [text for one in value if (text := _text(one)) is not None]
+    return list(split(_text(value) or "").words)
+
+
+def _environment(value: Any) -> dict[str, str | None]:
+    if isinstance(value, dict):
+        return {str(name): None if inner is None else _text(inner) or "" for name, inner in value.items()}
+    pairs = (_interpolated(text_of(one) or "").partition("=") for one in listed(value))
+    return {name: text if equals else None for name, equals, text in pairs if name}
+
+
+def _volumes(value: Any, path: Path, launches: Launches) -> Iterator[str]:
+    for index, one in enumerate(listed(value)):
+        if isinstance(one, dict):
+            source, target = _text(one.get("source")), _text(one.get("target"))
+            if source and target and one.get("type", "bind") in ("bind", "volume"):
+                yield f"{source}:{target}" + (":ro" if is_true(one.get("read_only")) else "")
+            else:
+                launches.notes.to_do((*path, index), "a mount without a source", "write it under launch.docker")
+        elif (text := _text(one)) is not None:
+            yield text
+
+
+def _own_volume(volume: str, source: Source, path: Path, launches: Launches) -> str:
+    """`hf:/x` with the name that docker has for it: compose puts the project's in front of those that it declares."""
+    match = _NAMED_VOLUME.match(volume)
+    declared = mapping(source.data.get("volumes"))
+    if match is None or match[1] not in declared:
+        return volume
+    settings = mapping(declared[match[1]])
+    stated, project = _text(settings.get("name")), _text(source.data.get("name"))
+    if stated is None and is_true(settings.get("external")):
+        stated = match[1]
+    if stated is None and project is None:
+        message = f"docker has volume {match[1]} as PROJECT_{match[1]}, and another one would be empty"
+        launches.notes.to_do(path, message, "write the name that `docker volume ls` shows")
+        return volume
+    return f"{stated or f'{project}_{match[1]}'}{volume[match.end(1) :]}"
+
+
+def _ports(value: Any, path: Path, launches: Launches) -> Iterator[str]:
+    for index, one in enumerate(listed(value)):
+        if isinstance(one, dict):
+            target, published = _text(one.get("target")), _text(one.get("published"))
+            if target and published:
+                yield _published(one, target, published)
+            else:
+                launches.notes.to_do((*path, index), "a port that is not published", "write published: PORT")
+        elif (text := _text(one)) is not None:
+            yield text
+
+
+def _published(port: dict[str, Any], target: str, published: str) -> str:
+    """The long form of a port as `-p` has it: who is bound to 127.0.0.1 must not be open to the network here."""
+    host, protocol = _text(port.get("host_ip")), _text(port.get("protocol"))
+    address = "" if host is None else f"[{host}]:" if ":" in host and not host.startswith("[") else f"{host}:"
+    return f"{address}{published}:{target}" + (f"/{protocol}" if protocol not in (None, "tcp") else "")
+
+
+def _flags(service: dict[str, Any], path: Path, launches: Launches) -> Iterator[str]:
+    for key, value in service.items():
+        flag = _OTHER_NAMES.get(key, f"--{key.replace('_', '-')}")
+        if key in _TEXTS:
+            yield from [] if (text := _text(value)) is None else [f"{flag}={text}"]
+        elif key in _LISTS:
+            yield from (f"{flag}={text}" for one in listed(value) or [value] if (text := _text(one)) is not None)
+        elif key in _SWITCHES:
+            yield from [flag] if is_true(value) else []
+        elif key == "ulimits":
+            yield from _ulimits(mapping(value))
+        elif key not in _READ and not key.startswith("x-"):
+            launches.notes.left_out((*path, key))
+    yield from _gpus(service, path, launches)
+    for file in listed(service.get("env_file")) or [service.get("env_file")]:
+        if name := _text(mapping(file).get("path") if isinstance(file, dict) else file):
+            yield f"--env-file={name}"
+
+
+def _ulimits(limits: dict[str, Any]) -> Iterator[str]:
+    for name, value in limits.items():
+        if isinstance(value, dict):
+            texts = [text for key in ("soft", "hard") if (text := _text(value.get(key))) is not None]
+        else:
+            texts = [text] if (text := _text(value)) is not None else []
+        if texts:
+            yield f"--ulimit={name}={':'.join(texts)}"
+
+
+def _gpus(service: dict[str, Any], path: Path, launches: Launches) -> Iterator[str]:
+    """`gpus: all`, or the devices that `deploy` reserves."""
+    deploy = mapping(service.get("deploy"))
+    reserved = mapping(mapping(deploy.get("resources")).get("reservations"))
+    for device in listed(reserved.get("devices")) + listed(service.get("gpus")):
+        ids = [text for one in listed(mapping(device).get("device_ids")) if (text := _text(one))]
+        count = _text(mapping(device).get("count")) or "all"
+        yield f'--gpus="device={",".join(ids)}"' if ids else f"--gpus={count}"
+    if (all_of_them := _text(service.get("gpus"))) is not None:
+        yield f"--gpus={all_of_them}"
+    if mapping(deploy.get("resources")).get("limits") is not None:
+        hint = "a limit of memory kills an engine while it loads: leave it out"
+        launches.notes.left_out((*path, "deploy", "resources", "limits"), "has no counterpart here", hint)

@@ -1,0 +1,229 @@
+"""llama-swap's config: each model becomes a backend at the address that llama-swap would start it on.
+
+Commands are not converted: every model comes with a note to run it as a service, to write commands with which the
+gateway starts and stops it (`run: on_request`), or to keep llama-swap underneath. Facts about the format: its
+`config.example.yaml`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from gateway.apps.importing.draft import (
+    Draft,
+    Entry,
+    Notes,
+    alias_name,
+    backend_name,
+    check_further_names,
+    tail_of,
+    unique,
+)
+from gateway.apps.importing.launch_flags import backend_keys
+from gateway.apps.importing.source import Source, count_of, is_true, listed, mapping, text_of
+from gateway.apps.importing.values import Keys, host_words, literal, mark_cloud, request_params, url_of, variable_name
+from gateway.config.problems import Path
+
+START_PORT = 5800  # llama-swap's default of the first ${PORT}
+_MACRO = re.compile(r"\$\{([A-Za-z0-9_-]+)\}")
+_ROUNDS = 8  # nested macros are expanded so many times
+
+_STARTING = ("cmdStop", "env", "ttl", "sendLoadingState", "timeouts", "metadata", "capabilities", "name", "description")
+_READ = (
+    "cmd",
+    "proxy",
+    "aliases",
+    "useModelName",
+    "filters",
+    "unlisted",
+    "concurrencyLimit",
+    "checkEndpoint",
+    "macros",
+)
+_STRIPS = ("stripParams", "strip_params")  # the second is its name in older files
+_MODES = ("it does not say which models run together", "run: on_demand says that a model need not be there")
+_TOP = {
+    "groups": _MODES,
+    "matrix": _MODES,
+    "routing": _MODES,
+    "hooks": ("nothing is started", "start the models as services"),
+    "globalTTL": ("nothing is unloaded", "backends with run: on_request have stop_after"),
+    "healthCheckTimeout": ("a starting server has defaults.health.start_grace: 15m", None),
+}
+_SILENT = ("models", "peers", "apiKeys", "macros", "startPort", "logLevel", "logTimeFormat", "logToStdout",
+           "metricsMaxInMemory", "captureBuffer", "sendLoadingState", "includeAliasesInList")  # fmt: skip
+
+
+def convert(source: Source) -> Draft:
+    notes = source.notes()
+    keys = Keys(notes)
+    converter = _Converter(source, notes, keys)
+    converter.models()
+    converter.peers()
+    converter.clients()
+    for key in source.data:
+        if key not in _SILENT:
+            message, hint = _TOP.get(key, ("has no counterpart here", None))
+            notes.left_out((key,), message, hint)
+    check_further_names(converter.draft, notes)
+    converter.draft.notes = notes.in_order()
+    return converter.draft
+
+
+class _Converter:
+    def __init__(self, source: Source, notes: Notes, keys: Keys) -> None:
+        self.source, self.notes, self.keys = source, notes, keys
+        self.draft = Draft()
+        self.macros = {name: text for name, value in source.section("macros").items() if (text := text_of(value))}
+
+    # -- models ---------------------------------------------------------------------------------------------------
+
+    def models(self) -> None:
+        models = self.source.section("models")
+        ports = self._ports(models)
+        for name, value in models.items():
+            self._model(name, mapping(value), ports.get(name))
+
+    def _ports(self, models: dict[str, Any]) -> dict[str, int]:
+        """Model -> its automatic port: ascending in the order of names, for models that use `${PORT}`."""
+        port = count_of(self.source.data.get("startPort")) or START_PORT
+        found = {}
+        for name in sorted(models):
+            model = mapping(models[name])
+            used = self._expanded(f"{model.get('cmd', '')} {model.get('proxy', '')}", name, model, None)
+            if "${PORT}" in used:
+                found[name] = port
+                port += 1
+        return found
+
+    def _expanded(self, text: str, name: str, model: dict[str, Any], port: int | None) -> str:
+        """`text` with its macros expanded; `${env.X}` and unknown macros stay."""
+        known = {**self.macros, **{k: t for k, v in mapping(model.get("macros")).items() if (t := text_of(v))}}
+        known |= {"MODEL_ID": name} | ({"PORT": str(port)} if port is not None else {})
+        for _ in range(_ROUNDS):
+            expanded = _MACRO.sub(lambda match: known.get(match[1], match[0]), text)
+            if expanded == text:
+                break
+            text = expanded
+        return text
+
+    def _model(self, name: str, model: dict[str, Any], port: int | None) -> None:
+        path: Path = ("models", name)
+        command = self._expanded(text_of(model.get("cmd")) or "", name, model, port)
+        proxy = self._expanded(text_of(model.get("proxy")) or "http://localhost:${PORT}", name, model, port)
+        if "${PORT}" in proxy:
+            self.notes.left_out(path, "neither cmd nor proxy says where it listens", "write url under the backend")
+            return
+        if (url := url_of(proxy, (*path, "proxy"), self.notes)) is None:
+            return
+        keys = backend_keys(command)
+        engine = {"engine": keys.pop("engine")} if "engine" in keys else {}
+        entry = Entry({**engine, "url": url, **keys, "run": "on_demand"})
+        if (upstream := text_of(model.get("useModelName"))) is not None:
+            entry.keys["model"] = literal(upstream)
+        if (slots := count_of(model.get("concurrencyLimit"))) is not None:
+            entry.keys["slots"] = slots
+        check = text_of(model.get("checkEndpoint"))
+        if check is not None and not engine and check.startswith("/") and check != "/health":
+            entry.keys["health"] = {"path": check}
+        mark_cloud(entry.keys, (*path, "proxy"), self.notes, known=False)
+        backend = unique(backend_name(name), self.draft.backends, *host_words(url))
+        line = self.source.line(path)
+        entry.comment = [f"{self.source.file}:{line}"] if line else []
+        self.draft.backends[backend] = entry
+        self._note_start(path, url, port)
+        if listed(model.get("env")):
+            self.notes.to_do((*path, "env"), "the variables are not taken over", "set them where cmd is run")
+        if count_of(model.get("ttl")):
+            self.notes.left_out((*path, "ttl"), *_TOP["globalTTL"])
+        self._aliases(name, model, backend)
+        unknown = [key for key in model if key not in _STARTING and key not in _READ]
+        for key in unknown:
+            self.notes.left_out((*path, key))
+
+    def _note_start(self, path: Path, url: str, port: int | None) -> None:
+        automatic = " (an automatic port)" if port is not None and f":{port}" in url else ""
+        message = f"so far the gateway neither starts nor stops it; it is expected at {url}{automatic}"
+        hint = (
+            "run its cmd as a service there; or give the backend run: on_request with start and stop; "
+            "or keep llama-swap and give the backend llama-swap's URL"
+        )
+        self.notes.to_do((*path, "cmd"), message, hint)
+
+    def _aliases(self, name: str, model: dict[str, Any], backend: str) -> None:
+        origins: dict[str, Path] = {}
+        for i, value in enumerate(listed(model.get("aliases"))):
+            if (text := text_of(value) or text_of(mapping(value).get("id"))) is not None:
+                origins.setdefault(text, ("models", name, "aliases", i))
+        also = list(origins)
+        filters = mapping(model.get("filters"))
+        path: Path = ("models", name, "filters")
+        forced = request_params(mapping(filters.get("setParams")), (*path, "setParams"), self.notes)
+        for key in filters:
+            if key in _STRIPS:
+                self.notes.left_out((*path, key), "what a client says is not taken away")
+            elif key not in ("setParams", "setParamsByID"):
+                self.notes.left_out((*path, key))
+        if forced:
+            self.notes.changed(
+                (*path, "setParams"), "these hold only where the client says nothing: see aliases.*.params"
+            )
+        entry = Entry({"use": [backend], **({"also": also} if also else {}), **({"params": forced} if forced else {})})
+        entry.origins = origins
+        if is_true(model.get("unlisted")):
+            entry.keys["listed"] = False
+        self.draft.aliases[self._alias(name, path[:2])] = entry
+        for variant, params in mapping(filters.get("setParamsByID")).items():
+            asked = self._expanded(variant, name, model, None)
+            further = request_params(mapping(params), (*path, "setParamsByID", variant), self.notes)
+            merged = {**forced, **further}
+            if asked == name:
+                entry.keys["params"] = merged
+            else:
+                self.draft.aliases[self._alias(asked, path[:2])] = Entry({"use": [backend], "params": merged})
+
+    def _alias(self, name: str, path: Path) -> str:
+        made = unique(alias_name(name), self.draft.aliases)
+        if made != name:
+            self.notes.changed(path, f"an alias cannot be called '{name}'", f"it is {made}")
+        return made
+
+    # -- peers, keys ----------------------------------------------------------------------------------------------
+
+    def peers(self) -> None:
+        for name, value in self.source.section("peers").items():
+            path: Path = ("peers", name)
+            peer = mapping(value)
+            if (
+                url := url_of(self._expanded(text_of(peer.get("proxy")) or "", name, peer, None), path, self.notes)
+            ) is None:
+                continue
+            written = text_of(peer.get("apiKey"))
+            key = (
+                self.keys.reference_to(written, (*path, "apiKey"), variable_name(f"{name}_API_KEY"))
+                if written
+                else None
+            )
+            for model in listed(peer.get("models")):
+                if (asked := text_of(model)) is not None:
+                    self._peer_model(name, url, asked, key, path)
+            for setting in peer:
+                if setting not in ("proxy", "models", "apiKey"):
+                    self.notes.left_out((*path, setting))
+
+    def _peer_model(self, peer: str, url: str, model: str, key: str | None, path: Path) -> None:
+        keys: dict[str, Any] = {"engine": "openai", "url": url, "model": literal(model)}
+        mark_cloud(keys, (*path, "proxy"), self.notes, known=False)
+        keys |= {"api_key": key} if key else {}
+        backend = unique(backend_name(tail_of(model)), self.draft.backends, backend_name(peer))
+        line = self.source.line(path)
+        self.draft.backends[backend] = Entry(keys, [f"{self.source.file}:{line}, peer {peer}"] if line else [])
+        self.draft.aliases[self._alias(model, path)] = Entry({"use": [backend]})
+
+    def clients(self) -> None:
+        for i, value in enumerate(listed(self.source.data.get("apiKeys")), 1):
+            if (written := text_of(value)) is not None:
+                key = self.keys.reference_to(written, ("apiKeys", i - 1), f"CLIENT_{i}_KEY")
+                if not any(entry.keys["key"] == key for entry in self.draft.clients.values()):
+                    self.draft.clients[f"client{i}"] = Entry({"key": key})

@@ -1,0 +1,243 @@
+"""A draft for discovered servers: a backend for each model, and suggested aliases with fallbacks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from gateway.apps.importing.draft import Draft, Entry, Notes, alias_name, backend_name, tail_of, unique
+from gateway.apps.importing.recipes import recipe_for
+from gateway.apps.importing.servers import Model, Server
+from gateway.apps.importing.values import host_words, mark_cloud, variable_name
+from gateway.launch.families import family_of
+
+Findings = Mapping[str, Any]  # as `probe_report` of gateway/health/probes.py makes them
+
+_QUANTISED = re.compile(r"[-_.](nvfp4|mxfp4|fp8|fp4|bf16|awq|gptq|gguf|mlx|int[48]|w\da\d+|[48]bit|q\d(_\w+)*)$", re.I)
+_RANK = {"vllm": 0, "llamacpp": 1, "mlx": 1, "openai": 1, "ollama": 2}
+_FALLBACKS = 2  # steps after the first that a suggested alias gets
+_MISSING_PARSER = "--tool-call-parser"
+
+CLOUD_BLOCK = """\
+  # A cloud: prompts leave the LAN only by an alias that names it.
+#  fireworks:
+#    engine: openai
+#    url: https://api.fireworks.ai/inference
+#    cloud: true
+#    model: accounts/fireworks/models/deepseek-v4-flash
+#    api_key: "${FIREWORKS_API_KEY}"
+#    price: {input: 0.50, output: 1.50}     # USD per million tokens
+#    budget: 5 USD/day"""
+TAIL = """\
+# Who may ask. Without this section everybody who reaches the port may use every alias.
+#clients:
+#  hermes: {key: "${HERMES_KEY}", rpm: 120, max_inflight: 4}
+#  webui: {key: "${WEBUI_KEY}", on_unsupported: strip}
+#  ops: {key: "${OPS_KEY}", admin: true}
+
+# Whom to tell when a backend falls or comes back.
+#alerts:
+#  telegram: {token: "${TELEGRAM_TOKEN}", chat: "12345"}
+#  webhook: https://example.invalid/hook"""
+HEAD = (
+    "Made by `gateway init` from the servers that it found. Lines that start with # and no single space are settings:",
+    "remove the #. `gateway check --live` says what is wrong or odd here.",
+)
+
+
+def draft_of(servers: Iterable[Server], exporters: Mapping[str, str] | None = None) -> Draft:
+    """Backends, suggested aliases and commented blocks. `exporters`: host -> URL of its metrics exporter."""
+    servers = list(servers)
+    exporters = exporters or {}
+    draft = Draft(head=list(HEAD), server={"listen": "0.0.0.0:4000"})
+    hosts = list(dict.fromkeys(_host(server.url) for server in servers if server.models))
+    remote = [host for host in hosts if host not in ("localhost", "127.0.0.1", "::1")]
+    names: dict[str, list[str]] = {}  # a model -> its backends
+    for server in servers:
+        for model in server.models if server.kind in _RANK else ():
+            name = unique(backend_name(_model_key(model)), draft.backends, *host_words(server.url))
+            draft.backends[name] = _backend(server, model, _host(server.url) if remote else None)
+            if model.chat:
+                names.setdefault(_model_key(model), []).append(name)
+    if exporters and remote:
+        draft.nodes = {backend_name(host): Entry(_node(exporters.get(host))) for host in hosts}
+    _suggest_aliases(draft, names, _further_names(servers))
+    draft.after["backends"] = ["", *CLOUD_BLOCK.splitlines(), *_locked(servers), *_unloaded(servers)]
+    draft.tail = TAIL.splitlines()
+    return draft
+
+
+def short(model: str) -> str:
+    """`RedHatAI/Qwen3.6-35B-A3B-NVFP4` -> `qwen3.6-35b-a3b`, `qwen3:8b` and `llama3:latest` -> `qwen3:8b`, `llama3`."""
+    name = tail_of(model).lower().removesuffix(":latest")
+    while (cut := _QUANTISED.sub("", name)) != name:
+        name = cut
+    return name
+
+
+def _model_key(model: Model) -> str:
+    return short(model.label or model.name)
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).hostname or ""
+
+
+def _node(exporter: str | None) -> dict[str, Any]:
+    return {"exporter": exporter} if exporter is not None else {}
+
+
+def _backend(server: Server, model: Model, host: str | None) -> Entry:
+    keys: dict[str, Any] = {} if server.kind == "vllm" else {"engine": server.kind}
+    if server.server is not None:
+        keys["server"] = server.server
+    keys["url"] = server.url
+    mark_cloud(keys, (), Notes("", lambda _: None), known=True)
+    if host is not None:
+        keys["node"] = backend_name(host)
+    if model.name:
+        keys["model"] = model.name
+    entry = Entry(keys)
+    if not model.name:
+        entry.comment.append("It lists what lies on its disk, not what it serves: name the one you mean as `model`.")
+    if model.context is not None:
+        keys["context"] = model.context
+        entry.remarks["context"] = "asked of it with every request" if server.kind == "ollama" else "as it says"
+    if model.slots is not None:
+        keys["slots"] = model.slots
+        entry.remarks["slots"] = "as it says"
+    if server.kind == "vllm" and (recipe := recipe_for(model.name)) is not None:
+        entry.comment.append(f"A launch block that works for this model: gateway init --recipe {recipe} -o -")
+    if model.tools is False:
+        keys["tool_parser"] = "none"
+        entry.remarks["tool_parser"] = "Ollama says that its template has no tools"
+    if model.vision is not None:
+        keys["vision"] = model.vision
+    return entry
+
+
+def _locked(servers: list[Server]) -> list[str]:
+    """Commented lines for the servers that require a key."""
+    lines = []
+    for server in servers:
+        if server.kind == "locked":
+            name = backend_name(f"locked-{'-'.join(host_words(server.url)[-1:])}")
+            lines.append(f"  # {server.url} wants a key.")
+            lines.append(f'#  {name}: {{url: "{server.url}", api_key: "${{{variable_name(name)}_KEY}}"}}')
+    return lines
+
+
+def _unloaded(servers: list[Server]) -> list[str]:
+    """Commented lines for the servers that have models which they do not serve now."""
+    found = [server for server in servers if server.unloaded and server.kind in _RANK]
+    return [f"  # {one.url} has {one.unloaded} more on its disk: what is not loaded gets no backend." for one in found]
+
+
+# -- aliases ----------------------------------------------------------------------------------------------------------
+
+
+def _further_names(servers: list[Server]) -> dict[str, tuple[str, ...]]:
+    """Model -> its further names, except names of other models."""
+    found: dict[str, tuple[str, ...]] = {}
+    taken = {short(model.name) for server in servers for model in server.models}
+    for server in servers:
+        for model in server.models:
+            fresh = tuple(name for name in model.also if short(name) not in taken and alias_name(name) == name)
+            taken.update(short(name) for name in fresh)
+            if fresh:
+                found[_model_key(model)] = fresh
+    return found
+
+
+def _suggest_aliases(draft: Draft, groups: Mapping[str, list[str]], further: dict[str, tuple[str, ...]]) -> None:
+    """An alias for each model: its servers are one step, the next best models are the later steps."""
+    ranked = sorted(groups.values(), key=lambda group: _rank(draft, group))
+    called = {group[0]: model for model, group in groups.items()}
+    if not ranked:
+        return
+    for position, group in enumerate(ranked):
+        behind = ranked[position + 1 :][:_FALLBACKS]
+        name = alias_name(called[group[0]])
+        keys: dict[str, Any] = {"use": [_step(one) for one in (group, *behind)]}
+        if (also := further.get(name)) is not None:
+            keys["also"] = list(also)
+        draft.aliases[name] = Entry(keys)
+    if len(ranked) > 1 and "default" not in draft.aliases:
+        chain = Entry({"use": [_step(group) for group in ranked[: _FALLBACKS + 1]]})
+        chain.comment = ["One name for clients that want only one: the first that can serve."]
+        draft.aliases = {"default": chain, **draft.aliases}
+
+
+def _rank(draft: Draft, group: list[str]) -> tuple[int, int]:
+    """Sort key: vLLM, then OpenAI-compatible servers, then Ollama; larger windows first."""
+    keys = draft.backends[group[0]].keys
+    return _RANK[keys.get("engine", "vllm")], -int(keys.get("context") or 0)
+
+
+def _step(group: list[str]) -> Any:
+    return group[0] if len(group) == 1 else list(group)
+
+
+# -- findings of a probe ----------------------------------------------------------------------------------------------
+
+
+def apply_findings(draft: Draft, found: Iterable[Findings]) -> None:
+    """Declare what a probe has observed: tools, reasoning, thinking. What was not observed is not declared."""
+    for findings in found:
+        entry = draft.backends[findings["backend"]]
+        checks = findings["checks"]
+        plain = checks.get("plain", {})
+        if plain.get("result") != "yes":
+            entry.comment.append(f"Asked for a short answer: {plain.get('seen', 'nothing came')}"[:150])
+            continue
+        _tools(entry, checks)
+        _thinking(entry, checks)
+
+
+def _tools(entry: Entry, checks: Mapping[str, Mapping[str, Any]]) -> None:
+    result, seen = _seen(checks, "tool_auto")
+    family = family_of(entry.keys.get("model"))
+    parser = family.tool_parser if family is not None else None
+    is_vllm = entry.keys.get("engine", "vllm") == "vllm"
+    if result == "yes" and is_vllm and parser is not None:
+        entry.keys["tool_parser"] = parser
+        entry.remarks["tool_parser"] = "by its family; a call came back as a call"
+    elif result == "yes" and is_vllm:
+        entry.keys["auto_tools"] = True
+        entry.remarks["auto_tools"] = "a call came back as a call"
+    elif result == "no" and is_vllm and _MISSING_PARSER in seen:
+        entry.keys["tool_parser"] = "none"
+        flag = parser or "PARSER"
+        entry.remarks["tool_parser"] = f"start vLLM with --enable-auto-tool-choice --tool-call-parser {flag}"
+    elif result in ("no", "mended"):
+        entry.comment.append(f"Tools: {seen}"[:150])
+
+
+def _thinking(entry: Entry, checks: Mapping[str, Mapping[str, Any]]) -> None:
+    result, seen = _seen(checks, "reasoning")
+    family = family_of(entry.keys.get("model"))
+    if result == "mended":
+        entry.comment.append(f"Thoughts: {seen}"[:150])
+    if result not in ("yes", "mended"):
+        return
+    if (
+        result == "yes"
+        and family is not None
+        and family.reasoning_parser
+        and entry.keys.get("engine", "vllm") == "vllm"
+    ):
+        entry.keys["reasoning_parser"] = family.reasoning_parser
+        entry.remarks["reasoning_parser"] = "by its family; thoughts came in their own field"
+    off = _seen(checks, "thinking_off")[0]
+    if off in ("yes", "no"):
+        entry.keys["thinking"] = "optional" if off == "yes" else "always"
+        entry.remarks["thinking"] = (
+            "it can be switched off" if off == "yes" else "it thought although it was asked not to"
+        )
+
+
+def _seen(checks: Mapping[str, Mapping[str, Any]], name: str) -> tuple[str, str]:
+    check = checks.get(name, {})
+    return str(check.get("result", "untested")), str(check.get("seen", ""))

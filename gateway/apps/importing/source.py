@@ -1,0 +1,84 @@
+"""The other gateway's file as plain data, with the line of everything in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.apps.importing.draft import Notes
+from gateway.config.document import read_document
+from gateway.config.problems import Path, Report
+from gateway.config.units import number_of
+
+MOST = 10**12  # the largest count in routes.yaml
+_TRUE = frozenset(("true", "yes", "on"))
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """`data` is the top-level mapping with merge keys (`<<`) resolved."""
+
+    file: str
+    data: dict[str, Any]
+    report: Report
+
+    def notes(self) -> Notes:
+        return Notes(self.file, self.report.line)
+
+    def line(self, path: Path) -> int | None:
+        return self.report.line(path)
+
+    def section(self, name: str) -> dict[str, Any]:
+        """The mapping under a top-level key; empty when it is not there, or something else."""
+        return mapping(self.data.get(name))
+
+
+def read_source(text: str, file: str) -> Source:
+    """Raises ConfigError with what is wrong with the YAML."""
+    report = Report(file)
+    data = read_document(text, report)
+    report.finish()
+    return Source(file, _merged(data or {}), report)
+
+
+def _merged(value: Any) -> Any:
+    """Resolves YAML 1.1's `<<: *anchor`, which these formats have and routes.yaml does not."""
+    if isinstance(value, list):
+        return [_merged(inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    own = {key: _merged(inner) for key, inner in value.items() if key != "<<"}
+    merged = _merged(value.get("<<"))
+    bases = merged if isinstance(merged, list) else [merged]
+    for base in bases:
+        own = {**base, **own} if isinstance(base, dict) else own
+    return own
+
+
+# -- values of any type -----------------------------------------------------------------------------------------------
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def text_of(value: Any) -> str | None:
+    """Text, or a number as text; None for anything else and for nothing but spaces."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    return str(value).strip() or None
+
+
+def count_of(value: Any) -> int | None:
+    """A whole number from 1 to MOST; None for anything else."""
+    number = number_of(value)
+    return int(number) if number is not None and 1 <= number <= MOST and number == int(number) else None
+
+
+def is_true(value: Any) -> bool:
+    """True, or YAML 1.1's `yes` and `on`, which our YAML reader returns as text."""
+    return value is True or (isinstance(value, str) and value.strip().lower() in _TRUE)

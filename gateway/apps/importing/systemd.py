@@ -1,0 +1,125 @@
+"""A systemd unit that starts an engine: its ExecStart is a `docker run`, a `vllm serve` or a shell with one of them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import NamedTuple
+
+from gateway.apps.importing.draft import Draft
+from gateway.apps.importing.launches import Launches
+from gateway.apps.importing.shell_script import Script
+from gateway.config.problems import Path
+
+_SPECIFIER = re.compile(r"%([A-Za-z])")
+_REFERENCE = re.compile(r"\$\{(\w+)\}|\$([A-Za-z_]\w*)", re.ASCII)
+_STEPS = ("ExecStartPre", "ExecStartPost", "ExecStop", "ExecStopPost", "ExecReload")
+_RENDERED = re.compile(r"drop_caches|docker (stop|rm|kill|start)|/dev/shm|^/(usr/)?bin/sleep|pkill|pull")
+# Decided by the unit of a launch block, or about how systemd watches this one.
+_OF_THE_UNIT = re.compile(
+    r"Type|Restart\w*|Timeout\w*|StartLimit\w*|Kill\w*|SendSIG\w*|SuccessExitStatus|RemainAfterExit|NotifyAccess"
+    r"|Standard\w*|Syslog\w*|PermissionsStartOnly|PIDFile|GuessMainPID|LimitMEMLOCK|LimitSTACK|LimitNOFILE|Delegate"
+)
+_READ = frozenset(("Environment", "EnvironmentFile", "PassEnvironment", "ExecStart", *_STEPS))
+
+
+class Line(NamedTuple):
+    """`KEY=VALUE` of a section; continued lines are joined."""
+
+    section: str
+    key: str
+    value: str
+    line: int
+
+
+def read_unit(text: str) -> Iterator[Line]:
+    section = ""
+    number = 0
+    lines = text.splitlines()
+    while number < len(lines):
+        start, joined = number + 1, ""
+        while number < len(lines):
+            line = lines[number].strip()
+            number += 1
+            if joined and line.startswith(("#", ";")):
+                continue  # systemd drops comments between continued lines
+            joined = f"{joined} {line}" if joined else line
+            if not joined.endswith("\\"):
+                break
+            joined = joined[:-1].rstrip()
+        if match := re.fullmatch(r"\[([^\]]+)\]", joined):
+            section = match[1]
+        elif joined and not joined.startswith(("#", ";")) and "=" in joined:
+            key, _, value = joined.partition("=")
+            yield Line(section, key.strip(), value.strip(), start)
+
+
+def convert(text: str, file: str, address: str | None = None) -> Draft:
+    """The draft of a unit. Never raises: what is not understood is noted with its line."""
+    lines: dict[Path, int] = {}
+    launches = Launches(file, lines.get, address)
+    script = Script(launches, lines, PurePath(file).stem)
+    unit = [line for line in read_unit(text) if line.section == "Service"]
+    env = _environment(unit, launches, lines)
+    script.variables.values |= {name: [value] for name, value in env.items()}
+    for line in unit:
+        path: Path = (line.key,)
+        if line.key == "ExecStart" and line.value:
+            lines[path] = line.line
+            _start(line, env, launches, script)
+        elif line.key in _STEPS and not _RENDERED.search(line.value.lstrip("-@:+!")):
+            lines[path] = line.line
+            launches.notes.left_out(path, "this step is no part of a launch", "add it to the unit that is rendered")
+        elif line.key in _STEPS:
+            lines.setdefault(path, line.line)
+            launches.notes.changed(path, "`gateway fleet render` writes such steps into its units")
+        elif line.key not in _READ and not _OF_THE_UNIT.fullmatch(line.key):
+            lines[path] = line.line
+            hint = "sudo systemctl edit the unit that is rendered, if it needs that"
+            launches.notes.left_out(path, "is not taken over", hint)
+    return launches.finished()
+
+
+def _environment(unit: list[Line], launches: Launches, lines: dict[Path, int]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in unit:
+        if line.key == "Environment":
+            words = _words(line.value.replace("%%", "%"), line, launches)
+            lines[("Environment",)] = line.line
+            pairs = (word.split("=", 1) for word in words if "=" in word)
+            found |= {name: launches.secrets.value(name, value, ("Environment",)) for name, value in pairs}
+        elif line.key in ("EnvironmentFile", "PassEnvironment"):
+            lines[(line.key,)] = line.line
+            hint = "write each under launch.env as NAME: ${NAME}"
+            launches.notes.to_do((line.key,), f"the variables of {line.value.lstrip('-')} are not read", hint)
+    return found
+
+
+def _start(line: Line, env: dict[str, str], launches: Launches, script: Script) -> None:
+    value = line.value.lstrip("-@:+!|")
+    if _SPECIFIER.search(value.replace("%%", "")):
+        launches.notes.to_do(("ExecStart",), "a specifier of systemd (%i, %h, ...) stays as it is", "write its value")
+    words = _words(value.replace("%%", "%"), line, launches)
+    inside_shell = bool(words) and words[0].rsplit("/", 1)[-1] in ("sh", "bash") and len(words) > 2
+    if not inside_shell:  # a shell puts its variables in itself
+        words = [_expanded(word, env) for word in words]
+    script.variables.exported |= dict.fromkeys(env)
+    script.start([word.replace("$$", "$") for word in words], line.line, {})
+
+
+def _expanded(word: str, env: dict[str, str]) -> str:
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        return env.get(name, f"${{{name}}}")
+
+    return _REFERENCE.sub(value, word)
+
+
+def _words(text: str, line: Line, launches: Launches) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        launches.notes.to_do((line.key,), "a quote is never closed", "correct the command under launch")
+        return text.split()

@@ -1,0 +1,159 @@
+"""Values of the source as routes.yaml writes them: API keys, request parameters, URLs. What cannot be kept is noted."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+from gateway.apps.importing.draft import Notes
+from gateway.apps.importing.source import text_of
+from gateway.config.problems import Path, Report
+from gateway.config.urls import check_url, is_private_host
+
+# -- API keys ---------------------------------------------------------------------------------------------------------
+# A reference stays a reference; a key that is written out is never copied.
+
+_ENVIRON = re.compile(r"os\.environ/\s*([A-Za-z_]\w*)", re.ASCII)
+_VARIABLE = re.compile(r"\$\{(?:env\.)?([A-Za-z_]\w*)(:-[^{}]*)?\}", re.ASCII)
+# What people write as a key where the client library requires one and the server does not.
+_NO_KEY = re.compile(
+    r"(sk-)?(none|null|empty|dummy|fake|fake-key|no-?key(-(required|needed))?|not-?(needed|required|used)|unused|x+"
+    r"|ollama|lm-?studio|llama-?cpp|vllm|local|anything|placeholder|na|n/a|1234|your[-_ ].*|<.*>)",
+    re.IGNORECASE,
+)
+
+
+def reference(text: str) -> str | None:
+    """`os.environ/X`, `${X}`, `${env.X}` and `${X:-default}` as `${X}`; None = `text` is no reference. The default is
+    dropped, because it may be a key."""
+    if found := _ENVIRON.fullmatch(text):
+        return f"${{{found[1]}}}"
+    found = _VARIABLE.fullmatch(text)
+    return f"${{{found[1]}}}" if found else None
+
+
+def is_no_key(text: str) -> bool:
+    """Is it a placeholder, such as `none` or `sk-1234`?"""
+    return _NO_KEY.fullmatch(text.strip()) is not None
+
+
+def variable_name(text: str) -> str:
+    """The name of an environment variable made of any text: `qwen3.6-35b` -> `QWEN3_6_35B`."""
+    name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_").upper() or "KEY"
+    return f"_{name}" if name[0].isdigit() else name
+
+
+class Keys:
+    """Replaces the keys of a source by `${NAME}`; equal keys get the same name."""
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+        self._names: dict[str, str] = {}  # a written key -> the name that stands for it
+
+    def reference_to(self, value: str, path: Path, name: str) -> str:
+        """`value` if it is a reference, else `${name}` (or `${name_2}`, ...) with a note to set the variable."""
+        if (found := reference(value)) is not None:
+            return found
+        if value not in self._names:
+            used = set(self._names.values())
+            numbered = (f"{name}_{number}" for number in range(2, len(used) + 3))
+            self._names[value] = next(one for one in (name, *numbered) if one not in used)
+        chosen = self._names[value]
+        self._notes.to_do(
+            path, f"the key itself is not copied: routes.yaml says ${{{chosen}}}", f"put {chosen}=... into .env"
+        )
+        return f"${{{chosen}}}"
+
+
+# -- request parameters -----------------------------------------------------------------------------------------------
+
+_OURS = ("model", "messages", "prompt", "input", "stream")  # set by the client
+
+
+def request_params(values: dict[str, Any], path: Path, notes: Notes) -> dict[str, Any]:
+    """Those of `values` that the `params` of an alias can hold; the others are noted at `path`."""
+    found = {}
+    for key, value in values.items():
+        if key in _OURS:
+            notes.left_out((*path, key), f"'{key}' cannot be filled in", "the client sets it")
+        elif not _is_json(key, value):
+            notes.left_out((*path, key), "a value that no request can hold")
+        else:
+            found[key] = literal(value)
+    return found
+
+
+def literal(value: Any) -> Any:
+    """The value with `${` escaped: routes.yaml would read a variable, the source does not."""
+    if isinstance(value, dict):
+        return {key: literal(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [literal(inner) for inner in value]
+    return value.replace("${", "$${") if isinstance(value, str) else value
+
+
+def _is_json(key: Any, value: Any) -> bool:
+    """Can a request hold it? Names must not be blank, numbers must be finite."""
+    if not str(key).strip():
+        return False
+    if isinstance(value, dict):
+        return all(_is_json(inner_key, inner) for inner_key, inner in value.items())
+    if isinstance(value, list):
+        return all(_is_json("item", inner) for inner in value)
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+# -- URLs -------------------------------------------------------------------------------------------------------------
+
+_ENDPOINT = re.compile(r"/(chat/completions|completions|embeddings|models|api/(chat|generate|embed))/?$")
+
+
+def url_of(value: Any, path: Path, notes: Notes) -> str | None:
+    """The base URL in `value`, `${X}` for a reference; None when there is none, or it cannot be used (noted)."""
+    given = text_of(value)
+    if given is None:
+        return None
+    if (found := reference(given)) is not None:
+        notes.to_do(path, f"the address is in the variable {found}", "set it to an http:// URL")
+        return found
+    if "://" not in given:
+        given = f"http://{given}"
+    report = Report(notes.file)
+    url = check_url(_ENDPOINT.sub("", given), path, report)
+    if url is None:
+        problem = report.errors[0]
+        notes.left_out(path, problem.message, problem.hint)
+    return url
+
+
+def leaves_lan(url: str) -> bool:
+    """Is its host outside of the private networks? False for a variable (`${X}`): loading the file checks it then."""
+    return "${" not in url and not is_private_host(urlsplit(url).hostname or "")
+
+
+def mark_cloud(keys: dict[str, Any], path: Path, notes: Notes, *, known: bool) -> None:
+    """Set `cloud: true` where the URL leads out of the LAN, with a note to check it unless the cloud is `known`."""
+    url = keys.get("url")
+    if url is None or not leaves_lan(url) or keys.get("engine") == "litellm":
+        return
+    keys["cloud"] = True
+    if not known:
+        host = urlsplit(url).hostname
+        message = f"'{host}' is not a private address, so it is taken for a cloud"
+        notes.to_do(path, message, "write cloud: false under the backend if prompts stay inside")
+
+
+def host_words(url: str | None) -> tuple[str, ...]:
+    """Short words that distinguish two URLs: the host (of an address its last number), and the host with the port."""
+    if not url or "${" in url:
+        return ()
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    try:
+        word = re.split(r"[.:]", str(ipaddress.ip_address(host)))[-1]
+    except ValueError:
+        word = host.partition(".")[0]
+    return (word, f"{word}-{parts.port}") if parts.port else (word,)

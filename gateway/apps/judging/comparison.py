@@ -1,0 +1,165 @@
+"""Two or more judges' answers to the same lines compared: agreement, distribution, and what a human should read first.
+
+Only the scores are held in memory; the texts of the lines that are shown are read in a second pass.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from gateway.apps.judging.agreement import Agreement, agreement, distribution
+from gateway.apps.judging.folder import INPUT, FolderError, JudgeState, answer_of, judges_in, question_of, rows_of
+from gateway.apps.judging.scores import FindScore
+
+
+@dataclass(slots=True)
+class Judge:
+    """One judge's results. `scores`: custom_id -> score; `unscored`: lines whose answer has none; `failed`: without an
+    answer."""
+
+    state: JudgeState
+    scores: dict[str, float] = field(default_factory=dict)
+    unscored: set[str] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)
+
+    @property
+    def name(self) -> str:
+        return self.state.alias
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line on which the judges differ by `spread`; None = one of them has no score. `scores` by judge."""
+
+    custom_id: str
+    scores: Mapping[str, float | None]
+    spread: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A line with its texts. `answers` by judge."""
+
+    line: Line
+    question: str
+    answers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """`lines`: all, the ones to read first at the top."""
+
+    folder: Path
+    judges: Sequence[Judge]
+    agreements: Sequence[Agreement]
+    lines: Sequence[Line]
+
+    def as_json(self, most: int) -> dict[str, Any]:
+        """With the first `most` lines."""
+        return {
+            "judges": {
+                judge.name: {
+                    **distribution(judge.scores),
+                    "unscored": len(judge.unscored),
+                    "failed": len(judge.failed),
+                }
+                for judge in self.judges
+            },
+            "agreement": [one.as_json() for one in self.agreements],
+            "read_first": [
+                {"custom_id": line.custom_id, "scores": dict(line.scores), "spread": line.spread}
+                for line in self.lines[:most]
+            ],
+        }
+
+    def write_csv(self, path: Path) -> None:
+        """One row for each line: custom_id, the score of each judge, spread."""
+        with path.open("w", newline="", encoding="utf-8", errors="replace") as file:
+            writer = csv.writer(file)
+            writer.writerow(["custom_id", *(judge.name for judge in self.judges), "spread"])
+            for line in self.lines:
+                writer.writerow(
+                    [_plain(line.custom_id), *(_cell(value) for value in line.scores.values()), _cell(line.spread)]
+                )
+
+    def shown(self, most: int) -> list[Shown]:
+        """The first `most` lines with their texts. Raises FolderError."""
+        wanted = {line.custom_id: line for line in self.lines[:most]}
+        questions = {
+            name: question_of(row)
+            for row in rows_of(self.folder / INPUT)
+            if isinstance(name := row.get("custom_id"), str) and name in wanted
+        }
+        answers: dict[str, dict[str, str]] = {name: {} for name in wanted}
+        for judge in self.judges:
+            for row in rows_of(judge.state.output(self.folder)):
+                if (name := row.get("custom_id")) in answers:
+                    answers[name][judge.name] = answer_of(row) or ""
+        return [Shown(line, questions.get(name, ""), answers[name]) for name, line in wanted.items()]
+
+
+def compare(folder: Path, find: FindScore) -> Comparison:
+    """Raises FolderError when there are not at least two judges whose batches have ended."""
+    ready = [state for state in judges_in(folder) if state.output(folder).exists()]
+    if len(ready) < 2:
+        names = ", ".join(state.alias for state in ready) or "none"
+        raise FolderError(
+            f"{folder} has the answers of {len(ready)} judge(s) ({names}): two are needed, see `batch run`"
+        )
+    judges = [_judge(state, folder, find) for state in ready]
+    pairs = [_agreement(one, other) for one, other in combinations(judges, 2)]
+    lines_of = dict.fromkeys(
+        name for judge in judges for name in (*judge.scores, *sorted(judge.unscored | judge.failed))
+    )
+    lines = sorted((_line(name, judges) for name in lines_of), key=_first_read)
+    return Comparison(folder, judges, pairs, lines)
+
+
+def _judge(state: JudgeState, folder: Path, find: FindScore) -> Judge:
+    judge = Judge(state)
+    for row in rows_of(state.output(folder)):
+        name, text = row.get("custom_id"), answer_of(row)
+        if not isinstance(name, str):
+            continue
+        score = find(text) if text is not None else None
+        if score is None:
+            judge.unscored.add(name)
+        else:
+            judge.scores[name] = score
+    if state.errors(folder).exists():
+        names = (row.get("custom_id") for row in rows_of(state.errors(folder)))
+        judge.failed |= {name for name in names if isinstance(name, str) and name}
+    return judge
+
+
+def _agreement(one: Judge, other: Judge) -> Agreement:
+    both = [(score, other.scores[name]) for name, score in one.scores.items() if name in other.scores]
+    return agreement(one.name, other.name, both)
+
+
+def _line(name: str, judges: Sequence[Judge]) -> Line:
+    scores = {judge.name: judge.scores.get(name) for judge in judges}
+    known = [score for score in scores.values() if score is not None]
+    spread = max(known) - min(known) if len(known) == len(judges) else None
+    return Line(name, scores, spread)
+
+
+def _first_read(line: Line) -> tuple[bool, float, str]:
+    """The largest differences first, then what one of them did not score, at last what they agree on."""
+    if line.spread is None:
+        return False, 0.0, line.custom_id
+    return line.spread == 0, -line.spread, line.custom_id
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"
+
+
+def _plain(text: str) -> str:
+    """A cell that no spreadsheet takes for a formula."""
+    return "'" + text if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

@@ -1,0 +1,223 @@
+"""Runs the batches of several judges over one file, through the gateway's batch API, and fetches their results. Each
+step is saved in the folder, so running it again goes on where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from gateway.apps.judging.folder import INPUT, FolderError, JudgeState, judges_in, rows_of
+from gateway.transport.bounded import Oversized, Undecodable, client, fetch_now, identity
+
+CHAT = "/v1/chat/completions"
+WAIT = 60.0  # seconds for an answer
+EVERY = 1.0  # seconds between two looks at a batch
+AWAY_MOST = 300.0  # seconds for which the gateway may be away
+BATCH_KEYS = ("id", "status")  # texts that every batch has
+ENDED = ("completed", "failed", "expired", "cancelled")
+PIECE = 1024 * 1024  # bytes
+ANSWER_MOST = 16 * 1024 * 1024  # bytes of an answer that is not a file
+
+OnLook = Callable[[Mapping[str, Mapping[str, Any]]], None]
+
+
+class NotDone(Exception):
+    """The gateway refused, or cannot be reached. The message says which."""
+
+
+class Unreachable(NotDone):
+    """No answer came. The same request may succeed later."""
+
+
+class BatchClient:
+    """One gateway's batch API. Raises NotDone."""
+
+    def __init__(self, url: str, key: str | None) -> None:
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._http = client(WAIT, base_url=url, headers=headers)
+        self._url = url
+
+    def close(self) -> None:
+        self._http.close()
+
+    def upload(self, name: str, path: Path) -> str:
+        """The id of the new file."""
+        with path.open("rb") as file:
+            sent = {"file": (name, file, "application/jsonl")}
+            # The time to send a file is not bounded: each of its parts has WAIT seconds, and so has the answer.
+            answer = self._ask("POST", "/v1/files", ("id",), seconds=math.inf, data={"purpose": "batch"}, files=sent)
+        return str(answer["id"])
+
+    def begin(self, file: str, alias: str) -> dict[str, Any]:
+        body = {"input_file_id": file, "endpoint": CHAT, "completion_window": "24h", "metadata": {"alias": alias[:500]}}
+        return self._ask("POST", "/v1/batches", BATCH_KEYS, json=body)
+
+    def batch(self, name: str) -> dict[str, Any]:
+        return self._ask("GET", f"/v1/batches/{quote(name, safe='')}", BATCH_KEYS)
+
+    def cancel(self, name: str) -> dict[str, Any]:
+        return self._ask("POST", f"/v1/batches/{quote(name, safe='')}/cancel", BATCH_KEYS)
+
+    def download(self, name: str, path: Path) -> None:
+        """Write the content of a file; the file at `path` is complete or not there."""
+        part = path.with_name(path.name + ".part")
+        try:
+            with (
+                self._http.stream("GET", f"/v1/files/{quote(name, safe='')}/content", headers=identity()) as answer,
+                part.open("wb") as file,
+            ):
+                if answer.status_code != 200:
+                    raise NotDone(f"the results cannot be fetched: the gateway answers {answer.status_code}")
+                for piece in answer.iter_bytes(PIECE):
+                    file.write(piece)
+        except httpx.HTTPError as error:
+            raise self._away(error) from None
+        os.replace(part, path)
+
+    def _ask(
+        self, method: str, path: str, texts: Sequence[str], *, seconds: float = WAIT, **options: Any
+    ) -> dict[str, Any]:
+        """The answer, an object that has these texts."""
+        try:
+            answer = fetch_now(self._http, method, path, most=ANSWER_MOST, seconds=seconds, **options)
+        except (Oversized, Undecodable) as error:
+            raise NotDone(f"the gateway at {self._url}: {error}") from None
+        except httpx.HTTPError as error:
+            raise self._away(error) from None
+        try:
+            found = answer.json()
+        except (ValueError, RecursionError):
+            found = None
+        if answer.status_code == 200:
+            if isinstance(found, dict) and all(isinstance(found.get(name), str) for name in texts):
+                return found
+            raise NotDone(f"what listens at {self._url} does not answer as a gateway")
+        refused = found.get("error") if isinstance(found, dict) else None
+        message = refused.get("message") if isinstance(refused, dict) else f"it answers {answer.status_code}"
+        hint = " (--key KEY, or GATEWAY_KEY)" if answer.status_code in (401, 403) else ""
+        raise NotDone(f"the gateway at {self._url}: {message}{hint}")
+
+    def _away(self, error: httpx.HTTPError) -> Unreachable:
+        return Unreachable(f"the gateway at {self._url} cannot be reached: {error or type(error).__name__}")
+
+
+def run(asking: BatchClient, source: Path, aliases: Sequence[str], folder: Path, look: OnLook) -> list[dict[str, Any]]:
+    """Begin what has not begun, wait until all have ended, and fetch the results. `look` is called with the batches by
+    alias. Returns the batches. Raises NotDone, FolderError."""
+    if not source.exists():
+        raise FolderError(f"there is no file {source}")
+    _check_names(aliases)
+    folder.mkdir(parents=True, exist_ok=True)
+    _keep_input(source, folder)
+    digest = _digest(folder / INPUT)
+    states = [_begun(asking, alias, digest, folder) for alias in aliases]
+    batches = _wait(asking, states, look)
+    for state, batch in zip(states, batches, strict=True):
+        fetch(asking, state, batch, folder)
+    return batches
+
+
+def fetch(asking: BatchClient, state: JudgeState, batch: Mapping[str, Any], folder: Path) -> None:
+    """Fetch the results of a batch that has ended, and remember its status."""
+    for key, path in (("output_file_id", state.output(folder)), ("error_file_id", state.errors(folder))):
+        if batch.get(key):
+            asking.download(str(batch[key]), path)
+        else:
+            path.write_bytes(b"")
+    state.status = str(batch["status"])
+    state.save(folder)
+
+
+def _check_names(aliases: Sequence[str]) -> None:
+    """Raises FolderError for two aliases whose files would have one name."""
+    known: dict[str, str] = {}
+    for alias in aliases:
+        name = JudgeState(alias, "").name
+        if known.setdefault(name, alias) != alias:
+            raise FolderError(f"the files of {known[name]} and {alias} have the same name, {name}: use two folders")
+
+
+def _keep_input(source: Path, folder: Path) -> None:
+    """Keep the lines as they were given. Raises FolderError if the folder is another input's."""
+    kept = folder / INPUT
+    if not kept.exists():
+        part = kept.with_suffix(".part")
+        shutil.copyfile(source, part)
+        os.replace(part, kept)
+    elif _digest(kept) != _digest(source):
+        raise FolderError(f"{folder} has the answers to another file: name another folder, or delete this one")
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise FolderError(f"{path} cannot be read: {error}") from None
+
+
+def _begun(asking: BatchClient, alias: str, digest: str, folder: Path) -> JudgeState:
+    """Its batch, begun now or before."""
+    known = {state.alias: state for state in judges_in(folder)}
+    state = known.get(alias) or JudgeState(alias, digest)
+    if not state.file:
+        lines = folder / f"{state.name}.lines"
+        with lines.open("wb") as file:
+            file.writelines(_encoded(line) for line in lines_for(alias, folder / INPUT))
+        state.file = asking.upload(f"{state.name}.jsonl", lines)
+        lines.unlink()
+        state.save(folder)
+    if not state.batch:
+        state.batch = str(asking.begin(state.file, alias)["id"])
+        state.save(folder)
+    return state
+
+
+def lines_for(alias: str, path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of the input, as requests to this alias. Raises FolderError for a line that is none."""
+    for number, row in enumerate(rows_of(path), 1):
+        body = row.get("body")
+        if body is None:
+            body = {name: value for name, value in row.items() if name != "custom_id"}
+        name = row.get("custom_id")
+        if not isinstance(body, dict) or "messages" not in body or not isinstance(name, str):
+            raise FolderError(f'{path}: line {number} is neither a line of a batch nor {{"custom_id", "messages"}}')
+        yield {"custom_id": name, "method": "POST", "url": CHAT, "body": {**body, "model": alias}}
+
+
+def _encoded(line: dict[str, Any]) -> bytes:
+    """Its text as it is, because an escaped one may be twice as long; half a character can only be escaped."""
+    try:
+        return json.dumps(line, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(line).encode() + b"\n"
+
+
+def _wait(asking: BatchClient, states: Sequence[JudgeState], look: OnLook) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    away_since: float | None = None
+    while True:
+        try:
+            for state in states:
+                if found.get(state.alias, {}).get("status") not in ENDED:
+                    found[state.alias] = asking.batch(state.batch)
+            away_since = None
+        except Unreachable:
+            now = time.monotonic()
+            away_since = away_since or now
+            if now - away_since > AWAY_MOST:
+                raise
+        look(found)
+        if len(found) == len(states) and all(batch["status"] in ENDED for batch in found.values()):
+            return [found[state.alias] for state in states]
+        time.sleep(EVERY)
