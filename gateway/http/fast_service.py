@@ -11,7 +11,7 @@ from gateway.admission.memory import Share
 from gateway.domain.request import CHAT
 from gateway.http.asgi_cycle import AsgiCycle
 from gateway.http.client_connection import ClientConnection
-from gateway.http.direct import CHUNKED, DirectExchange
+from gateway.http.direct import DirectExchange
 from gateway.http.flow_control import Flow
 from gateway.http.request_reader import PIPELINED
 from gateway.proxy.fast.request import FastRequest
@@ -32,7 +32,7 @@ class FastService:
     """The `FastClient` of the requests of one connection. `request`: the one on the fast lane that is not answered, and
     that has no exchange."""
 
-    __slots__ = ("_connection", "_ended", "_gateway", "_streams", "flow", "loop", "request")
+    __slots__ = ("_connection", "_ended", "_gateway", "flow", "loop", "request")
 
     def __init__(self, connection: ServingConnection, gateway: Gateway) -> None:
         self._connection = connection
@@ -40,7 +40,6 @@ class FastService:
         self.loop = connection.loop
         self.flow: Flow  # of the connection, once that is made
         self.request: FastRequest | None = None
-        self._streams = False  # the head of its stream was sent
         self._ended = False  # its end was sent
 
     def serve(self, caller: Caller, body: bytes) -> bool:
@@ -50,7 +49,7 @@ class FastService:
         if request is None:
             return False
         connection.cycle, self.request = None, request
-        self._streams = self._ended = False
+        self._ended = False
         return True
 
     def client_left(self) -> None:
@@ -67,24 +66,6 @@ class FastService:
         self._end()
         connection = self._connection
         connection.transport.write(b"".join((_OK, connection.default_lines(), lines, b"\r\n", body)))
-
-    def begin_stream(self, lines: bytes, data: bytes) -> None:
-        """Write the head of a stream, and its first part. `lines`: as for a whole answer."""
-        connection = self._connection
-        head = b"".join((_OK, connection.default_lines(), lines, CHUNKED))
-        connection.transport.write(b"%s%x\r\n%s\r\n" % (head, len(data), data))
-        self._streams = True
-        if isinstance(exchange := connection.cycle, DirectExchange):
-            exchange.go_on()
-
-    def pass_on(self, data: bytes) -> None:
-        """Write a part of the stream."""
-        self._connection.transport.write(b"%x\r\n%s\r\n" % (len(data), data))
-
-    def end_stream(self, data: bytes) -> None:
-        """Write the last part of the stream, and its end."""
-        self._end()
-        self._connection.transport.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(data), data))
 
     def _end(self) -> None:
         """The last bytes of the answer are being written."""
@@ -112,6 +93,4 @@ class FastService:
         else:
             connection.cycle = exchange
         exchange.response_complete = self._ended
-        if self._streams:
-            exchange.go_on()
         return exchange

@@ -192,6 +192,19 @@ class ChoiceAnswer:
         self.size += len(text) if text.isascii() else bytes_of(text)
         return True
 
+    def passes_thoughts(self, text: bytes) -> bool:
+        """Note a further piece of the thoughts, as JSON writes it without its quotes, that is sent as it is. False:
+        nothing was done, because their beginning is still checked."""
+        if self._thoughts_start is not None or not self.has_reasoning or self._policy.reasoning_field != "as_is":
+            return False
+        if self._armed:
+            self.size += len(text) - text.count(b"\\") + text.count(b"\\\\")  # each escape is one byte
+        return True
+
+    def passes_arguments(self, call: int, text: bytes) -> bool:
+        """The same for a further piece of the arguments of the call with this index."""
+        return self._calls.add_piece(call, text)
+
     def note_close(self, text: str) -> None:
         """Detect a closing tag of thoughts without an opener in this part of the content. In a stream such thoughts
         have already been sent as content, and a tag that is split over several events is not detected."""

@@ -11,14 +11,22 @@ import msgspec
 from gateway.inspection.offered_tools import OfferedTools
 from gateway.inspection.segments import Call
 
+_decode = msgspec.json.Decoder(str).decode
+
 
 class _ToolCall:
     __slots__ = ("arguments", "id", "name")
 
-    def __init__(self, name: str, arguments: list[str], id_: object = None) -> None:
+    def __init__(self, name: str, arguments: list[str | bytes], id_: object = None) -> None:
+        """`arguments`: their pieces; bytes are as JSON writes a string, without its quotes."""
         self.name = name
         self.arguments = arguments
         self.id = id_
+
+    def text(self) -> str:
+        """The arguments that have come."""
+        parts = [piece if isinstance(piece, str) else _decode(b'"%b"' % piece) for piece in self.arguments]
+        return "".join(parts)
 
 
 class ToolCalls:
@@ -71,6 +79,14 @@ class ToolCalls:
                 self._calls[place].arguments.append(arguments)
         return changed
 
+    def add_piece(self, index: int, text: bytes) -> bool:
+        """Add a piece of the arguments of a call that has begun. `text`: as JSON writes it, without quotes. False:
+        nothing was done, because there is no call with this index, or it has another one for the client."""
+        if self._places.get(index) != index:
+            return False
+        self._calls[index].arguments.append(text)
+        return True
+
     def judge(self, tools: OfferedTools, violations: set[str], *, cut: bool) -> bool:
         """Add the violations of each call to `violations`. `cut`: the answer has as many tokens as were allowed.
         Returns False if that is why the last call is incomplete."""
@@ -94,7 +110,7 @@ def _fault(call: _ToolCall, tools: OfferedTools) -> str | None:
     if not tools.has(call.name):
         return "unknown_tool"
     try:
-        arguments = msgspec.json.decode("".join(call.arguments) or "{}")
+        arguments = msgspec.json.decode(call.text() or "{}")
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return "arguments_not_json"
     if not isinstance(arguments, dict):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -49,7 +48,7 @@ class ContinuedTrack(StreamTrack):
                 event = rebuilt(event, choices)[0]
         super()._feed_chunk(event, chunk, out)
 
-    def _look_ahead(self, event: bytes, choices: Sequence[Choice]) -> None:
+    def _look_ahead(self, event: bytes, choice: Choice, *, changed: bool = False) -> None:
         """No event is passed on unread: each may have a usage."""
 
     def _send(self, event: bytes, out: list[bytes], *, content: bool) -> None:

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gateway.domain.request import InferenceRequest
 from gateway.domain.upstream import ProtocolFailure
+from gateway.inspection.event_frame import LESS, EventFrame, TextKind
 from gateway.inspection.inspector import Inspector
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.rewrite import Identity, Rewriter, Rewrites, rebuilt, with_ends
 from gateway.inspection.server_faults import is_pool_full
 from gateway.inspection.shape import brief, is_no_chunk
-from gateway.inspection.text_frame import LESS, TextFrame
 from gateway.transport.sse import (
     DONE,
     Choice,
@@ -106,7 +106,7 @@ class StreamTrack(Inspector):
         self._rewriter = Rewriter(identity, request.model)
         self._holds = self._policy.hold
         self._raw = False  # content has begun and its inspection is finished: events are passed on unparsed
-        self._frame: TextFrame | None = None
+        self._frame: EventFrame | None = None  # of the kind of text that came last
         self._last = b""
         self._same = 0  # events in a row that equal `_last`
         self.held = HeldEvents()
@@ -166,10 +166,7 @@ class StreamTrack(Inspector):
                 out.append(self._rewriter.apply(event))
             else:
                 try:
-                    if self._frame is None or (text := self._frame.text_in(event)) is None:
-                        self._feed_one(event, out)
-                    else:
-                        self._feed_text(event, text.decode("utf-8", "replace"), out)
+                    self._feed_framed(event, out)
                 except ProtocolFailure as failure:
                     self.failure = str(failure)
             if self.failure is not None or self.disobeyed:
@@ -185,13 +182,25 @@ class StreamTrack(Inspector):
         same = self._same + 1 if data == self._last else 0
         if same == REPEATS:
             return None
-        if self._raw:
+        if frame.kind is not TextKind.CONTENT:
+            if not self._passes_unread(frame, text):
+                return None
+        elif self._raw:
             if LESS in text:
                 return None
         elif not self._answers[0].passes(text.decode("utf-8", "replace")):
             return None
         self._last, self._same = data, same
         return b"".join((frame.sent_before, text, frame.sent_after))
+
+    def _passes_unread(self, frame: EventFrame, text: bytes) -> bool:
+        """Note a piece of the thoughts or of a call's arguments, which is sent as it is. False: nothing was done."""
+        if self.held:
+            return False
+        answer = self._answers[0]
+        if frame.kind is TextKind.THOUGHTS:
+            return answer.passes_thoughts(text)
+        return self.content and answer.passes_arguments(frame.call, text)
 
     def pass_event(self, event: bytes) -> bytes | None:
         """What `feed` returns for an event that goes on with the text, where no text is inspected any more. None = it
@@ -214,8 +223,21 @@ class StreamTrack(Inspector):
         if chunk is not None and self._chat:
             self.note_close(chunk.choices or [])
 
+    def _feed_framed(self, event: bytes, out: list[bytes]) -> None:
+        """Handle an event that differs from an earlier one only in its text, as nearly all do; else read it."""
+        frame = self._frame
+        if frame is None or (text := frame.text_in(event)) is None:
+            self._feed_one(event, out)
+        elif frame.kind is TextKind.CONTENT:
+            self._feed_text(event, text.decode("utf-8", "replace"), out)
+        elif self._passes_unread(frame, text):
+            self.progress = True
+            out.append(b"".join((frame.sent_before, text, frame.sent_after)))
+        else:
+            self._feed_one(event, out)
+
     def _feed_text(self, event: bytes, text: str, out: list[bytes]) -> None:
-        """Handle an event that differs from an earlier one only in its text, as nearly all do."""
+        """Handle a piece of content."""
         self.progress = True
         deltas = self.inspect_text(text)
         if deltas is None:
@@ -262,7 +284,7 @@ class StreamTrack(Inspector):
         if len(choices) == 1 and (text := self.inspect_plain(choices[0])) is not None:
             self._place_plain(event, text, out)
             if self.content:
-                self._look_ahead(event, choices)
+                self._look_ahead(event, choices[0])
             return
         self.failure = self.fault_in(choices)
         if self.failure is not None:
@@ -274,17 +296,22 @@ class StreamTrack(Inspector):
             self._place(with_ends(event, changed), changed, out)
         else:
             self._place_changed(event, changed, out)
-        if self.content and choices:
-            self._look_ahead(event, choices)
+        if len(choices) == 1 and (self.content or self.reasoning):
+            self._look_ahead(event, choices[0], changed=changed is not None)
 
-    def _look_ahead(self, event: bytes, choices: Sequence[Choice]) -> None:
-        """Decide which of the following events need not be parsed."""
-        self._raw = self._raw or self.settled
-        if self._frame is None and len(choices) == self._request.choices == 1 and (self._raw or self.begun):
-            choice = choices[0]
-            is_alone = choice.index == 0 and choice.finish_reason is None and (choice.delta or {}).keys() == {"content"}
-            if is_alone and content_of(choice) and b'"usage"' not in event:
-                self._frame = TextFrame.of(event, self._rewriter.apply(event))
+    def _look_ahead(self, event: bytes, choice: Choice, *, changed: bool = False) -> None:
+        """Decide which of the following events need not be parsed. `changed`: other choices were sent for this
+        event."""
+        if self.content:
+            self._raw = self._raw or self.settled
+        if self._request.choices != 1 or self.held:
+            return
+        frame = EventFrame.of(event, self._rewriter.apply(event), choice, self._frame)
+        if frame is None:
+            return
+        may_begin = self.content and (self._raw or self.begun) if frame.kind is TextKind.CONTENT else not changed
+        if may_begin:
+            self._frame = frame
 
     # -- sent or held ---------------------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from gateway.domain.backend import BackendState
 from gateway.domain.request_timer import RequestTimer
-from gateway.inspection.plain_stream import PlainStream
 from gateway.inspection.sent_text import SentText
 from gateway.inspection.stream_track import StreamTrack
 from gateway.large_bodies import LARGE, apart
@@ -68,11 +67,13 @@ class StreamRelay:
         return True
 
     def goes_on(self, data: bytes) -> bool:
-        """Send `data` if it is one event that only goes on with the text, as nearly all do. False = nothing was
-        done."""
+        """Send `data` if it is one event that only goes on with the text, the thoughts or the arguments of a call, as
+        nearly all do. False: nothing was done."""
         reply = self._reply
-        if not (self.begun and reply.content and self._framer.between) or reply.exchange.flow.write_paused:
+        if not (self.begun and reply.committed and self._framer.between) or reply.exchange.flow.write_paused:
             return False
+        if self.track.content and not reply.content:
+            return False  # the first content commits: the task sees to it
         out = self.track.pass_text(data)
         if out is None and self._framer.is_event(data):
             out = self.track.pass_event(data)
@@ -86,11 +87,6 @@ class StreamRelay:
         if self._kept is not None:
             self._kept.add(out)
         return True
-
-    def go_on(self, plain: PlainStream) -> None:
-        """Go on with a stream that was followed by its form until now."""
-        plain.replay(self.track, self._framer)
-        self.begun = plain.content
 
     async def read_apart(self) -> None:
         """Read `unread`, without keeping other requests waiting."""

@@ -18,7 +18,7 @@ from .h1_response import H1Response
 from .head_fields import MAX_HEAD, HeadFields, head_too_large
 from .known_head import AnswerHeads
 from .taker import Taker
-from .whole_chunks import ends_chunk, whole_chunk, whole_chunks
+from .whole_chunks import ends_chunk, whole_chunk
 
 READ_AHEAD = 256 * 1024
 JOIN_BELOW = 64 * 1024  # up to this size, copying the body behind the head is cheaper than a second buffer
@@ -48,7 +48,6 @@ class Connection(asyncio.Protocol):
         "_parser",
         "_received",
         "_round",
-        "_streams",
         "_taker",
         "_unfinished",
         "_unsent",
@@ -93,7 +92,6 @@ class Connection(asyncio.Protocol):
         self._writing_paused = False
         self._taker: Taker | None = None  # of the exchange, as long as there is no `response`
         self._known = AnswerHeads(latest)
-        self._streams = False  # the taker gets a stream with this head
 
     # The exchange
 
@@ -120,7 +118,7 @@ class Connection(asyncio.Protocol):
     def begin_taken(self, head: bytes, body: bytes, taker: Taker) -> None:
         """Send one request, whose answer `taker` gets."""
         self._taker = taker
-        self._streams = self._keep = False
+        self._keep = False
         self._write(head, body)
 
     def respond(self) -> H1Response:
@@ -133,12 +131,6 @@ class Connection(asyncio.Protocol):
         self._head = []
         self._unfinished = 0
         self._received = self._keep = self._bodiless = self._between_chunks = False
-        if self._streams:
-            known = self._known.stream
-            assert known is not None
-            self._streams = False
-            self._parser.feed_data(known.head)  # the parser has seen nothing of this answer
-            self._received = self._between_chunks = True
         return response
 
     def answered_with(self, body: bytes) -> H1Response:
@@ -214,7 +206,7 @@ class Connection(asyncio.Protocol):
             self._write(*held)
 
     def data_received(self, data: bytes) -> None:
-        if self._streams or self._between_chunks:
+        if self._between_chunks:
             collected = self._round
             if len(data) <= PART and not collected.at_once:
                 if not collected.reads:
@@ -236,11 +228,18 @@ class Connection(asyncio.Protocol):
             if taker is None:  # no request is waiting: a 408, or bytes left over from an answer
                 self.drop()
                 return
-            if self._streams and (content := whole_chunk(data)) is not None and taker.goes_on(content):
-                return  # nearly always, in a stream
-            if self._give(taker, data):
+            if (whole := self._known.whole) is not None and (body := whole.body_of(data)) is not None:
+                self._taker, self._keep = None, True
+                taker.answered(body)
                 return
             response = self.respond()
+            if (stream := self._known.stream) is not None and (at := stream.end_in(data)):
+                self._parser.feed_data(stream.head)  # its callbacks begin the response
+                self._received = self._between_chunks = True
+                data = data[at:]
+                if not data:  # vLLM sends the head alone
+                    response.changed()
+                    return
         if self._between_chunks:
             content = whole_chunk(data)
             if content is not None and response.pass_piece(content):
@@ -276,30 +275,6 @@ class Connection(asyncio.Protocol):
         if response.size > READ_AHEAD and not (response.complete or self.reading_paused or self.transport is None):
             self.reading_paused = True
             self.transport.pause_reading()
-
-    def _give(self, taker: Taker, data: bytes) -> bool:
-        """Give the taker what is recognised. False = nothing was done."""
-        if self._streams:
-            chunks = whole_chunks(data)
-        elif (known := self._known.whole) is not None and (body := known.body_of(data)) is not None:
-            self._taker, self._keep = None, True
-            taker.answered(body)
-            return True
-        else:
-            at = stream.end_in(data) if (stream := self._known.stream) is not None else 0
-            # vLLM sends the head alone.
-            chunks = (b"", False) if at == len(data) else whole_chunks(data, at) if at else None
-        if chunks is None:
-            return False
-        streams = self._streams
-        content, last = chunks
-        self._streams = not last
-        if last:
-            self._taker, self._keep = None, True
-        if taker.streamed(content, last=last):
-            return True
-        self._taker, self._streams = taker, streams
-        return False
 
     def eof_received(self) -> None:
         self._pass_reads()

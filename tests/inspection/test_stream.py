@@ -19,6 +19,7 @@ from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import THINK
 from gateway.inspection.rewrite import Identity
 from gateway.inspection.stream_track import REPEATS, StreamTrack
+from gateway.transport.sse import Choice
 
 REQUEST = InferenceRequest(CHAT, {}, "alias", stream=True)
 TOOLS = [{"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}}}]
@@ -179,6 +180,39 @@ said = st.sampled_from(
         " and on it goes, past where a tag may begin",
     ]
 )
+thought = st.sampled_from(
+    [" so", "Hm", "", "a\n\nb", 'a "quote"', "größer", "\\", "back\\\\slash", "\u2028", "\x01", "</think>", "!!!!!!!!"]
+)
+piece = st.sampled_from(
+    ['{"city"', ': "Oslo"', "}", ': "größer\\n"', "", "\n", "{", '"', "\\u00e9", "\x01", ', "days": 3']
+)
+
+
+def call_piece(arguments: str, index: int = 0, **more: object) -> bytes:
+    function = {"arguments": arguments, **({"name": more.pop("name")} if "name" in more else {})}
+    return compact(event({"tool_calls": [{"index": index, **more, "function": function}]}))
+
+
+begun_call = call_piece("", id="call-1", type="function", name="get_weather")
+thinking_or_calling = st.one_of(
+    st.tuples(
+        thought, st.sampled_from(["reasoning", "reasoning", "reasoning_content"]), st.sampled_from([1, 1, 3, 60])
+    ).map(lambda made: [compact(event({made[1]: made[0]}))] * made[2]),
+    st.tuples(thought, thought).map(lambda made: [compact(event({"reasoning": one})) for one in made]),
+    st.lists(piece, min_size=1, max_size=5).map(lambda pieces: [begun_call, *map(call_piece, pieces)]),
+    st.tuples(piece, st.sampled_from([0, 0, 0, 1])).map(lambda made: [call_piece(made[0], made[1])]),
+    st.sampled_from(
+        [
+            call_piece("", 1, name="get_weather"),
+            call_piece("{}", 0, id="call-2", name="another"),
+            compact(event({"tool_calls": [{"index": 0, "function": {"arguments": "x"}, "id": None}]})),
+            b'data: {"choices":[{"index":0,"delta":{"reasoning":"\\ud83d"},"finish_reason":null}]}\n\n',
+            compact(event({"reasoning": "both", "content": "both"})),
+            compact(event({"reasoning": None, "content": " a text"})),
+            b'data: {"id":"up-1","choices":[{"index":0,"delta":{"reasoning":"\xff"},"finish_reason":null}]}\n\n',
+        ]
+    ).map(lambda one: [one]),
+)
 going_on = st.one_of(
     st.tuples(said, st.sampled_from([1, 1, 1, 3, 60])).map(
         lambda made: [compact(event({"content": made[0]}))] * made[1]
@@ -231,6 +265,61 @@ def test_an_event_that_is_passed_on_is_followed_as_one_that_is_read(
         for t in (passing, reading)
     ]
     assert sizes[0] == sizes[1]
+
+
+class ReadingTrack(StreamTrack):
+    """Reads every event, as long as anything in it is inspected."""
+
+    def _look_ahead(self, event: bytes, choice: Choice, *, changed: bool = False) -> None:
+        self._raw = self._raw or (self.content and self.settled)
+
+
+@settings(max_examples=1500)
+@given(
+    st.lists(st.one_of(thinking_or_calling, thinking_or_calling, going_on), max_size=10).map(
+        lambda lists: [one for events in lists for one in events]
+    ),
+    st.sampled_from([None, TOOLS_OFFERED, LATER, InspectionPolicy(thoughts=THINK), EVERYTHING]),
+    st.sampled_from([1, 2, 100]),
+)
+def test_thoughts_and_calls_that_are_passed_on_are_followed_as_those_that_are_read(
+    events: list[bytes], expected: InspectionPolicy | None, together: int
+) -> None:
+    passing, reading = StreamTrack(REQUEST, Identity(), expected), ReadingTrack(REQUEST, Identity(), expected)
+    role = compact(event({"role": "assistant", "content": ""}))
+    for at in range(0, len(events) + 1, together):
+        some = [role, *events][at : at + together]
+        passed = passing.pass_text(some[0]) or passing.pass_event(some[0]) if len(some) == 1 else None
+        sent = passing.feed(some) if passed is None else passed
+        assert without_ids(sent) == without_ids(reading.feed(some))
+        assert (passing.failure, passing.disobeyed) == (reading.failure, reading.disobeyed)
+        if reading.failure is not None or reading.disobeyed:
+            break
+    for track in (passing, reading):
+        track.conclude()
+    for name in ("violations", "mended", "content", "reasoning", "done", "whole", "disobeyed", "empty", "called"):
+        assert getattr(passing, name) == getattr(reading, name), name
+    tools = expected is not None and expected.tools is not None  # without, the size is of no use
+    sizes = [
+        [(answer.size * tools, answer.has_content, answer.has_reasoning) for answer in t._answers.values()]
+        for t in (passing, reading)
+    ]
+    assert sizes[0] == sizes[1]
+
+
+def test_thoughts_and_pieces_of_arguments_are_not_read() -> None:
+    for expected in (None, TOOLS_OFFERED):
+        track = StreamTrack(REQUEST, Identity(), expected)
+        for text in ("Let", " me"):
+            track.feed([compact(event({"reasoning": text}))])
+        goes_on = compact(event({"reasoning": ' think:\n"so"'}))
+        assert track.pass_text(goes_on) == goes_on.replace(b'"served"', b'"alias"')
+    track.feed([begun_call, call_piece('{"city"')])
+    goes_on = call_piece(': "Oslo"}')
+    assert track.pass_text(goes_on) == goes_on.replace(b'"served"', b'"alias"')
+    track.feed([compact(event({}, "tool_calls"))])
+    track.conclude()
+    assert track._answers[0]._calls._calls[0].text() == '{"city": "Oslo"}'
 
 
 def test_an_event_that_goes_on_with_the_text_is_not_read() -> None:

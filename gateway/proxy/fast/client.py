@@ -29,18 +29,6 @@ class FastClient(Protocol):
         """Write the whole answer of the request. `lines`: of its head, each with its end."""
         ...
 
-    def begin_stream(self, lines: bytes, data: bytes) -> None:
-        """Write the head of a stream, and its first part. `lines`: as for a whole answer."""
-        ...
-
-    def pass_on(self, data: bytes) -> None:
-        """Write a part of the stream."""
-        ...
-
-    def end_stream(self, data: bytes) -> None:
-        """Write the last part of the stream, and its end."""
-        ...
-
     def completed(self) -> None:
         """The answer is written: the next request may be read."""
         ...

@@ -30,7 +30,6 @@ from gateway.engines.openai.engine import OpenAIEngine
 from gateway.engines.outgoing import JSON, NOT_THE_CLIENTS, UNSAID, outgoing_fields
 from gateway.engines.registry import ENGINES
 from gateway.errors import GatewayError
-from gateway.inspection.plain_stream import Forms
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.rewrite import Renaming
@@ -53,8 +52,7 @@ _COMPARED = READ | NOT_THE_CLIENTS | frozenset(UNSAID)
 class Member:
     """One backend of the first step. `revision`: of the backend when it was decided. `window`: tokens, inf = not
     known. `before`, `after`: the head of the request, around its id. `changes`: fields that are set in the body,
-    `dropped` those that are left out. `lines`: the fields of the answer's head about this attempt. `forms`: of its
-    streams."""
+    `dropped` those that are left out. `lines`: the fields of the answer's head about this attempt."""
 
     state: BackendState
     revision: int
@@ -68,7 +66,6 @@ class Member:
     lines: bytes
     policy: InspectionPolicy | None
     thoughts: Thoughts | None
-    forms: Forms
 
 
 @dataclass(slots=True, eq=False)
@@ -259,7 +256,7 @@ def _member(
     if window is not None and not surely_fits(request.prompt_bytes, max(MIN_ROOM, request.limit() or 0), window):
         return None
     policy, thoughts = policy_for(request, alias, candidate, now)
-    parts = candidate, limit, state.client, before, after, changes, dropped, _lines(told), policy, thoughts, Forms()
+    parts = candidate, limit, state.client, before, after, changes, dropped, _lines(told), policy, thoughts
     return Member(state, state.revision, *parts)
 
 

@@ -141,14 +141,6 @@ class FastRequest:
             self._response = self._connection.answered_with(body)
             self.hand_over()
 
-    def goes_on(self, data: bytes) -> bool:
-        """As `Taker`."""
-        return False
-
-    def streamed(self, data: bytes, *, last: bool) -> bool:
-        """As `Taker`."""
-        return False
-
     def expect(self, response: H1Response) -> None:
         """As `Taker`."""
         self._response = response

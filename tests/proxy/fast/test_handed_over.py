@@ -281,17 +281,13 @@ async def test_a_stream_that_breaks_after_content_ends_with_an_error_event() -> 
         assert h.count("stream_interrupted", "a") == 1
 
 
-@pytest.mark.parametrize("reader", ["whole", "form", "relay"])
+@pytest.mark.parametrize("reader", ["whole", "relay"])
 async def test_a_defect_of_our_own_is_the_slow_lanes_too(monkeypatch: pytest.MonkeyPatch, reader: str) -> None:
     stream = reader != "whole"
     async with house() as h:
         await h.prepared(well, stream=stream)
         if stream:
             monkeypatch.setattr("gateway.inspection.stream_track.StreamTrack.feed", broken)
-            if reader == "form":
-                monkeypatch.setattr("gateway.inspection.plain_stream.PlainStream.feed", broken)
-            else:
-                monkeypatch.setattr("gateway.inspection.plain_stream.PlainStream.feed", lambda *_, **__: None)
         else:
             monkeypatch.setattr("gateway.proxy.fast.request.read_plain", broken)
         await h.ask(stream=stream)

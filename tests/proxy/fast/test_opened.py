@@ -72,7 +72,6 @@ async def test_a_connection_is_opened_and_its_first_answer_is_recognised(stream:
         assert b"Yes." in got
         assert len(h.fast) == 1
         assert not h.over
-        assert (h.fast[0]._response is None) == stream, "a whole answer without a date is parsed"
         assert h.a.connections == connections + 1
         await h.gateway.until(h.gateway.idle)
         assert h.count("200", "a") == 4

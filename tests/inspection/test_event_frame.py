@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.inspection.text_frame import TextFrame
+from gateway.inspection.event_frame import EventFrame
+from gateway.transport.sse import Choice, data_of, read_chunk
 
 
 def event(text: str, **more: object) -> bytes:
@@ -21,8 +22,10 @@ def told(one: bytes) -> bytes:
     return one.replace(b'"model":"served"', b'"model":"alias"', 1)
 
 
-def frame_of(one: bytes) -> TextFrame | None:
-    return TextFrame.of(one, told(one))
+def frame_of(one: bytes) -> EventFrame | None:
+    chunk = read_chunk(data_of(one) or b"")
+    choice = chunk.choices[0] if chunk is not None and chunk.choices else Choice()
+    return EventFrame.of(one, told(one), choice)
 
 
 HELLO = event("Hello")
