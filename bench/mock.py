@@ -6,6 +6,7 @@ burst   everything in one write
 each    every event in a write of its own, without a pause
 steps   one event per interval, all streams at the same moment: an engine that decodes its batch step by step
 alone   one event per interval, the streams evenly spread, so that every event travels alone
+turn    as steps, of an agent's turn: thoughts, then one call in pieces
 """
 
 from __future__ import annotations
@@ -103,6 +104,7 @@ class Upstream(asyncio.Protocol):
         self._need = 0
         self._left = 0
         self._tail = b""
+        self._turn = False
         self._open = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -165,7 +167,9 @@ class Upstream(asyncio.Protocol):
             self._transport.write(replies.CHAT)
         else:
             usage = replies.USAGE if _field(request, b'"include_usage"', USAGE) else b""
-            self._tail = replies.LAST + usage + replies.DONE + replies.END
+            self._turn = asked[3] == b"turn"
+            last = replies.LAST_TOOL if self._turn else replies.LAST
+            self._tail = last + usage + replies.DONE + replies.END
             self._stream(int(asked[1]), int(asked[2]), asked[3])
 
     def _stream(self, events: int, interval_ms: int, pace: bytes) -> None:
@@ -191,7 +195,13 @@ class Upstream(asyncio.Protocol):
         if not self._open:
             return False
         self._left -= 1
-        self._transport.write(replies.DELTAS[(self._left - 1) % replies.DIFFERENT] if self._left else self._tail)
+        if not self._left:
+            event = self._tail
+        elif self._turn:
+            event = replies.TURN[-self._left]
+        else:
+            event = replies.DELTAS[(self._left - 1) % replies.DIFFERENT]
+        self._transport.write(event)
         if not self._left:
             self._counters.running -= 1
         return self._left > 0

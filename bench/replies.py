@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from bench.scenarios import EVENT_BYTES, UPSTREAM_MODEL
+from bench.scenarios import EVENT_BYTES, TURN_EVENTS, UPSTREAM_MODEL
 
 ID = "chatcmpl-9686e09cbacc6650"
 CREATED = 1795222392
@@ -15,6 +15,7 @@ STREAM_HEAD = (
     b"content-type: text/event-stream; charset=utf-8\r\nvary: Origin\r\ntransfer-encoding: chunked\r\n\r\n"
 )
 DIFFERENT = 8  # content events
+TURN_THOUGHTS = 30  # events of thoughts in an agent's turn
 END = b"0\r\n\r\n"
 
 
@@ -67,6 +68,25 @@ LAST = chunk(
 LAST_TOOL = chunk(
     _stream_event([_choice({}, "tool_calls") | {"stop_reason": None, "token_ids": None}]),
 )
+
+
+def _turn() -> list[bytes]:
+    """The events of an agent's turn between its role and its end: thoughts, then one call in pieces."""
+    deltas: list[dict[str, Any]] = [
+        {"reasoning": f"{TEXT[: 6 + number % 8]}so {number} "} for number in range(TURN_THOUGHTS)
+    ]
+    pieces = [
+        '{"field_0": "',
+        *(f'a line {number}\n of \\"it\\" ' for number in range(TURN_EVENTS - TURN_THOUGHTS - 4)),
+        '"}',
+    ]
+    function = {"name": "function_0", "arguments": ""}
+    deltas.append({"tool_calls": [{"id": "call-9bb5896e07d5", "type": "function", "index": 0, "function": function}]})
+    deltas += [{"tool_calls": [{"index": 0, "function": {"arguments": piece}}]} for piece in pieces]
+    return [chunk(_stream_event([_choice(delta) | {"token_ids": None}])) for delta in deltas]
+
+
+TURN = _turn()
 USAGE = chunk(
     _stream_event(
         [],

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 SMALL_BYTES = 328
 AGENTIC_BYTES = 112 * 1024
+TURN_EVENTS = 50  # of an agent's turn, its end included and its role not
 EVENT_BYTES = 235  # one SSE event as the upstream sends it, both newlines included
 KEY = "bench-key-0123456789abcdef"
 UPSTREAM_MODEL = "bench-model"
@@ -33,7 +34,7 @@ class Scenario:
     connections: int
     events: int = 0
     interval_ms: int = 0
-    pace: Literal["burst", "each", "steps", "alone"] = "burst"
+    pace: Literal["burst", "each", "steps", "alone", "turn"] = "burst"
     body_bytes: int = SMALL_BYTES
     messages: int = 1
     tools: int = 0
@@ -55,6 +56,18 @@ SCENARIOS = (
     Scenario("open", "500 open streams", "hold", 500, events=3600, interval_ms=1000, pace="alone"),
     Scenario("small", "small 328 B, c16", "closed", 16),
     Scenario("agentic", "agentic 112 KB, c8", "closed", 8, body_bytes=AGENTIC_BYTES, messages=50, tools=20),
+    Scenario(
+        "turn",
+        "agent turn, 50 events at 100/s, c8",
+        "closed",
+        8,
+        events=TURN_EVENTS,
+        interval_ms=10,
+        pace="turn",
+        body_bytes=AGENTIC_BYTES,
+        messages=50,
+        tools=20,
+    ),
     Scenario("stream", "stream of 3, c16", "closed", 16, events=2, pace="each"),
     Scenario("paced", "chunk paced, 20 x 100/s", "paced", 20, events=1, interval_ms=10, pace="steps", per="chunk"),
     # The same, but the proxy is woken for every single chunk: the machine's price of a wake-up dominates.
