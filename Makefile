@@ -67,7 +67,7 @@ COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11
 lock: $(VENV)/.dev
 	$(COMPILE) --upgrade --extra build --extra cloud -o requirements.lock
 	cp requirements.lock requirements-dev.lock
-	$(COMPILE) --extra build --extra cloud --extra charts --extra dev -o requirements-dev.lock
+	$(COMPILE) --extra build --extra cloud --extra alerts --extra charts --extra dev -o requirements-dev.lock
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; try: make PYTHON=python3.12")'

@@ -145,6 +145,7 @@ WAITED_FOR = {
     "fleet/preflight/node.py": "runs as a program of its own, and a check that fails is an answer",
     "health/probe_client.py": "closes connections that nobody asks any more, awaited at the end",
     "health/prober.py": "first looks, awaited; a hurried look, which catches everything",
+    "observe/channels.py": "one message to a service of apprise: its error is the answer",
     "observe/usage_report.py": "awaited, shielded",
     "observe/log_writer.py": "has its own guard: what fails there cannot be logged there",
     "transport/event_loop.py": "a lookup: its error is the answer",

@@ -41,7 +41,7 @@ def test(config: Path, as_json: bool) -> None:
         channels = [{"channel": name, "ok": answer.ok, "said": answer.detail} for name, answer in answers]
         click.echo(json.dumps({"ok": ok, "channels": channels}, indent=2))
     elif not answers:
-        click.echo(f"{config} has no channel: write alerts: {{webhook: URL}}, or telegram, or deadman", err=True)
+        click.echo(f"{config} has no channel: write alerts: {{webhook: URL}}, or notify, telegram, deadman", err=True)
     else:
         for name, answer in answers:
             mark = click.style("ok    ", fg="green") if answer.ok else click.style("failed", fg="red")

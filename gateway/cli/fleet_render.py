@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     "gateway fleet render --out ./fleet          # a folder per node, with its install.sh",
     "gateway fleet render --diff                 # beside what is installed on the nodes",
     "gateway fleet render --out ./fleet --profile ds4=latency",
+    "gateway fleet render --out ./fleet --templates ./templates",
 )
 @click.command()
 @config_option
@@ -38,28 +39,58 @@ if TYPE_CHECKING:
     metavar="BACKEND=NAME",
     help="The profile of a backend until the gateway chooses one.",
 )
+@click.option(
+    "--templates",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Your own templates: files here replace shipped ones of the same name.",
+)
+@click.option("--force", is_flag=True, help="With --out: also write over files that were changed by hand.")
 @json_option
-def command(config: Path, out: Path | None, as_diff: bool, chosen: tuple[str, ...], as_json: bool) -> None:
+def command(
+    config: Path,
+    out: Path | None,
+    as_diff: bool,
+    chosen: tuple[str, ...],
+    directory: Path | None,
+    force: bool,
+    as_json: bool,
+) -> None:
     """Turn launch blocks into what the nodes run: systemd units, launch scripts, compose files.
 
     Secrets that are written out are masked in all output; files have them. Exit code 0: rendered, and (--diff) equal to
-    what is installed; 1: a backend cannot be rendered, or --diff found a difference.
+    what is installed; 1: a backend cannot be rendered, a template is wrong, a file was changed by hand and is left as
+    it is, or --diff found a difference.
     """
     from gateway.apps.fleet.render.rendering import render
+    from gateway.apps.fleet.render.templates import BadTemplate, Templates
 
     if out is not None and as_diff:
         raise click.UsageError("--out writes files and --diff compares with installed ones: use one of them")
+    if force and out is None:
+        raise click.UsageError("--force writes over files below --out: say which")
     profiles = dict(map(_profile, chosen))
     snapshot = load_or_exit(config, as_json=as_json).snapshot
     for name in profiles:
         if name not in snapshot.backends or snapshot.backends[name].launch is None:
             raise click.UsageError(f"--profile: no backend '{name}' with a launch block")
-    rendering = render(snapshot, profiles, _weights(snapshot, as_json))
+    weights = _weights(snapshot, as_json)
+    try:
+        rendering = render(snapshot, profiles, weights, Templates(directory))
+    except BadTemplate as error:
+        _fail_for_template(str(error), as_json)
     fine = bool(rendering.files) and not any(note.severity == "error" for note in rendering.notes)
     if as_diff:
         fine = _compare(rendering, snapshot, as_json) and fine
     else:
-        _list(rendering, _write(rendering, out) if out else {}, as_json)
+        written = _write(rendering, out, force) if out else {}
+        _list(rendering, written, as_json)
+        edited = sum(state == "edited" for state in written.values())
+        if edited:
+            click.echo(
+                f"{counted(edited, 'file')} changed by hand, left as they are: --force writes over them", err=True
+            )
+        fine = fine and not edited
     sys.exit(0 if fine else 1)
 
 
@@ -82,18 +113,23 @@ def _profile(text: str) -> tuple[str, str]:
     return backend, name
 
 
-def _write(rendering: Rendering, directory: Path) -> dict[str, str]:
-    """Place of each file -> what writing it changed. Exits 1 where one cannot be written."""
-    from gateway.apps.fleet.render.write import write_file
+def _fail_for_template(problem: str, as_json: bool) -> NoReturn:
+    if as_json:
+        click.echo(json.dumps({"ok": False, "problems": [{"level": "error", "message": problem}]}, indent=2))
+    else:
+        click.echo(visible(problem), err=True)
+    sys.exit(1)
 
-    written: dict[str, str] = {}
-    for file in rendering.files:
-        try:
-            written[file.place] = write_file(file, directory)
-        except OSError as error:
-            click.echo(f"cannot write '{directory / file.place}': {error.strerror or error}", err=True)
-            sys.exit(1)
-    return written
+
+def _write(rendering: Rendering, directory: Path, force: bool) -> dict[str, str]:
+    """Place of each file -> what writing it changed. Exits 1 where one cannot be written."""
+    from gateway.apps.fleet.render.write import write_files
+
+    try:
+        return {file.place: state for file, state in write_files(rendering.files, directory, force)}
+    except OSError as error:
+        click.echo(f"cannot write '{error.filename or directory}': {error.strerror or error}", err=True)
+        sys.exit(1)
 
 
 def _list(rendering: Rendering, written: dict[str, str], as_json: bool) -> None:

@@ -95,6 +95,12 @@ def _optional_secret(value: Any) -> Secret | None:
     return None if empty or value == "none" else _secret(value)
 
 
+def _secrets(value: Any) -> tuple[Secret, ...]:
+    if not isinstance(value, list):
+        raise ValueError("is not a list; write [...]")
+    return tuple(each(enumerate(value), _secret))
+
+
 def _yes(value: Any) -> bool:
     if isinstance(value, Expanded) and value in ("true", "false"):
         return value == "true"
@@ -342,6 +348,7 @@ _LISTEN = _pattern(r"(\[[0-9a-fA-F:.]*\]|[\w.-]*):\d{1,5}")
 Text = Annotated[str, Kind(read_text, _TEXT, "text", private=True)]
 SecretText = Annotated[Secret, Kind(_secret, _TEXT, "text", private=True)]
 OptionalSecret = Annotated[Secret | None, Kind(_optional_secret, _TEXT, "text or none", private=True)]
+Secrets = Annotated[tuple[Secret, ...], Kind(_secrets, _TEXTS, "list of texts", private=True)]
 HeaderSecret = Annotated[Secret | None, Kind(_header_secret, _TEXT, "text or none", private=True)]
 Yes = Annotated[bool, Kind(_yes, _YES, "true or false")]
 Count = Annotated[int, Kind(_whole(1), _number(1), "count")]

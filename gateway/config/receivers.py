@@ -28,6 +28,7 @@ class Alerts:
     telegram_token: Secret | None = None
     telegram_chat: str | None = None
     webhook: k.OptionalSecret = setting(None, "URL that gets every alert as JSON.")
+    notify: k.Secrets = setting((), "apprise URLs of services that get every alert as text.")
     deadman: k.OptionalSecret = setting(None, "URL asked every minute while the gateway lives.")
     draft_acceptance: k.Share = setting(
         0.15, "Share of drafted tokens below which a backend's speculative decoding is alerted; 0 = never."

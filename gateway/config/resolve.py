@@ -15,6 +15,7 @@ from gateway.config.names import check_names
 from gateway.config.problems import Path, Report
 from gateway.config.schema import Section, built
 from gateway.config.secret import Secret
+from gateway.config.services import INSTALL, service_of
 from gateway.config.setting import settings_of
 from gateway.config.snapshot import (
     LISTEN,
@@ -80,9 +81,23 @@ def _alerts(section: Section, report: Report) -> Alerts:
                 report.error(("alerts", "telegram"), f"'{key}' is missing", f'write {key}: "..."')
     _check_receiver(section.webhook, ("alerts", "webhook"), report)
     _check_receiver(section.deadman, ("alerts", "deadman"), report)
+    _check_services(section.notify or (), report)
     if telegram is None:
         return built(Alerts, section)
     return built(Alerts, section, telegram_token=telegram.token, telegram_chat=telegram.chat)
+
+
+def _check_services(urls: tuple[Secret, ...], report: Report) -> None:
+    for index, url in enumerate(urls, start=1):
+        try:
+            service_of(url.reveal())
+        except ImportError:
+            report.warn(("alerts", "notify"), "apprise is not installed, so no alert is sent there", INSTALL)
+            return
+        except ValueError as error:
+            report.error(
+                ("alerts", "notify"), f"number {index} {error}", "write SERVICE://... as apprise has it: ntfy://TOPIC"
+            )
 
 
 def _traces(section: Section | None, report: Report) -> Traces | None:

@@ -1,21 +1,24 @@
-"""Where alerts are sent: a Telegram bot, a webhook; and the dead man's switch. Each is one HTTP request and the meaning
-of its answer. The URLs are secrets: logs and messages show nothing of them but the host."""
+"""Where alerts are sent: a Telegram bot, a webhook, a service of apprise; and the dead man's switch. The URLs are
+secrets: logs and messages show nothing of them but the host, and of apprise's but the name of the service."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import httpx
 import msgspec
 
+from gateway.config.services import INSTALL, Outcome, deliver
 from gateway.config.snapshot import Alerts, Secret
 from gateway.inspection.error_replies import retry_after
 from gateway.observe.alerts import Alert
@@ -23,8 +26,9 @@ from gateway.printable import visible
 from gateway.transport.bounded import Oversized, async_client, identity, read
 
 TELEGRAM = "https://api.telegram.org"
-TELEGRAM_MOST = 4000  # characters of a message (Telegram: 4096, as UTF-16 counts them)
+TEXT_MOST = 4000  # characters of a message (Telegram: 4096, as UTF-16 counts them)
 PATIENCE = 10.0  # seconds for one request, from the connection to the end of its answer
+SERVICE_PATIENCE = 30.0  # seconds for a service of apprise, which may take several requests
 READ_MOST = 4096  # bytes of an answer that are read
 DETAIL_MOST = 200  # characters of it that are shown
 LATE = 120.0  # seconds after which a message shows when it was written
@@ -90,10 +94,7 @@ class Telegram:
         return f"telegram (chat {self.chat})"
 
     async def send(self, client: httpx.AsyncClient, message: Message, now: float) -> Answer:
-        text = message.text(now)
-        if len(text) > TELEGRAM_MOST:
-            text = text[: TELEGRAM_MOST - 3] + "..."
-        body = {"chat_id": self.chat, "text": text, "disable_web_page_preview": True}
+        body = {"chat_id": self.chat, "text": cut(message.text(now)), "disable_web_page_preview": True}
         url = f"{self.base}/bot{self.token.reveal()}/sendMessage"
         return await request(client, "POST", url, body, (self.token,), self.patience)
 
@@ -113,6 +114,60 @@ class Webhook:
         alerts = [{"kind": a.kind, "name": a.name, "text": a.text, "good": a.good} for a in message.alerts]
         body = {"text": for_slack(message.text(now)), "gateway": message.origin, "at": message.at, "alerts": alerts}
         return await request(client, "POST", self.url.reveal(), body, (self.url,), self.patience)
+
+
+class Service:
+    """A service that apprise can send to (ntfy, e-mail, Discord, ...). Apprise blocks, so each message has a thread of
+    its own; there is never more than one for a service."""
+
+    def __init__(self, url: Secret, place: int, patience: float = SERVICE_PATIENCE) -> None:
+        self.url = url
+        self.name = f"notify {place} ({url.reveal().partition('://')[0]})"
+        self._patience = patience
+        self._under_way: tuple[Message, asyncio.Future[Answer]] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Service) and other.url == self.url
+
+    def __hash__(self) -> int:
+        return hash(self.url)
+
+    async def send(self, client: httpx.AsyncClient, message: Message, now: float) -> Answer:
+        """A message that is still being sent is not sent again: a further attempt waits for the same answer."""
+        under_way = self._under_way
+        if under_way is not None and under_way[0] is not message and not under_way[1].done():
+            return Answer(False, "still busy with the message before", retry=True)
+        if under_way is None or under_way[0] is not message:
+            under_way = self._under_way = message, asyncio.get_running_loop().create_future()
+            try:
+                threading.Thread(target=self._deliver, args=(*under_way, now), name="alert", daemon=True).start()
+            except RuntimeError:  # no thread can be started
+                self._under_way = None
+                return Answer(False, "this machine has no thread for it", retry=True)
+        try:
+            async with asyncio.timeout(self._patience):
+                answer = await asyncio.shield(under_way[1])
+        except TimeoutError:
+            return Answer(False, f"no answer within {self._patience:g} s", retry=True)
+        self._under_way = None
+        return answer
+
+    def _deliver(self, message: Message, answered: asyncio.Future[Answer], now: float) -> None:
+        good = all(alert.good for alert in message.alerts)
+        try:
+            found = deliver(self.url.reveal(), f"gateway on {message.origin}", cut(message.text(now)), good)
+            answer = judge_service(found, self.url)
+        except ImportError:
+            answer = Answer(False, f"apprise is not installed: {INSTALL}")
+        except Exception as error:  # of a service's code in apprise; its text may hold the URL
+            answer = Answer(False, f"cannot be sent: {type(error).__name__}")
+        with suppress(RuntimeError):  # the gateway has stopped meanwhile
+            answered.get_loop().call_soon_threadsafe(_settle, answered, answer)
+
+
+def _settle(answered: asyncio.Future[Answer], answer: Answer) -> None:
+    if not answered.done():
+        answered.set_result(answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +191,8 @@ def channels_of(alerts: Alerts, telegram: str | None = None) -> tuple[Channel, .
         found.append(Telegram(alerts.telegram_token, alerts.telegram_chat, telegram or TELEGRAM))
     if alerts.webhook is not None:
         found.append(Webhook(alerts.webhook))
-    return tuple(found)
+    services = dict.fromkeys(alerts.notify)
+    return (*found, *(Service(url, place) for place, url in enumerate(services, start=1)))
 
 
 def new_client() -> httpx.AsyncClient:
@@ -192,6 +248,25 @@ def judge(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
     return Answer(False, detail)
 
 
+def judge_service(outcome: Outcome, url: Secret) -> Answer:
+    """What apprise reports, without any part of the URL. It is tried again like an answer of HTTP; not where the URL
+    names several recipients, since some may have got it."""
+    if outcome.accepted:
+        return Answer(True, "accepted")
+    text = " ".join(outcome.reports)
+    for piece in sorted(_pieces(url.reveal()), key=len, reverse=True):
+        text = text.replace(piece, "***")
+    status = re.search(r"error=(\d{3})\b", text)
+    final = status is not None and 400 <= int(status[1]) < 500 and int(status[1]) not in (408, 425, 429)
+    return Answer(False, visible(text)[:DETAIL_MOST] or "not accepted", retry=not final and outcome.recipients <= 1)
+
+
+def _pieces(url: str) -> set[str]:
+    """Every part of the URL behind its scheme that may be a secret, as written and unquoted."""
+    rest = url.partition("://")[2]
+    return {piece for text in (rest, unquote(rest)) for piece in re.split(r"[/:@?&=,;#]+", text) if len(piece) > 2}
+
+
 def _retry_after_in(body: bytes) -> float | None:
     """`{"parameters": {"retry_after": seconds}}`, as Telegram has it in the body."""
     try:
@@ -220,6 +295,10 @@ def host_of(url: Secret) -> str:
         return urlsplit(url.reveal()).hostname or "no host"
     except ValueError:
         return "no host"
+
+
+def cut(text: str) -> str:
+    return text if len(text) <= TEXT_MOST else text[: TEXT_MOST - 3] + "..."
 
 
 def for_slack(text: str) -> str:

@@ -136,3 +136,56 @@ def test_a_place_that_cannot_be_written_is_said(folder: Path) -> None:
     result = run("--out", "fleet/below")
     assert result.exit_code == 1
     assert "cannot write 'fleet/below/spark1/etc/systemd/system/spark-it.service'" in result.stderr
+
+
+def test_a_file_that_was_changed_by_hand_is_left_as_it_is(folder: Path) -> None:
+    assert run("--out", "fleet").exit_code == 0
+    script = folder / "fleet/spark1/usr/local/lib/spark/it/launch.sh"
+    rendered = script.read_text()
+    script.write_text(rendered + "# mine\n")
+    for _ in range(2):
+        result = run("--out", "fleet")
+        assert result.exit_code == 1
+        assert "1 file changed by hand, left as they are: --force writes over them" in result.stderr
+        assert next(line for line in result.stdout.splitlines() if "launch.sh" in line).endswith("edited")
+        assert script.read_text().endswith("# mine\n")
+    assert run("--out", "fleet", "--force").exit_code == 0
+    assert script.read_text() == rendered
+    assert run("--out", "fleet").exit_code == 0
+
+
+def test_a_file_that_the_command_wrote_is_written_over(folder: Path) -> None:
+    assert run("--out", "fleet").exit_code == 0
+    config = folder / "routes.yaml"
+    config.write_text(config.read_text().replace("8000", "8009"))
+    result = run("--out", "fleet")
+    assert result.exit_code == 0, result.output
+    assert "changed" in result.stdout
+
+
+def test_a_file_that_was_never_rendered_is_left_as_it_is(folder: Path) -> None:
+    unit = folder / "fleet/spark1/etc/systemd/system/spark-it.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text("[Service]\n")
+    assert run("--out", "fleet").exit_code == 1
+    assert unit.read_text() == "[Service]\n"
+    assert run("--out", "fleet", "--force").exit_code == 0
+
+
+def test_force_without_a_place_is_wrong_usage(folder: Path) -> None:
+    assert run("--force").exit_code == 2
+
+
+def test_templates_of_the_operator(folder: Path) -> None:
+    (folder / "own").mkdir()
+    own = folder / "own" / "unit.service.j2"
+    own.write_text("[Unit]\n# {{ mark | line }}\n")
+    assert run("--out", "fleet", "--templates", "own").exit_code == 0
+    unit = folder / "fleet/spark1/etc/systemd/system/spark-it.service"
+    assert unit.read_text() == "[Unit]\n# Rendered by gateway fleet render\n"
+    own.write_text("[Unit]\n{{ mark }}\n")
+    result = run("--templates", "own")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("own/unit.service.j2:2: a value passes none of the filters")
+    told = json.loads(run("--templates", "own", "--json").stdout)
+    assert told["problems"][0]["message"].startswith("own/unit.service.j2:2: ")

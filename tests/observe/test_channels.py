@@ -81,7 +81,7 @@ async def test_telegram_gets_a_plain_message() -> None:
         assert (asked.method, asked.path) == ("POST", f"/bot{TOKEN}/sendMessage")
         assert asked.json["chat_id"] == "-100123"
         assert asked.json["text"].startswith("[spark1] a is down: <think>\nxxx")
-        assert len(asked.json["text"]) == channels.TELEGRAM_MOST
+        assert len(asked.json["text"]) == channels.TEXT_MOST
         assert "parse_mode" not in asked.json
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from gateway.apps.fleet.render.install import lacking
 from gateway.apps.fleet.render.mask import masked
 from gateway.apps.fleet.render.paths import GATEWAY, NOT_INSTALLED, OWN_UNIT, SUDOERS, RenderedFile
 from gateway.apps.fleet.render.rendering import Rendering
@@ -146,7 +145,7 @@ def _of_file(file: RenderedFile, read: Read, secrets: Iterable[str]) -> Comparis
 
 def _of_values(file: RenderedFile, installed: str) -> Comparison:
     """An EnvironmentFile by its names; values are the operator's, and are never shown."""
-    diff = "".join(f"+{line}\n" for line in lacking(file, installed))
+    diff = "".join(f"+{line}\n" for line in file.lacking(installed))
     return Comparison(file, "differs" if diff else "same", diff)
 
 

@@ -51,3 +51,9 @@ class RenderedFile:
     def place(self) -> str:
         """Its path below the directory that `--out` names: the node's name, then the path on the node."""
         return self.node + self.path
+
+    def lacking(self, existing: str) -> list[str]:
+        """The `NAME=` lines of an EnvironmentFile whose names an existing file does not have."""
+        names = {line.partition("=")[0] for line in existing.splitlines()}
+        wanted = [line for line in self.text.splitlines() if not line.startswith("#")]
+        return [line for line in wanted if line.partition("=")[0] not in names]

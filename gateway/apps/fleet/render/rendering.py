@@ -1,19 +1,38 @@
-"""A snapshot as the files of its nodes. Pure: nothing is read, written or asked."""
+"""A snapshot as the files of its nodes. Pure, but for the templates: nothing else is read, written or asked."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from gateway.apps.fleet.render.access import gateway_files, sudoers_file
-from gateway.apps.fleet.render.compose import compose_file, compose_notes
-from gateway.apps.fleet.render.install import env_template, install_file
+from gateway.apps.fleet.render.compose import compose_notes, compose_values
 from gateway.apps.fleet.render.launches import NodeLaunch, Note, node_launches
 from gateway.apps.fleet.render.order import Start, starts
-from gateway.apps.fleet.render.paths import COMPOSE, INSTALLER, RenderedFile, env_path, script_path, unit_path
-from gateway.apps.fleet.render.script import script_file
-from gateway.apps.fleet.render.unit import unit_file
-from gateway.config.snapshot import Snapshot
+from gateway.apps.fleet.render.paths import (
+    COMPOSE,
+    GATEWAY,
+    HOST_KEYS,
+    INSTALLER,
+    MARK,
+    PROFILES,
+    SUDOERS,
+    UNITS,
+    RenderedFile,
+    env_path,
+    profile_path,
+    script_path,
+    unit_path,
+)
+from gateway.apps.fleet.render.script import script_values, warms_up
+from gateway.apps.fleet.render.templates import Templates
+from gateway.config.snapshot import Node, Snapshot
+from gateway.fleet.ssh import KEY, KNOWN_HOSTS
+
+OWN_UNITS = ("spark-gateway", "spark-gateway-next")  # they take turns (docs/deploy.md)
+_FOLDER = "/etc/spark-gateway/ssh"
+# `attempts`: starts in a row until systemd gives up; `stop_seconds`: then `docker stop` kills the container.
+_EVERYWHERE = {"mark": MARK, "attempts": 4, "stop_seconds": 90}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,51 +46,122 @@ class Rendering:
 
 
 def render(
-    snapshot: Snapshot, profiles: Mapping[str, str] | None = None, weights: Mapping[str, float] | None = None
+    snapshot: Snapshot,
+    profiles: Mapping[str, str] | None = None,
+    weights: Mapping[str, float] | None = None,
+    templates: Templates | None = None,
 ) -> Rendering:
     """The files of every node that has launch blocks. `profiles`: backend -> the profile to render instead of the plain
-    command. `weights`: backend -> GiB that it loads on one node, as far as they are known."""
+    command. `weights`: backend -> GiB that it loads on one node, as far as they are known. Raises BadTemplate."""
     launches, notes = node_launches(snapshot, profiles or {})
-    order = starts(launches, snapshot, weights or {})
-    files: list[RenderedFile] = []
-    for node in dict.fromkeys(launch.node.name for launch in launches):
-        own = [launch for launch in launches if launch.node.name == node]
-        files += _files_of(node, own, order, snapshot)
-    files += gateway_files(launch.node for launch in launches)
+    files = tuple(_Files(snapshot, launches, starts(launches, snapshot, weights or {}), templates or Templates()).all())
     further = dict.fromkeys(note for launch in launches for note in compose_notes(launch))
     secrets = frozenset(value for launch in launches for value in launch.secret_values)
-    return Rendering(tuple(files), (*notes, *further), secrets)
+    return Rendering(files, (*notes, *further), secrets)
 
 
-def _files_of(
-    node: str, launches: list[NodeLaunch], order: Mapping[tuple[str, str], Start], snapshot: Snapshot
-) -> Iterator[RenderedFile]:
-    files = [file for launch in launches for file in _of_launch(launch, order[launch.backend.name, node])]
-    compose = compose_file(launches, order, snapshot.modes)
-    if compose is not None:
-        private = any(launch.secrets and launch.launch.image for launch in launches)
-        files.append(RenderedFile(node, COMPOSE, compose, 0o600 if private else 0o644))
-    user = launches[0].user
-    if user is not None:
-        files.append(sudoers_file(node, user, (launch.name for launch in launches)))
-    yield from files
-    chooser = (user or '"${SUDO_USER:-root}"') if any(launch.backend.profiles for launch in launches) else None
-    yield RenderedFile(node, INSTALLER, install_file(node, files, _at_boot(launches, snapshot), chooser), 0o755)
+@dataclass(frozen=True)
+class _Files:
+    """Makes the files of all machines. `order`: (backend, node) -> when it starts."""
+
+    snapshot: Snapshot
+    launches: tuple[NodeLaunch, ...]
+    order: Mapping[tuple[str, str], Start]
+    templates: Templates
+
+    def all(self) -> Iterator[RenderedFile]:
+        for node in dict.fromkeys(launch.node.name for launch in self.launches):
+            yield from self._of_node(node, [launch for launch in self.launches if launch.node.name == node])
+        yield from self._of_gateway(launch.node for launch in self.launches)
+
+    def _made(
+        self, node: str, path: str, mode: int, template: str, values: Mapping[str, Any], keep: bool = False
+    ) -> RenderedFile:
+        text = self.templates.render(template, {**_EVERYWHERE, "node": node, **values})
+        return RenderedFile(node, path, str(text), mode, keep)
+
+    def _of_node(self, node: str, launches: list[NodeLaunch]) -> Iterator[RenderedFile]:
+        files = [file for launch in launches for file in self._of_launch(launch)]
+        containers = [launch for launch in launches if launch.launch.image]
+        if containers:
+            mode = 0o600 if any(launch.secrets for launch in containers) else 0o644
+            values = compose_values(containers, self.order, self.snapshot.modes)
+            files.append(self._made(node, COMPOSE, mode, "compose.yaml.j2", values))
+        user = launches[0].user
+        if user is not None:
+            values = {"user": user, "units": [launch.name for launch in launches]}
+            files.append(self._made(node, SUDOERS, 0o440, "sudoers.j2", values))
+        yield from files
+        values = {
+            "files": [_installed(file) for file in files],
+            "units": [file.path.rpartition("/")[2] for file in files if file.path.startswith(UNITS)],
+            "boot": [launch.name for launch in launches if self._is_at_boot(launch)],
+            "profiles": any(launch.backend.profiles for launch in launches),
+            "profiles_folder": PROFILES,
+            "user": user,
+        }
+        yield self._made(node, INSTALLER, 0o755, "install.sh.j2", values)
+
+    def _of_launch(self, launch: NodeLaunch) -> Iterator[RenderedFile]:
+        node = launch.node.name
+        start = self.order[launch.backend.name, node]
+        values = _launch_values(launch, start)
+        yield self._made(node, unit_path(launch.name), 0o644, "unit.service.j2", values)
+        # A secret that is written out is for root alone; who runs an engine on the host must read the script.
+        private = bool(launch.secrets) and (launch.launch.image is not None or launch.user is None)
+        script = {**values, **script_values(launch, start, self.templates)}
+        yield self._made(node, script_path(launch.name), 0o700 if private else 0o755, "launch.sh.j2", script)
+        if launch.variables:
+            yield self._made(node, env_path(launch.name), 0o600, "spark.env.j2", values, keep=True)
+
+    def _is_at_boot(self, launch: NodeLaunch) -> bool:
+        """Whether the unit starts with the machine: its backend always runs; with modes, it is in the first mode."""
+        first = next(iter(self.snapshot.modes.values()), None)
+        return launch.backend.run == "always" if first is None else launch.backend.name in first.backends
+
+    def _of_gateway(self, nodes: Iterable[Node]) -> Iterator[RenderedFile]:
+        """What the gateway needs to start and stop units over ssh: drop-ins for its own units, which hand them a key
+        and the known hosts. No files where it reaches no node by ssh."""
+        targets = [node.ssh for node in nodes if node.ssh and not node.ssh.startswith("-")]
+        if not targets:
+            return
+        values = {
+            "node": "the gateway's machine",
+            "key": KEY,
+            "key_file": f"{_FOLDER}/id_ed25519",
+            "hosts": KNOWN_HOSTS,
+            "hosts_file": f"{_FOLDER}/known_hosts",
+            "machines": list(dict.fromkeys(target.rpartition("@")[2] for target in targets)),
+        }
+        drop_ins = [
+            self._made(GATEWAY, f"{UNITS}/{unit}.service.d/fleet-ssh.conf", 0o644, "fleet-ssh.conf.j2", values)
+            for unit in OWN_UNITS
+        ]
+        yield from drop_ins
+        yield self._made(GATEWAY, HOST_KEYS, 0o755, "host-keys.sh.j2", values)
+        files = [_installed(file) for file in drop_ins]
+        yield self._made(GATEWAY, INSTALLER, 0o755, "gateway-install.sh.j2", {**values, "files": files})
 
 
-def _of_launch(launch: NodeLaunch, start: Start) -> Iterator[RenderedFile]:
-    node = launch.node.name
-    yield RenderedFile(node, unit_path(launch.name), unit_file(launch, start), 0o644)
-    # A secret that is written out is for root alone; who runs an engine on the host must be able to read the script.
-    private = bool(launch.secrets) and (launch.launch.image is not None or launch.user is None)
-    yield RenderedFile(node, script_path(launch.name), script_file(launch, start), 0o700 if private else 0o755)
-    if launch.variables:
-        yield RenderedFile(node, env_path(launch.name), env_template(launch), 0o600, keep=True)
+def _launch_values(launch: NodeLaunch, start: Start) -> dict[str, Any]:
+    return {
+        "backend": launch.backend.name,
+        "path": launch.path,
+        "name": launch.name,
+        "image": launch.launch.image,
+        "model": launch.command.model or launch.launch.image or launch.backend.name,
+        "user": launch.user,
+        "url": launch.url,
+        "before": [{"unit": one.unit, "url": one.url} for one in start.before],
+        "seconds": start.seconds,
+        "warms_up": warms_up(launch),
+        "variables": launch.variables,
+        "script": script_path(launch.name),
+        "env_file": env_path(launch.name),
+        "profile_file": profile_path(launch.name),
+    }
 
 
-def _at_boot(launches: Iterable[NodeLaunch], snapshot: Snapshot) -> Iterator[str]:
-    """Units of the backends that always run; with modes, of the first mode."""
-    default = next(iter(snapshot.modes.values()), None)
-    for launch in launches:
-        if launch.backend.run == "always" if default is None else launch.backend.name in default.backends:
-            yield launch.name
+def _installed(file: RenderedFile) -> dict[str, str]:
+    verb = "keep" if file.keep else "put_sudoers" if file.path == SUDOERS else "put"
+    return {"verb": verb, "mode": f"{file.mode:04o}", "path": file.path}

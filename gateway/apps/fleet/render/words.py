@@ -15,11 +15,6 @@ _REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_]\w*)(:-[^{}]*)?\}|\$\{", re.ASCII
 
 _PLAIN = re.compile(r"[\w./:,@%+=-]*", re.ASCII)
 
-# For defaults that cannot stand inside ${NAME:-default}: bash reads quotes there by rules of their own.
-OTHERWISE = """\
-otherwise() { printf '%s' "${!1:-$2}"; }
-"""
-
 
 class Piece(NamedTuple):
     """A part of a text: literal `text`, or a reference to the variable `name` with its `default` (None = it must be
@@ -83,7 +78,7 @@ def literals(value: object) -> list[str]:
 
 def shell_word(text: str) -> str:
     """One word of a bash script that has the text as its value, references replaced when the script runs. The script
-    has the function OTHERWISE."""
+    has the function `otherwise`, for defaults that cannot stand inside ${NAME:-default}."""
     return "".join(map(_shell_piece, pieces(text))) or "''"
 
 

@@ -1,17 +1,69 @@
-"""Writes rendered files below a directory, one folder per node: each whole or not at all."""
+"""Writes rendered files below a directory, one folder per node: each whole or not at all.
+
+The directory keeps a record of what was written, so that a file that somebody has changed since is not lost."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from gateway.apps.fleet.render.install import lacking
-from gateway.apps.fleet.render.paths import RenderedFile
+from gateway.apps.fleet.render.paths import MARK, RenderedFile
 
-Written = Literal["new", "changed", "unchanged", "kept"]
+Written = Literal["new", "changed", "unchanged", "kept", "edited"]
+RECORD = ".rendered"  # a line per file that was written, as `sha256sum` reads them
+
+
+def write_files(
+    files: Iterable[RenderedFile], directory: Path, force: bool = False
+) -> Iterator[tuple[RenderedFile, Written]]:
+    """Write them one after the other. A file that was changed by hand since it was written, or that was not rendered at
+    all, stays as it is ("edited"), unless `force`. Raises OSError."""
+    record = _read_record(directory)
+    try:
+        for file in files:
+            if not force and _is_edited(file, directory, record):
+                yield file, "edited"
+                continue
+            try:
+                written = write_file(file, directory)
+            except OSError as error:
+                error.filename = directory / file.place  # not the file aside, or a folder
+                raise
+            if not file.keep:
+                record[file.place] = _digest(file.text.encode())
+            yield file, written
+    finally:
+        if record:
+            lines = [f"{digest}  {place}\n" for place, digest in sorted(record.items())]
+            _replace(directory / RECORD, "".join(lines).encode(), 0o600)
+
+
+def _is_edited(file: RenderedFile, directory: Path, record: dict[str, str]) -> bool:
+    try:
+        text = (directory / file.place).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if file.keep or text == file.text.encode():
+        return False
+    written = record.get(file.place)
+    return MARK.encode() not in text if written is None else written != _digest(text)
+
+
+def _digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+def _read_record(directory: Path) -> dict[str, str]:
+    try:
+        lines = (directory / RECORD).read_text(errors="replace").splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    return {place: digest for digest, _, place in (line.partition("  ") for line in lines)}
 
 
 def write_file(file: RenderedFile, directory: Path) -> Written:
@@ -24,7 +76,7 @@ def write_file(file: RenderedFile, directory: Path) -> Written:
         old = None
     text = file.text.encode()
     if old is not None and file.keep:
-        names = lacking(file, old.decode(errors="replace"))
+        names = file.lacking(old.decode(errors="replace"))
         if not names:
             return "kept"
         text = old.rstrip(b"\n") + "\n".join(["", *names, ""]).encode()
