@@ -16,7 +16,7 @@ from gateway.domain.engine_traits import traits_of
 from gateway.domain.observed_flags import ObservedFlags
 from gateway.engines.vllm.flags import read_flags
 from gateway.fleet.memory.arithmetic import GIB
-from gateway.fleet.memory.live import Live, LiveEngine, beside_the_plan, engine_beside_the_plan
+from gateway.fleet.memory.live import LiveEngine, LiveMemory, beside_the_plan, engine_beside_the_plan
 from gateway.fleet.memory.plan import FleetPlan, NodePlan
 from gateway.health.nodes import read_machine
 from gateway.transport.bounded import async_client, fetch
@@ -27,7 +27,7 @@ from gateway.transport.prometheus_text import in_turns
 class LiveFleet:
     """What was found beside a plan: by node (None = no exporter answers), and by backend that tells its flags."""
 
-    nodes: Mapping[str, Live | None] = field(default_factory=dict)
+    nodes: Mapping[str, LiveMemory | None] = field(default_factory=dict)
     engines: Mapping[str, LiveEngine] = field(default_factory=dict)
 
     def add_to(self, plan: dict[str, Any]) -> None:
@@ -79,7 +79,7 @@ async def ask_plan(snapshot: Snapshot, plan: FleetPlan) -> LiveFleet:
 def _beside(
     snapshot: Snapshot, plan: FleetPlan, memory: Mapping[str, float | None], running: Mapping[str, ObservedFlags]
 ) -> LiveFleet:
-    nodes: dict[str, Live | None] = {}
+    nodes: dict[str, LiveMemory | None] = {}
     engines: dict[str, LiveEngine] = {}
     for name, node in plan.nodes.items():
         here = [backend for backend in running if name in snapshot.backends[backend].nodes]

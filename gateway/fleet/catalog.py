@@ -21,7 +21,7 @@ from gateway.config.problems import ConfigError, Problem, Report
 from gateway.config.snapshot import Snapshot
 from gateway.config.sources import read_file
 from gateway.config.suggest import did_you_mean
-from gateway.fleet.catalog_rows import Draft, Family, Image, Publisher, Row, Variable, read_row
+from gateway.fleet.catalog_rows import DraftMethod, FamilyRow, Image, Publisher, Row, Variable, read_row
 from gateway.fleet.memory import models
 from gateway.fleet.memory.models import ModelCatalog
 
@@ -29,11 +29,11 @@ R = TypeVar("R", bound=Row)
 Version = tuple[int, int]
 
 SECTIONS: Mapping[str, type[Row]] = {
-    "families": Family,
+    "families": FamilyRow,
     "publishers": Publisher,
     "images": Image,
     "variables": Variable,
-    "drafts": Draft,
+    "drafts": DraftMethod,
 }
 ALL_SECTIONS = (*SECTIONS, *models.SECTIONS)  # with those that the planner of memory asks
 
@@ -43,15 +43,15 @@ class Catalog:
     """The rows by section and name, the operator's own first. `memory`: the models' sizes and the reports from the
     field. `own`: dotted names of the operator's rows ("families.my-model")."""
 
-    families: Mapping[str, Family] = field(default_factory=dict)
+    families: Mapping[str, FamilyRow] = field(default_factory=dict)
     publishers: Mapping[str, Publisher] = field(default_factory=dict)
     images: Mapping[str, Image] = field(default_factory=dict)
     variables: Mapping[str, Variable] = field(default_factory=dict)
-    drafts: Mapping[str, Draft] = field(default_factory=dict)
+    drafts: Mapping[str, DraftMethod] = field(default_factory=dict)
     memory: ModelCatalog = field(default_factory=ModelCatalog)
     own: frozenset[str] = frozenset()
 
-    def family(self, names: Iterable[str]) -> Family | None:
+    def family(self, names: Iterable[str]) -> FamilyRow | None:
         """What is known of a model by its names (repository, path, served name); None = no row takes any of them."""
         wanted = [plain(name) for name in names]
         rows = [r for r in self.families.values() if any(re.search(r.match, name) for name in wanted)]
@@ -68,7 +68,7 @@ class Catalog:
             name += ":"
         return merged([row for row in self.images.values() if fnmatchcase(name, row.match)])
 
-    def draft(self, method: str) -> Draft | None:
+    def draft(self, method: str) -> DraftMethod | None:
         return next((row for row in self.drafts.values() if re.fullmatch(row.match, method)), None)
 
     def drafter_target(self, drafter: str) -> str | None:

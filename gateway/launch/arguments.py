@@ -53,7 +53,7 @@ class Arguments:
 
 def read_arguments(words: tuple[str, ...], table: FlagTable) -> Arguments:
     """Read the arguments. Never raises: what vLLM would refuse is a mistake, and the rest is read on."""
-    return _Reader(words, table).read()
+    return _ArgumentReader(words, table).read()
 
 
 def opposites(words: tuple[str, ...], table: FlagTable) -> list[tuple[str, str]]:
@@ -63,7 +63,7 @@ def opposites(words: tuple[str, ...], table: FlagTable) -> list[tuple[str, str]]
     return [(word, named[word]) for word in found if word in named]
 
 
-class _Reader:
+class _ArgumentReader:
     def __init__(self, words: tuple[str, ...], table: FlagTable) -> None:
         self.words = [dashed(word) for word in words]
         self.table = table

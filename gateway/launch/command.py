@@ -21,7 +21,7 @@ from gateway.launch.flags import one_typo_away, vllm_flags
 from gateway.launch.secrets import MASK, masked_keys
 from gateway.launch.values import is_reference
 from gateway.launch.words import (
-    Parts,
+    CommandParts,
     assignments,
     end_of_command,
     is_vllm_program,
@@ -62,7 +62,7 @@ class ServeCommand:
     flags: Mapping[str, Any] = field(default_factory=dict)
     unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     mistakes: tuple[Mistake, ...] = ()
-    parts: Parts = field(default_factory=Parts)
+    parts: CommandParts = field(default_factory=CommandParts)
     image: str | None = None
     entrypoint: str | None = None
 
@@ -128,7 +128,7 @@ def _read(command: ServeCommand, mistakes: list[Mistake]) -> ServeCommand:
     )
 
 
-def _behind_subcommand(parts: Parts, mistakes: list[Mistake]) -> tuple[str, ...]:
+def _behind_subcommand(parts: CommandParts, mistakes: list[Mistake]) -> tuple[str, ...]:
     """The arguments of `vllm serve`. Where another subcommand stands there, or none, that is a mistake, and the rest is
     read as what `serve` would get."""
     if not lacks_subcommand(parts.program):
@@ -208,7 +208,7 @@ def _without(arguments: tuple[str, ...], names: set[str]) -> list[str]:
     return [word for i, word in enumerate(arguments) if i not in dropped]
 
 
-def _with_new_arguments(script: str, parts: Parts, arguments: list[str]) -> str:
+def _with_new_arguments(script: str, parts: CommandParts, arguments: list[str]) -> str:
     """The text for `sh -c` with other arguments after the program."""
     match = re.search(r"(?<!\S)" + r"\s+".join(map(re.escape, parts.program)) + r"(?!\S)", script)
     if match is None:  # quoted in the script itself: nothing to put the arguments into

@@ -12,7 +12,7 @@ from gateway.domain.drift import drift
 from gateway.domain.request import LIMIT_MOST, InferenceRequest
 from gateway.domain.token_ratio import room_needed
 from gateway.errors import GatewayError, model_not_found
-from gateway.fleet.starting import Decision
+from gateway.fleet.starting import StartDecision
 from gateway.launch.families import family_of
 from gateway.routing.needs import Adaptation, needs_of, with_media
 from gateway.routing.plan import STARTING, STARTS, Candidate, DecidesStart, OverBudget, Plan
@@ -109,7 +109,7 @@ def _start(service: Service, client: Client | None, decides: DecidesStart | None
     skip = begun or next(iter(starts), None)
     if skip is None or decides is None:
         return None
-    decision = Decision() if begun is not None else decides(skip.state, client, plan.alias)
+    decision = StartDecision() if begun is not None else decides(skip.state, client, plan.alias)
     return {
         "backend": skip.state.name,
         "begun": begun is not None,

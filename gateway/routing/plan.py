@@ -16,7 +16,7 @@ from gateway.domain.health_state import State
 from gateway.domain.reason import kind_of
 from gateway.domain.request import NO_MEDIA, InferenceRequest
 from gateway.domain.token_ratio import room_needed
-from gateway.fleet.starting import Decision
+from gateway.fleet.starting import StartDecision
 from gateway.routing.balance import order
 from gateway.routing.needs import (
     FORCED,
@@ -73,7 +73,7 @@ TEMPORARY = frozenset({"down", "warming", "cooldown", STARTING})
 OverBudget = Callable[[BackendState], str | None]
 
 # Returns whether a request of this client (None = `clients` is not used) and alias has a parked backend started now.
-DecidesStart = Callable[[BackendState, Client | None, Alias], Decision]
+DecidesStart = Callable[[BackendState, Client | None, Alias], StartDecision]
 
 
 class Candidate(NamedTuple):
@@ -217,7 +217,7 @@ def make_plan(
     return plan
 
 
-def _unless_refused(why: Why, decision: Decision) -> Why:
+def _unless_refused(why: Why, decision: StartDecision) -> Why:
     refusal = decision.refusal
     return Why("parked", f"is parked: {refusal}", wait=decision.wait) if refusal else why
 

@@ -28,7 +28,7 @@ from gateway.fleet.memory.arithmetic import (
 )
 from gateway.fleet.memory.geometry import Geometry
 from gateway.fleet.memory.model_files import ModelFiles
-from gateway.fleet.memory.models import FieldReport, Measured, ModelCatalog, ModelRow, weights_of
+from gateway.fleet.memory.models import FieldReport, MeasuredMemory, ModelCatalog, ModelRow, weights_of
 from gateway.fleet.memory.settings import EngineSettings, engine_settings
 from gateway.launch.command import ServeCommand
 
@@ -91,7 +91,7 @@ def demand_of(
     if settings.refused:
         return Demand(backend.name, verdict="no", reason=f"it does not start: {settings.refused}")
     changed = (settings.utilization, settings.cache_gib) != (written.utilization, written.cache_gib)
-    demand = _Vllm(backend, command, settings, place, catalog, files).demand()
+    demand = _VllmLaunch(backend, command, settings, place, catalog, files).demand()
     return _measured_wins(demand, backend, changed=changed)
 
 
@@ -145,7 +145,7 @@ def _unknown(backend: Backend, reason: str) -> Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class _Vllm:
+class _VllmLaunch:
     """One launch of vLLM on one node, with what is known of its model."""
 
     backend: Backend
@@ -173,7 +173,7 @@ class _Vllm:
         return max(1, min(self.settings.shards, len(self.place.memories)))
 
     @property
-    def measured(self) -> Measured | None:
+    def measured(self) -> MeasuredMemory | None:
         row = self.row
         return row.measured if row is not None and row.measured and row.measured.nodes == self.share else None
 

@@ -13,7 +13,7 @@ _SAME_SHARE = 0.005  # values of --gpu-memory-utilization that differ by less ar
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LiveMemory:
     """GiB. `used`: what the node's exporter reports; `planned`: what the plan says for the same backends, None where
     they cannot be compared, as `note` says. `warning`: they differ by more than 10 %."""
 
@@ -23,23 +23,23 @@ class Live:
     warning: str | None = None
 
 
-def beside_the_plan(node: NodePlan, used: float, running: Collection[str]) -> Live:
+def beside_the_plan(node: NodePlan, used: float, running: Collection[str]) -> LiveMemory:
     """`used`: GiB of the node's memory in use; `running`: the backends of the fleet that answer on this node."""
     missing = [name for name in node.demands if name not in running]
     others = [name for name in running if name not in node.demands]
     if missing or others:
         apart = [f"{', '.join(missing)} not up"] if missing else []
         apart += [f"{', '.join(others)} up, and not planned"] if others else []
-        return Live(used, None, "; ".join(apart))
+        return LiveMemory(used, None, "; ".join(apart))
     if node.memory is None or node.free is None or not node.demands:
-        return Live(used, None, "the plan is not known")
+        return LiveMemory(used, None, "the plan is not known")
     planned = node.memory - node.free
     apart_by = _difference(used, planned)
     if apart_by is None:
-        return Live(used, planned)
+        return LiveMemory(used, planned)
     warning = f"{used:.1f} GiB are in use, {apart_by} than the {planned:.1f} GiB of the plan: "
     warning += "measure what each engine holds, and write it as launch.resident"
-    return Live(used, planned, None, warning)
+    return LiveMemory(used, planned, None, warning)
 
 
 def _difference(live: float, planned: float) -> str | None:

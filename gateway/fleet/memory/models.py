@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredMemory:
     """Per node of an engine over `nodes` nodes: GiB of `weights`, GiB of all `besides` them and the cache, and bytes of
     a `token` in the cache."""
 
@@ -40,7 +40,7 @@ class ModelRow:
     geometry: Geometry | str
     weights: Mapping[str, float] = field(default_factory=dict)
     quantized: Mapping[str, float] = field(default_factory=dict)
-    measured: Measured | None = None
+    measured: MeasuredMemory | None = None
     window: int | None = None
     source: str = ""
 
@@ -180,11 +180,11 @@ def _model(path: Path, row: Mapping[str, Any]) -> ModelRow:
     )
 
 
-def _measured(row: Mapping[str, Any]) -> Measured:
+def _measured(row: Mapping[str, Any]) -> MeasuredMemory:
     token = float(parse_size(str(row["token"])))
     if token < 1:
         raise ValueError("`token` is a size of at least one byte")
-    return Measured(int(row["nodes"]), _gib(row["weights"]), _gib(row["besides"]), token)
+    return MeasuredMemory(int(row["nodes"]), _gib(row["weights"]), _gib(row["besides"]), token)
 
 
 def _report(_: Path, row: Mapping[str, Any]) -> FieldReport:

@@ -12,7 +12,7 @@ from gateway.apps.fleet.lint.finding import Remark
 from gateway.apps.fleet.lint.rules_model import attention_of
 from gateway.apps.fleet.lint.subject import Rule, Subject
 from gateway.fleet.catalog import Catalog
-from gateway.fleet.catalog_rows import Draft
+from gateway.fleet.catalog_rows import DraftMethod
 
 MANY = 16  # sequences
 _STOCK = ("vllm/vllm-openai:*", "nvcr.io/*")
@@ -134,7 +134,7 @@ def _is_mtp(method: str | None) -> bool:
     return method is not None and (method == "mtp" or method.endswith("_mtp"))
 
 
-def _row(one: Subject, catalog: Catalog) -> Draft | None:
+def _row(one: Subject, catalog: Catalog) -> DraftMethod | None:
     return catalog.draft(one.method) if one.method is not None else None
 
 

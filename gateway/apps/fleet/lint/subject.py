@@ -12,10 +12,10 @@ from gateway.config.problems import Path
 from gateway.config.snapshot import Backend, Launch, Snapshot
 from gateway.domain.engine_traits import traits_of
 from gateway.fleet.catalog import Catalog, Version, version_of
-from gateway.fleet.catalog_rows import Family, Image
+from gateway.fleet.catalog_rows import FamilyRow, Image
 from gateway.launch.command import ServeCommand, with_changes
 from gateway.launch.docker import DockerRun
-from gateway.launch.families import Family as NamedFamily
+from gateway.launch.families import ModelFamily as NamedFamily
 from gateway.launch.families import family_of
 
 COMMAND: Path = ("launch", "command")
@@ -46,7 +46,7 @@ class Subject:
     image: str | None = None
     image_facts: Image | None = None
     names: tuple[str, ...] = ()
-    facts: Family = field(default_factory=lambda: Family(match=""))
+    facts: FamilyRow = field(default_factory=lambda: FamilyRow(match=""))
     family: NamedFamily | None = None
     launched: bool = False
     profile: str | None = None
@@ -205,7 +205,7 @@ def _launched(backend: Backend, command: ServeCommand, catalog: Catalog) -> Subj
 def _known(subject: Subject, catalog: Catalog) -> Subject:
     facts = catalog.family(subject.names)
     family = next((found for name in subject.names if (found := family_of(name)) is not None), None)
-    return replace(subject, facts=facts or Family(match=""), family=family)
+    return replace(subject, facts=facts or FamilyRow(match=""), family=family)
 
 
 def _names(backend: Backend, launch: Launch, command: ServeCommand, env: Mapping[str, str]) -> tuple[str, ...]:
