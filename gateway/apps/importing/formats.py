@@ -8,9 +8,9 @@ from typing import Any
 
 from gateway.apps.importing import compose, litellm, llama_swap, olla, shell_script, systemd
 from gateway.apps.importing.draft import Draft
-from gateway.apps.importing.source import Source, mapping
+from gateway.apps.importing.source import SourceFile, mapping
 
-FORMATS: Mapping[str, Callable[[Source], Draft]] = {
+FORMATS: Mapping[str, Callable[[SourceFile], Draft]] = {
     "litellm": litellm.convert,
     "llama-swap": llama_swap.convert,
     "olla": olla.convert,
