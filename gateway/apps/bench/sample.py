@@ -26,7 +26,7 @@ _ROUTE_COMMENT = re.compile(rb"^: x-gateway (.*)$", re.M)
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class RequestSample:
     """One request. Times are seconds of one clock; None = the event never came. Tokens are as the server counts them,
     the answer's including its thoughts; None = the server did not report them. `pieces`: events that held text.
     `error`: None = the request succeeded."""
@@ -80,7 +80,7 @@ class Sample:
         return (self.completion - 1) / (self.last - self.first) if self.is_steady and self.last > self.first else None
 
 
-async def take_sample(send: Send, limit: float) -> Sample:
+async def take_sample(send: Send, limit: float) -> RequestSample:
     """Send the request and read its answer, within `limit` seconds. Failures are not raised: the sample holds them."""
     recorder = Recorder()
     try:
@@ -194,8 +194,8 @@ class Recorder:
         value = fields.get(name) if isinstance(fields, dict) else None
         return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
-    def sample(self) -> Sample:
-        return Sample(
+    def sample(self) -> RequestSample:
+        return RequestSample(
             started=self.started,
             ended=time.perf_counter(),
             first=self._first,

@@ -39,7 +39,7 @@ LOCAL_ONLY = ("x-gateway-local-only", "1")
 _encode = msgspec.json.Encoder().encode
 
 
-class NotMeasurable(Exception):
+class UnmeasurableTarget(Exception):
     """A target cannot be measured; the text says why."""
 
 
@@ -79,7 +79,7 @@ class UrlTarget:
         models = ENGINES["openai"].read_models(await self._get(self._address.api_path + "/models"))
         if self.model is None:
             if not models:
-                raise NotMeasurable(f"{self.url} lists no model: name one with --model")
+                raise UnmeasurableTarget(f"{self.url} lists no model: name one with --model")
             self.model = next(iter(models))
         self.window = models.get(self.model)
 
@@ -136,7 +136,7 @@ class GatewayTarget(UrlTarget):
         reachable from here."""
         try:
             plan = await self._post(self._address.root_path + "/admin/explain", {"alias": self.alias})
-        except NotMeasurable:
+        except UnmeasurableTarget:
             return None
         steps = plan.get("steps") if isinstance(plan, dict) else None
         members = [b for step in steps or [] if isinstance(step, dict) for b in step.get("backends") or []]
@@ -147,7 +147,7 @@ class GatewayTarget(UrlTarget):
         """A backend's part of /status; empty where it is not reported."""
         try:
             status = await self._get(self._address.root_path + "/status")
-        except NotMeasurable:
+        except UnmeasurableTarget:
             return {}
         backends = status.get("backends") if isinstance(status, dict) else None
         entry = backends.get(backend) if isinstance(backends, dict) else None
@@ -193,7 +193,7 @@ class BackendTarget:
         adapt = next((c.adapt for c in plan.candidates if c.state is self._state), None)
         if adapt is None:
             why = next((s.reason for s in plan.skipped if s.state is self._state), "the alias does not name it")
-            raise NotMeasurable(f"{self._state.name} is not asked this: {why}")
+            raise UnmeasurableTarget(f"{self._state.name} is not asked this: {why}")
         fields, _ = outgoing_fields(request, self._alias, self._state, adapt)
         identity = f"bench-{uuid.uuid4().hex}"
         headers = outgoing_headers({}, identity)
@@ -213,7 +213,7 @@ async def find_backend(snapshot: Snapshot, alias: Alias, name: str, gateway: Gat
     """The backend that answers for the alias, at the URL that the gateway uses, else at that of the file. Raises
     NotMeasurable."""
     if name not in snapshot.backends:
-        raise NotMeasurable(f"the gateway was answered by '{name}', which {snapshot.source} does not know")
+        raise UnmeasurableTarget(f"the gateway was answered by '{name}', which {snapshot.source} does not know")
     backend = snapshot.backends[name]
     url = await gateway.backend_url(name) or backend.url
     return BackendTarget(snapshot, alias, replace(backend, url=url))
@@ -243,12 +243,12 @@ async def fetch(
             finally:
                 response.release()
     except UpstreamFailure as failure:
-        raise NotMeasurable(f"{url} does not answer: {failure}") from None
+        raise UnmeasurableTarget(f"{url} does not answer: {failure}") from None
     except TimeoutError:
-        raise NotMeasurable(f"{url} does not answer within {FETCH_SECONDS:.0f} s") from None
+        raise UnmeasurableTarget(f"{url} does not answer within {FETCH_SECONDS:.0f} s") from None
     if response.status != 200:
-        raise NotMeasurable(f"{url} {refusal(response.status, answer)}")
+        raise UnmeasurableTarget(f"{url} {refusal(response.status, answer)}")
     try:
         return msgspec.json.decode(answer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise NotMeasurable(f"{url} does not answer in JSON") from None
+        raise UnmeasurableTarget(f"{url} does not answer in JSON") from None
