@@ -21,7 +21,7 @@ def invalid(where: str, what: str, *, unsupported: bool = False) -> GatewayError
     return GatewayError(code, f"`{where}` {MISLEADING.sub('[...]', what)}", param=where)
 
 
-class Untranslatable(GatewayError):
+class UntranslatableRequest(GatewayError):
     """No chat can carry it; a server that has the client's API itself may take it. The arguments are those of
     `invalid`."""
 

@@ -16,15 +16,15 @@ from gateway.runtime.gateway import Gateway
 
 
 def _message() -> Translation:
-    from gateway.apps.dialects.anthropic.exchange import Message
+    from gateway.apps.dialects.anthropic.exchange import MessageTranslation
 
-    return Message()
+    return MessageTranslation()
 
 
 def _response() -> Translation:
-    from gateway.apps.dialects.responses.exchange import Response
+    from gateway.apps.dialects.responses.exchange import ResponseTranslation
 
-    return Response()
+    return ResponseTranslation()
 
 
 _DIALECTS: dict[str, Callable[[], Translation]] = {MESSAGES.name: _message, RESPONSES.name: _response}

@@ -19,7 +19,7 @@ _OWN_PICTURES = "What follows belongs to your own message before this one."
 _encode = msgspec.json.Encoder().encode
 
 
-class Turns:
+class ChatMessages:
     """`chat`: the messages. `loaded`: deferred tools (`defer_loading`) that the conversation has loaded, in that order.
     `added`: name -> (where, definition) of tools that were added later. `removed`: names of removed tools. `file_at`:
     where the first file is, empty = there is none."""

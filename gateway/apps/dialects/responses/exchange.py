@@ -7,11 +7,11 @@ from time import time
 
 from gateway.apps.dialects.responses.answer import Ids
 from gateway.apps.dialects.responses.relayed import RelayedStream, whole_response
-from gateway.apps.dialects.responses.request import NOT_KEPT, Asked, read
+from gateway.apps.dialects.responses.request import NOT_KEPT, RequestEcho, read
 from gateway.domain.request import OwnForm
 
 
-class Response:
+class ResponseTranslation:
     """A `Translation` (translated.py). Errors are the same as a chat's. `ended`: the response as it was sent, when it
     has come to its end. `suffix`: what its ids have behind the request's."""
 
@@ -22,7 +22,7 @@ class Response:
         self.kept = NOT_KEPT
         self.suffix = ""
         self._whole: bytes | None = None
-        self._asked = Asked()
+        self._asked = RequestEcho()
         self._ids = Ids("", 0)
         self._stream = RelayedStream(self._asked, self._ids)
 
