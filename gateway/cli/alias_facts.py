@@ -39,7 +39,7 @@ _WITHOUT: Mapping[Need, str] = {
 
 
 @dataclass(frozen=True)
-class Member:
+class StepBackend:
     """One backend in one step (counted from 1) of an alias. `window` in tokens; None = read from the backend.
     `thinking`: optional, always, never, or "-" = not known. `thinks_by_default`: of a model whose thinking is optional,
     whether it thinks unless told not to. `skipped`: for what it is not used, each to be read behind the word "skipped".
@@ -69,7 +69,7 @@ class AliasFacts:
     window: int | None
     leaves_lan: tuple[str, ...]
     cloud_when: str
-    members: tuple[Member, ...]
+    members: tuple[StepBackend, ...]
 
     @property
     def too_small_for_hermes(self) -> bool:
@@ -106,10 +106,10 @@ def _when(alias: Alias) -> str:
     return " or ".join(_CLOUD_WHEN[word] for word in alias.cloud_when)
 
 
-def _member(state: BackendState, step: int, skipped: tuple[str, ...]) -> Member:
+def _member(state: BackendState, step: int, skipped: tuple[str, ...]) -> StepBackend:
     backend = state.backend
     slots = "unlimited" if backend.slots is None else str(backend.slots)
-    return Member(
+    return StepBackend(
         step=step,
         backend=backend.name,
         engine=backend.engine,

@@ -101,12 +101,12 @@ def _read(file: Path) -> Any:
 
 def _ask(snapshot: Snapshot, asked: dict[str, Any], key: str | None) -> tuple[Explanation, str]:
     """(the explanation, where it comes from). Raises UsageError."""
-    from gateway.cli.probe_run import NotAsked, address, is_running
+    from gateway.cli.probe_run import ProbeImpossible, address, is_running
 
     url = address(snapshot.server)
     try:
         running = asyncio.run(is_running(url))
-    except NotAsked:
+    except ProbeImpossible:
         running = False  # something else listens there
     if running:
         return _from_gateway(url, asked, key), f"the running gateway at {url}"

@@ -27,7 +27,7 @@ NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError)
 
 
 @dataclass(frozen=True)
-class Answer:
+class BackendAnswer:
     """What one backend answered, as text. `problems`: its differences from the file, or that there is no answer."""
 
     name: str
@@ -35,7 +35,7 @@ class Answer:
     problems: tuple[str, ...] = ()
 
 
-async def ask_fleet(snapshot: Snapshot) -> list[Answer]:
+async def ask_fleet(snapshot: Snapshot) -> list[BackendAnswer]:
     """One answer per backend in the file's order, then `server.shared` when it is set. All are asked in parallel."""
     async with async_client(WAIT) as client:
         answers = await asyncio.gather(*(_ask(client, backend) for backend in snapshot.backends.values()))
@@ -43,10 +43,10 @@ async def ask_fleet(snapshot: Snapshot) -> list[Answer]:
     return answers + ([await _ping(shared.reveal())] if shared else [])
 
 
-async def _ask(client: httpx.AsyncClient, backend: Backend) -> Answer:
+async def _ask(client: httpx.AsyncClient, backend: Backend) -> BackendAnswer:
     probe = traits_of(backend).probe
     if probe is None:
-        return Answer(backend.name, f"not asked ({backend.engine})")
+        return BackendAnswer(backend.name, f"not asked ({backend.engine})")
     try:
         async with asyncio.timeout(2 * WAIT):
             health = None if backend.cloud else await liveness(client, backend, probe)
@@ -102,22 +102,22 @@ async def get(client: httpx.AsyncClient, backend: Backend, path: str) -> httpx.R
         return httpx.Response(error.status, request=httpx.Request("GET", url))
 
 
-def _absent(backend: Backend, error: Exception) -> Answer:
+def _absent(backend: Backend, error: Exception) -> BackendAnswer:
     late = isinstance(error, httpx.TimeoutException | TimeoutError)
     reason = f"no answer within {WAIT:.0f} s" if late else "not reachable"
     if backend.parked is not None:
-        return Answer(backend.name, f"{reason}: parked ({backend.parked})")
+        return BackendAnswer(backend.name, f"{reason}: parked ({backend.parked})")
     if backend.run != "always":
-        return Answer(backend.name, f"{reason}: parked ({backend.run})")
-    return Answer(backend.name, reason, (reason,))
+        return BackendAnswer(backend.name, f"{reason}: parked ({backend.run})")
+    return BackendAnswer(backend.name, reason, (reason,))
 
 
-def _only_health(backend: Backend, health: int | None) -> Answer:
+def _only_health(backend: Backend, health: int | None) -> BackendAnswer:
     fine = health is not None and health < 500
-    return Answer(backend.name, f"health {health}", () if fine else (f"{backend.health.path} answers {health}",))
+    return BackendAnswer(backend.name, f"health {health}", () if fine else (f"{backend.health.path} answers {health}",))
 
 
-def _judge(backend: Backend, health: int | None, models: httpx.Response, server: str | None) -> Answer:
+def _judge(backend: Backend, health: int | None, models: httpx.Response, server: str | None) -> BackendAnswer:
     results = [] if health is None else [f"health {health}"]
     problems = [f"{backend.health.path} answers {health}"] if health is not None and health >= 500 else []
     if models.status_code in (401, 403):
@@ -130,7 +130,7 @@ def _judge(backend: Backend, health: int | None, models: httpx.Response, server:
         results.append("serves " + (", ".join(visible(name[:NAME_SHOWN]) for name in list(served)[:5]) or "nothing"))
         results += [server] if server not in (None, backend.engine) else []
         problems += [*_differences(backend, served, remote_models(answer)), *server_drift(backend, server)]
-    return Answer(backend.name, ", ".join(results) or "answered", tuple(problems))
+    return BackendAnswer(backend.name, ", ".join(results) or "answered", tuple(problems))
 
 
 def _served(answer: Any) -> dict[str, int | None]:
@@ -154,7 +154,7 @@ def _differences(backend: Backend, served: dict[str, int | None], remote: dict[s
     return []
 
 
-async def _ping(url: str) -> Answer:
+async def _ping(url: str) -> BackendAnswer:
     from redis.asyncio import Redis
     from redis.exceptions import RedisError
 
@@ -166,5 +166,5 @@ async def _ping(url: str) -> Answer:
             finally:
                 await redis.aclose()
     except (RedisError, TimeoutError, OSError, ValueError):
-        return Answer("server.shared", "not reachable", ("redis does not answer",))
-    return Answer("server.shared", "answers")
+        return BackendAnswer("server.shared", "not reachable", ("redis does not answer",))
+    return BackendAnswer("server.shared", "answers")

@@ -29,12 +29,12 @@ OnSeen = Callable[[str, str, str], None]  # backend, check, result
 Result = Literal["yes", "no", "mended", "untested"]
 
 
-class _Seen(msgspec.Struct):
+class _FinishedCheck(msgspec.Struct):
     result: Result
     seen: str
 
 
-class _Line(msgspec.Struct):
+class _ProbeLine(msgspec.Struct):
     """A line of the gateway's answer: one finished check, or with `checks` the findings."""
 
     check: str = ""
@@ -43,15 +43,15 @@ class _Line(msgspec.Struct):
     engine: str = ""
     model: str | None = None
     state: str = ""
-    checks: dict[str, _Seen] | None = None
+    checks: dict[str, _FinishedCheck] | None = None
     drift: list[str] = []
     problems: list[str] = []
 
 
-_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_line = msgspec.json.Decoder(_ProbeLine).decode
 
 
-class NotAsked(Exception):
+class ProbeImpossible(Exception):
     """No backend was probed; the text says why and what to do."""
 
 
@@ -72,7 +72,9 @@ async def is_running(url: str) -> bool:
         return False
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
         pass
-    raise NotAsked(f"what listens at {url} does not answer as a gateway; use --direct to ask the backends from here")
+    raise ProbeImpossible(
+        f"what listens at {url} does not answer as a gateway; use --direct to ask the backends from here"
+    )
 
 
 # -- by the running gateway -------------------------------------------------------------------------------------------
@@ -89,18 +91,18 @@ async def probe_by_gateway(
         try:
             return await _by_server(backends, lambda backend: _post(client, backend.name, on_seen, now))
         except httpx.HTTPError as error:
-            raise NotAsked(
+            raise ProbeImpossible(
                 f"the gateway at {url} broke off the answer: {visible(str(error)) or type(error).__name__}"
             ) from None
         except (ValueError, RecursionError):
-            raise NotAsked(f"what listens at {url} does not answer as a gateway") from None
+            raise ProbeImpossible(f"what listens at {url} does not answer as a gateway") from None
 
 
 async def _post(client: httpx.AsyncClient, name: str, on_seen: OnSeen, now: bool) -> Findings:
     path = f"/admin/backends/{quote(name, safe='')}/probe"
     async with client.stream("POST", path, params={"now": "1"} if now else None) as answer:
         if answer.status_code != 200:
-            raise NotAsked(_refusal(answer.status_code, await _refused(answer)))
+            raise ProbeImpossible(_refusal(answer.status_code, await _refused(answer)))
         findings: Findings | None = None
         async for line in lines(answer, ANSWER_MOST):
             report = _decode_line(line)
@@ -109,7 +111,7 @@ async def _post(client: httpx.AsyncClient, name: str, on_seen: OnSeen, now: bool
             else:
                 on_seen(name, visible(report.check), report.result)
     if findings is None:
-        raise NotAsked(f"the gateway stopped while it probed '{name}'")
+        raise ProbeImpossible(f"the gateway stopped while it probed '{name}'")
     return findings
 
 
