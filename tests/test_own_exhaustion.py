@@ -22,7 +22,7 @@ from gateway.config.problems import NotRead
 from gateway.domain.health_state import State
 from gateway.domain.upstream import ConnectFailure, OwnFailure
 from gateway.health.canary_schedule import outcome_of
-from gateway.health.checks import Reply
+from gateway.health.checks import CheckReply
 from gateway.health.probes import probe
 from gateway.observe.alerts import AlertState
 from gateway.routing.alias_status import Picture
@@ -303,7 +303,7 @@ async def test_a_canary_that_could_not_be_asked_proves_nothing(monkeypatch: pyte
             raise OwnFailure("files", unsent=True)
 
         monkeypatch.setattr(state.client, "send", lacks)
-        replies: dict[bytes, Reply] = {}
+        replies: dict[bytes, CheckReply] = {}
         found = await probe(state, ("plain", "arithmetic"), now=True, replies=replies)
         assert outcome_of(found, replies.values()).kind == "unasked"
         assert not state.facts.observed

@@ -30,7 +30,7 @@ from gateway.engines.vllm.metrics import read_start_time
 from gateway.health.canary_schedule import CanarySchedule
 from gateway.health.engine_look import EngineLooks, looks_at_engine, pause
 from gateway.health.nodes import Machine, NodeHealth, read_machine
-from gateway.health.probe_client import ALIVE_MOST, NoAnswer, ProbeClient, decoded, origin_of, target_of
+from gateway.health.probe_client import ALIVE_MOST, ProbeClient, ProbeFailure, decoded, origin_of, target_of
 from gateway.health.recogniser import Recogniser
 from gateway.health.suspect_probes import SuspectProbes
 from gateway.health.voices import Voices
@@ -199,14 +199,14 @@ class Prober:
     async def _watch_exporter(self, node: str, url: str) -> None:
         while True:
             page = await self._client.page(url)
-            if isinstance(page, NoAnswer) and page.own:
+            if isinstance(page, ProbeFailure) and page.own:
                 pass  # the probe failed inside this process and shows nothing about the node
-            elif isinstance(page, NoAnswer):
+            elif isinstance(page, ProbeFailure):
                 self.machines[node] = self.machines.get(node, Machine(0.0, there=False)).gone(time.time())
             else:
                 self.machines[node] = await in_turns(read_machine(page, time.time()))
-            if not isinstance(page, NoAnswer) or (page.refused and not page.own):
-                self._nodes.record_exporter(node, reachable=not isinstance(page, NoAnswer))
+            if not isinstance(page, ProbeFailure) or (page.refused and not page.own):
+                self._nodes.record_exporter(node, reachable=not isinstance(page, ProbeFailure))
             await asyncio.sleep(EXPORTER_EVERY)
 
     # -- one check -------------------------------------------------------------------------------------------------
@@ -236,10 +236,10 @@ class Prober:
         assert probe is not None
         path = probe.liveness or state.backend.health.path
         response = await self._client.get(state.backend, path, ALIVE_MOST)
-        if isinstance(response, NoAnswer) and response.own:
+        if isinstance(response, ProbeFailure) and response.own:
             return  # the probe failed inside this process and shows nothing about the backend
-        self._record_for_node(state, reachable=not (isinstance(response, NoAnswer) and response.refused))
-        if isinstance(response, NoAnswer):
+        self._record_for_node(state, reachable=not (isinstance(response, ProbeFailure) and response.refused))
+        if isinstance(response, ProbeFailure):
             if response.refused:
                 self._recogniser.forget(state)
             last_progress = max(state.last_event, state.progress.moved_at)
@@ -278,7 +278,7 @@ class Prober:
         if state.sleepless == engine:
             return ""
         response = await self._client.get(state.backend, path)
-        if isinstance(response, NoAnswer) or response.status >= 500:
+        if isinstance(response, ProbeFailure) or response.status >= 500:
             return state.health.reason if state.health.asleep else ""
         if response.status != 200:
             state.sleepless = engine
@@ -316,19 +316,19 @@ class Prober:
         backend = state.backend
         if probe.version is not None:
             response = await self._client.get(backend, probe.version)
-            if not isinstance(response, NoAnswer) and response.status == 200:
+            if not isinstance(response, ProbeFailure) and response.status == 200:
                 version = reported_version(decoded(response, {}))
                 if version is not None:
                     state.saw_version(version)
         if probe.metrics is not None:
             response = await self._client.get(backend, probe.metrics)
-            if not isinstance(response, NoAnswer) and response.status == 200:
+            if not isinstance(response, ProbeFailure) and response.status == 200:
                 state.saw_start(await in_turns(read_start_time(response.body)))
                 state.saw_flags(await in_turns(read_flags(response.body)))
         if probe.models is None:
             return True
         response = await self._client.get(backend, probe.models)
-        if isinstance(response, NoAnswer):
+        if isinstance(response, ProbeFailure):
             if not response.own:
                 state.evidence.dead(response.reason, refused=response.refused)
             return False

@@ -8,7 +8,7 @@ from typing import Any
 from gateway.domain.backend import BackendState
 from gateway.domain.recognition import owners_of, paths_to_look, recognise, value_at
 from gateway.engines.base import reported_window
-from gateway.health.probe_client import NoAnswer, ProbeClient, decoded
+from gateway.health.probe_client import ProbeClient, ProbeFailure, decoded
 
 
 class Recogniser:
@@ -56,6 +56,6 @@ class Recogniser:
         found = {}
         for path in paths:
             response = await self._client.get(state.backend, path)
-            if not isinstance(response, NoAnswer) and response.status == 200:
+            if not isinstance(response, ProbeFailure) and response.status == 200:
                 found[path] = decoded(response, None)
         return found

@@ -16,7 +16,7 @@ from gateway.domain.reason import prefixed, quoting
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE, Endpoint
 from gateway.domain.upstream import ConnectFailure, OwnFailure, UpstreamFailure
 from gateway.engines.base import authorized
-from gateway.health.checks import Reply, profile_of, requests
+from gateway.health.checks import CheckReply, profile_of, requests
 from gateway.health.checks.reply import read_stream, read_whole
 from gateway.health.checks.requests import Body
 from gateway.health.probes import send_probe
@@ -196,7 +196,7 @@ def _harmless_body(state: BackendState, endpoint: Endpoint, *, stream: bool) -> 
     return {**body, "stream": True} if stream else body
 
 
-def result_of(reply: Reply, endpoint: Endpoint, *, stream: bool) -> ProbeResult:
+def result_of(reply: CheckReply, endpoint: Endpoint, *, stream: bool) -> ProbeResult:
     """The result that follows from the reply to a harmless request. A timeout shows nothing, because the backend may be
     busy; a backend that hangs is detected by the timeouts of real requests."""
     if reply.failure is not None:

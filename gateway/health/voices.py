@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from gateway.config.snapshot import Backend
-from gateway.health.probe_client import NoAnswer, ProbeClient, decoded
+from gateway.health.probe_client import ProbeClient, ProbeFailure, decoded
 from gateway.supervision import Failures
 
 FRESH = 60.0  # seconds until a server is asked again
@@ -73,8 +73,8 @@ class Voices:
         path = backend.paths.get("voices", PATH)
         response = await self._client.get(backend, str(path), PAGE_MOST)
         _, before = self._known.get(backend.identity, (0.0, []))
-        found = before if isinstance(response, NoAnswer) else []
-        if not isinstance(response, NoAnswer) and response.status == 200:
+        found = before if isinstance(response, ProbeFailure) else []
+        if not isinstance(response, ProbeFailure) and response.status == 200:
             found = read_voices(decoded(response, None))
         self._known[backend.identity] = time.monotonic(), found
 

@@ -19,7 +19,7 @@ from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import SERVING, WELL, State
 from gateway.engines.ollama.models import INSTALLED, LOAD, LOADED, load_body, model_names, model_size
 from gateway.health.nodes import Machine
-from gateway.health.probe_client import NoAnswer, ProbeClient, decoded
+from gateway.health.probe_client import ProbeClient, ProbeFailure, decoded
 from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.health")
@@ -53,7 +53,7 @@ class OllamaLoader:
     async def size(self, state: BackendState) -> int | None:
         """The size of the backend's model on disk, in bytes; None = not reported."""
         response = await self._client.get(state.backend, INSTALLED)
-        if isinstance(response, NoAnswer) or response.status != 200:
+        if isinstance(response, ProbeFailure) or response.status != 200:
             return None
         return model_size(decoded(response, {}), state.model or "")
 
@@ -61,9 +61,9 @@ class OllamaLoader:
         """Does this Ollama hold the backend's model in memory? True also when the request failed because the gateway
         itself lacked files or memory, which shows nothing about the model."""
         response = await self._client.get(state.backend, LOADED)
-        if isinstance(response, NoAnswer) and response.own:
+        if isinstance(response, ProbeFailure) and response.own:
             return True
-        if isinstance(response, NoAnswer) or response.status != 200:
+        if isinstance(response, ProbeFailure) or response.status != 200:
             return False
         return (state.model or "") in model_names(decoded(response, {}))
 
@@ -71,7 +71,7 @@ class OllamaLoader:
         """Load the backend's model with the window that requests use, and keep it for `keep_alive` (a duration in
         Ollama's format); 0 = unload it. True = done."""
         response = await self._client.post(state.backend, LOAD, load_body(state, keep_alive), LOADING)
-        if isinstance(response, NoAnswer):
+        if isinstance(response, ProbeFailure):
             log.info("%s was not asked to load its model: %s", state.name, response.reason)
             return False
         return response.status == 200
