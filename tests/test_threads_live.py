@@ -22,7 +22,7 @@ from gateway.domain.request_timer import TICK, Pulse, RequestTimer
 from gateway.metrics.registry import Metrics
 from gateway.observe.alert_sender import AlertSender, RetryPolicy
 from gateway.observe.alerts import AlertState
-from gateway.observe.channels import Answer, Message
+from gateway.observe.channels import AlertMessage, DeliveryResult
 from gateway.observe.export import Exporter
 from gateway.observe.log import EventLine
 from gateway.observe.log_writer import LogWriter
@@ -234,13 +234,13 @@ class OddChannel:
     name = "odd"
 
     def __init__(self) -> None:
-        self.sent: list[Message] = []
+        self.sent: list[AlertMessage] = []
 
-    async def send(self, client: Any, message: Message, now: float) -> Answer:
+    async def send(self, client: Any, message: AlertMessage, now: float) -> DeliveryResult:
         self.sent.append(message)
         if len(self.sent) == 1:
             raise Defect
-        return Answer(True, "taken")
+        return DeliveryResult(True, "taken")
 
 
 async def test_a_message_that_cannot_be_sent_is_counted_and_the_next_is_sent(metrics: Metrics) -> None:
@@ -249,7 +249,7 @@ async def test_a_message_that_cannot_be_sent_is_counted_and_the_next_is_sent(met
     sender = AlertSender(channel, client, RetryPolicy(), metrics.failures)
     try:
         for _ in range(2):
-            sender.enqueue(Message((), "spark1", time.time()))
+            sender.enqueue(AlertMessage((), "spark1", time.time()))
         await until(lambda: len(channel.sent) == 2)
         assert (sender.dropped, counted(metrics, "alerts")) == (1, 1.0)
     finally:

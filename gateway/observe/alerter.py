@@ -133,9 +133,9 @@ class Alerter:
             return
         for alert in alerts:
             log.info("alert: %s", alert.text)
-        from gateway.observe.channels import Message
+        from gateway.observe.channels import AlertMessage
 
-        message = Message(tuple(alerts), self.origin, time.time())
+        message = AlertMessage(tuple(alerts), self.origin, time.time())
         for sender in self.senders:
             sender.enqueue(message)
 
@@ -179,9 +179,9 @@ class Alerter:
 
     async def _ping_once(self, url: Secret, well: bool) -> bool:
         await _import_channels()
-        from gateway.observe.channels import Deadman
+        from gateway.observe.channels import DeadmanChannel
 
-        deadman = Deadman(url)
+        deadman = DeadmanChannel(url)
         try:
             answer = await deadman.ping(self._open_client())
         except Exception:

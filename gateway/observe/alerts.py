@@ -53,7 +53,7 @@ class Timing:
 
 
 @dataclass(slots=True)
-class _Reported:
+class _LastAlert:
     """The last alert of one backend or alias; `kind` "" = none, or that the trouble was over."""
 
     kind: str = ""
@@ -68,10 +68,10 @@ class AlertState:
 
     def __init__(self, timing: Timing | None = None) -> None:
         self.timing = timing or Timing()
-        self._backends: dict[str, _Reported] = {}
-        self._aliases: dict[str, _Reported] = {}
+        self._backends: dict[str, _LastAlert] = {}
+        self._aliases: dict[str, _LastAlert] = {}
         self._drift: dict[tuple[str, str], float] = {}  # (backend, key of routes.yaml) -> when it was last seen
-        self._drafts: dict[str, _Reported] = {}  # of the backends whose drafts are rejected, or were when last alerted
+        self._drafts: dict[str, _LastAlert] = {}  # of the backends whose drafts are rejected, or were when last alerted
         self._budgets: dict[str, float] = {}  # name -> the threshold that was alerted
         self._refused: str | None = None
         self._failed: dict[str, tuple[int, float]] = {}  # part of the gateway -> failures at its last alert, and when
@@ -81,8 +81,8 @@ class AlertState:
     def step(self, now: float, picture: Picture) -> list[Alert]:
         """The alerts that are due at `now` (monotonic seconds), each of them once. What is no longer in the picture is
         forgotten without an alert."""
-        self._backends = {view.name: self._backends.get(view.name) or _Reported() for view in picture.backends}
-        self._aliases = {view.name: self._aliases.get(view.name) or _Reported() for view in picture.aliases}
+        self._backends = {view.name: self._backends.get(view.name) or _LastAlert() for view in picture.backends}
+        self._aliases = {view.name: self._aliases.get(view.name) or _LastAlert() for view in picture.aliases}
         self._drift = {key: seen for key, seen in self._drift.items() if key[0] in self._backends}
         self._drafts = {name: last for name, last in self._drafts.items() if name in self._backends}
         found: list[Alert] = []
@@ -101,7 +101,7 @@ class AlertState:
 
     # -- backends -------------------------------------------------------------------------------------------------
 
-    def _backend(self, last: _Reported, view: BackendView, now: float) -> Iterator[Alert]:
+    def _backend(self, last: _LastAlert, view: BackendView, now: float) -> Iterator[Alert]:
         state = view.state
         out = state in (State.DOWN, State.WARMING) or view.trial
         last.out_since = (now if last.out_since is None else last.out_since) if out else None
@@ -145,7 +145,7 @@ class AlertState:
         share = picture.acceptance.get(name)
         last = self._drafts.get(name)
         if share is not None and share < picture.acceptance_least:
-            last = self._drafts.setdefault(name, _Reported())
+            last = self._drafts.setdefault(name, _LastAlert())
             since = _differs_since(last, now)
             if not last.kind and now - since >= self.timing.rejected_for:
                 last.kind, last.began = "rejected", since
@@ -159,7 +159,7 @@ class AlertState:
 
     # -- aliases --------------------------------------------------------------------------------------------------
 
-    def _alias(self, last: _Reported, view: AliasView, now: float) -> Iterator[Alert]:
+    def _alias(self, last: _LastAlert, view: AliasView, now: float) -> Iterator[Alert]:
         course = _trouble(view.course)
         if course == last.kind:
             last.differs_since = None
@@ -228,13 +228,13 @@ class AlertState:
         self._unstarted = set(picture.unstarted)
 
 
-def _differs_since(last: _Reported, now: float) -> float:
+def _differs_since(last: _LastAlert, now: float) -> float:
     if last.differs_since is None:
         last.differs_since = now
     return last.differs_since
 
 
-def _record(last: _Reported, kind: str, began: float, now: float) -> None:
+def _record(last: _LastAlert, kind: str, began: float, now: float) -> None:
     if not last.kind:
         last.began = began
     last.kind, last.at, last.differs_since = kind, now, None

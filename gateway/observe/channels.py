@@ -40,7 +40,7 @@ class _NoSecretUrls(logging.Filter):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class AlertMessage:
     """The alerts of one check. `origin`: the host name of the gateway; `at`: Unix seconds."""
 
     alerts: Sequence[Alert]
@@ -55,7 +55,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DeliveryResult:
     """How a channel answered. `detail`: status and text, without secrets. `retry`: another attempt may help, not before
     `after` seconds."""
 
@@ -71,13 +71,13 @@ class Channel(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def send(self, client: httpx.AsyncClient, message: Message, now: float) -> Answer:
+    async def send(self, client: httpx.AsyncClient, message: AlertMessage, now: float) -> DeliveryResult:
         """One attempt at `now` (Unix seconds). Raises nothing but cancellation."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Telegram:
+class TelegramChannel:
     """A bot's sendMessage. `base`: the bot API's server."""
 
     token: Secret
@@ -89,7 +89,7 @@ class Telegram:
     def name(self) -> str:
         return f"telegram (chat {self.chat})"
 
-    async def send(self, client: httpx.AsyncClient, message: Message, now: float) -> Answer:
+    async def send(self, client: httpx.AsyncClient, message: AlertMessage, now: float) -> DeliveryResult:
         text = message.text(now)
         if len(text) > TELEGRAM_MOST:
             text = text[: TELEGRAM_MOST - 3] + "..."
@@ -99,7 +99,7 @@ class Telegram:
 
 
 @dataclass(frozen=True, slots=True)
-class Webhook:
+class WebhookChannel:
     """`{"text", "gateway", "at", "alerts": [{"kind", "name", "text", "good"}]}`. `text` is escaped as Slack wants."""
 
     url: Secret
@@ -109,14 +109,14 @@ class Webhook:
     def name(self) -> str:
         return f"webhook ({host_of(self.url)})"
 
-    async def send(self, client: httpx.AsyncClient, message: Message, now: float) -> Answer:
+    async def send(self, client: httpx.AsyncClient, message: AlertMessage, now: float) -> DeliveryResult:
         alerts = [{"kind": a.kind, "name": a.name, "text": a.text, "good": a.good} for a in message.alerts]
         body = {"text": for_slack(message.text(now)), "gateway": message.origin, "at": message.at, "alerts": alerts}
         return await request(client, "POST", self.url.reveal(), body, (self.url,), self.patience)
 
 
 @dataclass(frozen=True, slots=True)
-class Deadman:
+class DeadmanChannel:
     """A URL that is pinged while the gateway runs; the service behind it raises the alarm when the pings stop."""
 
     url: Secret
@@ -125,7 +125,7 @@ class Deadman:
     def name(self) -> str:
         return f"deadman ({host_of(self.url)})"
 
-    async def ping(self, client: httpx.AsyncClient) -> Answer:
+    async def ping(self, client: httpx.AsyncClient) -> DeliveryResult:
         return await request(client, "GET", self.url.reveal(), None, (self.url,), PATIENCE)
 
 
@@ -133,9 +133,9 @@ def channels_of(alerts: Alerts, telegram: str | None = None) -> tuple[Channel, .
     """The channels of `alerts`. `telegram`: as of `Alerter`."""
     found: list[Channel] = []
     if alerts.telegram_token is not None and alerts.telegram_chat is not None:
-        found.append(Telegram(alerts.telegram_token, alerts.telegram_chat, telegram or TELEGRAM))
+        found.append(TelegramChannel(alerts.telegram_token, alerts.telegram_chat, telegram or TELEGRAM))
     if alerts.webhook is not None:
-        found.append(Webhook(alerts.webhook))
+        found.append(WebhookChannel(alerts.webhook))
     return tuple(found)
 
 
@@ -154,7 +154,7 @@ async def request(
     body: object,
     secrets: Sequence[Secret],
     patience: float = PATIENCE,
-) -> Answer:
+) -> DeliveryResult:
     """One request and the meaning of its answer, whose detail has none of the `secrets`."""
     hidden = _secret_url.set(True)
     try:
@@ -164,14 +164,14 @@ async def request(
             async with client.stream(method, url, content=content, headers=headers) as response:
                 answer = judge(response.status_code, response.headers, await _beginning(response))
     except (TimeoutError, httpx.TimeoutException):
-        answer = Answer(False, f"no answer within {patience:g} s", retry=True)
+        answer = DeliveryResult(False, f"no answer within {patience:g} s", retry=True)
     except httpx.TransportError as error:
-        answer = Answer(False, f"no connection: {error or type(error).__name__}", retry=True)
+        answer = DeliveryResult(False, f"no connection: {error or type(error).__name__}", retry=True)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, UnicodeError) as error:
-        answer = Answer(False, f"cannot be sent: {error or type(error).__name__}")
+        answer = DeliveryResult(False, f"cannot be sent: {error or type(error).__name__}")
     finally:
         _secret_url.reset(hidden)
-    return Answer(answer.ok, without(answer.detail, secrets), answer.retry, answer.after)
+    return DeliveryResult(answer.ok, without(answer.detail, secrets), answer.retry, answer.after)
 
 
 async def _beginning(response: httpx.Response) -> bytes:
@@ -181,15 +181,15 @@ async def _beginning(response: httpx.Response) -> bytes:
         return error.beginning
 
 
-def judge(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
+def judge(status: int, headers: Mapping[str, str], body: bytes) -> DeliveryResult:
     """2xx: accepted. 408, 425, 429 and 5xx: retry. Anything else needs a change of the configuration."""
     text = visible(" ".join(body.decode("utf-8", "replace").split())[:DETAIL_MOST])
     detail = f"{status}: {text}" if text else str(status)
     if 200 <= status < 300:
-        return Answer(True, str(status))
+        return DeliveryResult(True, str(status))
     if status in (408, 425, 429) or status >= 500:
-        return Answer(False, detail, retry=True, after=retry_after(headers) or _retry_after_in(body))
-    return Answer(False, detail)
+        return DeliveryResult(False, detail, retry=True, after=retry_after(headers) or _retry_after_in(body))
+    return DeliveryResult(False, detail)
 
 
 def _retry_after_in(body: bytes) -> float | None:

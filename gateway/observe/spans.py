@@ -163,15 +163,15 @@ def usage_attributes(usage: Mapping[str, Any]) -> Attributes:
     return found
 
 
-class _Choice(msgspec.Struct):
+class _SpanChoice(msgspec.Struct):
     finish_reason: Any = None
 
 
-class _Finished(msgspec.Struct):
-    choices: list[_Choice] | None = None
+class _AnswerHead(msgspec.Struct):
+    choices: list[_SpanChoice] | None = None
 
 
-_decode_finished = msgspec.json.Decoder(_Finished).decode
+_decode_finished = msgspec.json.Decoder(_AnswerHead).decode
 
 
 def answer_of(answer: WholeAnswer | StreamTrack | None) -> tuple[str | None, tuple[str, ...]]:
