@@ -23,7 +23,7 @@ from gateway.domain.health_state import State
 from gateway.domain.request import CHAT, Endpoint, parse
 from gateway.domain.token_ratio import DECODE_PRIOR
 from gateway.domain.upstream import ConnectFailure, OwnFailure, Response, TooLarge, UpstreamFailure
-from gateway.engines.base import Call
+from gateway.engines.base import EngineRequest
 from gateway.engines.outgoing import outgoing_headers
 from gateway.engines.registry import ENGINES
 from gateway.health.checks import ALL, CHECKS, NO_ANSWER, CheckReply, Profile, judge, profile_of, skipped
@@ -154,15 +154,15 @@ def answer_budget(state: BackendState, body: Body) -> float:
     return PATIENCE + loading + float(body.get("max_tokens", 0)) / DECODE_PRIOR
 
 
-def _call(state: BackendState, body: Body, endpoint: Endpoint) -> Call:
+def _call(state: BackendState, body: Body, endpoint: Endpoint) -> EngineRequest:
     request = parse(endpoint, _encode({"model": state.model or state.name, **body}))
     if state.model is None and state.traits.model_optional:
         del request.fields["model"]  # without a model the server uses its first one
     request_id = f"probe-{uuid.uuid4().hex}"
-    return Call(endpoint, request.stream, request.fields, outgoing_headers({}, request_id), request_id)
+    return EngineRequest(endpoint, request.stream, request.fields, outgoing_headers({}, request_id), request_id)
 
 
-async def _exchange(state: BackendState, call: Call) -> CheckReply:
+async def _exchange(state: BackendState, call: EngineRequest) -> CheckReply:
     response = await ENGINES[state.backend.engine].send(state, call)
     try:
         body = await (_read_stream(response) if call.stream else response.read_all(BODY_MOST))

@@ -28,7 +28,7 @@ from gateway.domain.upstream import (
     read_counted,
     read_past,
 )
-from gateway.engines.base import Call
+from gateway.engines.base import EngineRequest
 from gateway.engines.openai.responses import own_call
 from gateway.engines.outgoing import outgoing_fields
 from gateway.engines.registry import send
@@ -195,7 +195,7 @@ class Attempt:
 
     # -- send -----------------------------------------------------------------------------------------------------
 
-    def _call(self) -> Call:
+    def _call(self) -> EngineRequest:
         """The request for the backend. Also sets the response headers about this attempt."""
         request, state, record = self.request, self.candidate.state, self.record
         try:
@@ -216,7 +216,9 @@ class Attempt:
         queued = round(self._admitted.queued * 1000)
         self._headers = attempt_headers(state.name, record.number, queued, record.detour, adapted)
         own = None if self._admitted.goes_on is not None else own_call(request, state, fields)
-        return Call(request.endpoint, request.stream, fields, self._context.headers_sent(up_id), self.request_id, own)
+        return EngineRequest(
+            request.endpoint, request.stream, fields, self._context.headers_sent(up_id), self.request_id, own
+        )
 
     def _expect_first(self) -> None:
         self.timer.heard = self.timer.now()

@@ -21,7 +21,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import traits_of
 from gateway.domain.request import CHAT, parse
 from gateway.domain.upstream import Client, Response, UpstreamFailure
-from gateway.engines.base import Call
+from gateway.engines.base import EngineRequest
 from gateway.engines.outgoing import outgoing_fields, outgoing_headers
 from gateway.engines.registry import ENGINES
 from gateway.routing.plan import make_plan
@@ -199,7 +199,7 @@ class BackendTarget:
         headers = outgoing_headers({}, identity)
 
         async def send() -> Response:
-            call = Call(CHAT, True, dict(fields), headers, identity)
+            call = EngineRequest(CHAT, True, dict(fields), headers, identity)
             return await ENGINES[self._state.backend.engine].send(self._state, call)
 
         return send

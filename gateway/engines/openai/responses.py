@@ -17,7 +17,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.body import value_of
 from gateway.domain.own_responses import OwnResponses, Trouble
 from gateway.domain.request import InferenceRequest, OwnForm
-from gateway.engines.base import Own
+from gateway.engines.base import NativeRequest
 from gateway.engines.outgoing import NOT_THE_CLIENTS
 
 Fields = Mapping[str, Raw]
@@ -30,14 +30,14 @@ _UNSENT = NOT_THE_CLIENTS | {"truncation"}
 _MEDIA = ("input_image", "input_audio", "input_file")
 
 
-def own_call(request: InferenceRequest, state: BackendState, chat: Fields) -> Own | None:
+def own_call(request: InferenceRequest, state: BackendState, chat: Fields) -> NativeRequest | None:
     """The client's own request for this backend; None = it is asked as a chat, with `chat`."""
     own = request.own
     how = None if own is None else state.own_responses(time.monotonic())
     if own is None or how is None:
         return None
     fields = own_body(request, chat, how)
-    return None if fields is None else Own(own.endpoint, fields, own.untranslatable is not None)
+    return None if fields is None else NativeRequest(own.endpoint, fields, own.untranslatable is not None)
 
 
 def own_body(request: InferenceRequest, chat: Fields, how: OwnResponses) -> dict[str, Raw] | None:
