@@ -12,7 +12,7 @@ from typing import NamedTuple
 from gateway.accounting.budgets import Account, Budgets
 from gateway.accounting.ledger import Ledger
 from gateway.accounting.ledger_file import DAY
-from gateway.accounting.limits import Limits
+from gateway.accounting.limits import RateLimits
 from gateway.accounting.prices import FREE, Prices, Tokens, costs_money
 from gateway.config.snapshot import Backend, Budget, Client, Snapshot
 from gateway.domain.backend import BackendState
@@ -39,7 +39,7 @@ class Accounts:
     request costs only a few look-ups here."""
 
     def __init__(self, folder: str, failures: Failures | None = None) -> None:
-        self.limits = Limits()
+        self.limits = RateLimits()
         self.prices = Prices()
         self.budgets = Budgets()
         self.ledger = Ledger(Path(folder), failures)

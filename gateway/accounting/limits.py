@@ -97,7 +97,7 @@ class _Windows:
     tokens: Window = field(default_factory=Window)
 
 
-class Limits:
+class RateLimits:
     """The windows of all clients with a limit, by name, so that they survive an edit of routes.yaml."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gateway.accounting.limits import Limits, refused
+from gateway.accounting.limits import RateLimits, refused
 from gateway.admission.capacity import capacity, is_full, total_capacity
 from gateway.admission.scheduler import Scheduler
 from gateway.admission.waiter import SlotGrant, Waiter
@@ -32,7 +32,7 @@ class SharedSlots:
         self,
         gateway: str,
         scheduler: Scheduler,
-        limits: Limits,
+        limits: RateLimits,
         states: Callable[[], Mapping[str, BackendState]],
         wake: Callable[[], None],
     ) -> None:

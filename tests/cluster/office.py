@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from gateway.accounting.limits import Limits
+from gateway.accounting.limits import RateLimits
 from gateway.admission.capacity import is_open
 from gateway.admission.scheduler import Scheduler
 from gateway.admission.waiter import QueueFull, SlotGrant, Waiter
@@ -57,7 +57,7 @@ class MadeUp:
         self.redis = redis
         self.scheduler = Scheduler()
         self.states = {backend: place(backend, count) for backend, count in slots.items()}
-        self.slots = SharedSlots(name, self.scheduler, Limits(), lambda: self.states, lambda: None)
+        self.slots = SharedSlots(name, self.scheduler, RateLimits(), lambda: self.states, lambda: None)
         self.scheduler.sharing = self.slots
         self.served: dict[str, SlotGrant] = {}
         self.order: list[str] = []
