@@ -62,7 +62,7 @@ class SharedOperations:
             self._asking.pop(asked, None)
             self._sent.discard(asked)
         if runs:
-            raise Claimed(runs)
+            raise OperationConflict(runs)
         self._said = stated
         return runs is not None
 
@@ -120,7 +120,7 @@ class SharedOperations:
             self.on_record(record)
 
 
-class Claimed(Exception):
+class OperationConflict(Exception):
     """Another gateway runs an operation; the text says which."""
 
 
