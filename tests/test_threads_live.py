@@ -26,7 +26,7 @@ from gateway.observe.channels import AlertMessage, DeliveryResult
 from gateway.observe.export import Exporter
 from gateway.observe.log import EventLine
 from gateway.observe.log_writer import LogWriter
-from gateway.routing.alias_status import Picture
+from gateway.routing.alias_status import FleetPicture
 from gateway.supervision import Failures
 from tests.raw_client import chat
 from tests.scripted import Turn, json_answer, scripted
@@ -368,7 +368,7 @@ def test_a_failure_is_told_once_and_further_ones_hourly() -> None:
         (2 * hour, 6),
         (9 * hour, 6),
     ):
-        alerts = state.step(now, Picture(failed={"ledger": count}))
+        alerts = state.step(now, FleetPicture(failed={"ledger": count}))
         told += [(now, alert.kind, alert.name) for alert in alerts]
     assert told == [(2.0, "internal_failure", "ledger"), (hour + 3.0, "internal_failure", "ledger")]
 

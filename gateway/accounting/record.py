@@ -20,7 +20,7 @@ from gateway.errors import CATALOGUE
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer
 from gateway.metrics.registry import OPEN
-from gateway.routing.refusal import Tried
+from gateway.routing.refusal import FailedAttempt
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +59,7 @@ class RequestRecord:
     reserved: list[Reservation] = field(default_factory=list)  # the probable cost of its attempts
     attempts: list[AttemptRecord] = field(default_factory=list)
     trying: AttemptRecord | None = None  # the latest attempt, unless it has failed before content
-    tried: list[Tried] = field(default_factory=list)  # the backends that did not answer, and why
+    tried: list[FailedAttempt] = field(default_factory=list)  # the backends that did not answer, and why
     queued: float | None = None  # seconds that it has waited for slots; None = it did not get that far
     resumed: str = ""  # the backend that went on with the stream after it had broken at another one
     joined: str = ""  # the id of the request whose answer it got, because it repeats it

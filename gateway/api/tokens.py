@@ -24,7 +24,7 @@ from gateway.engines.tokens import TokenClient, TokenizeError
 from gateway.errors import GatewayError, PassedOn
 from gateway.inspection.error_replies import judge
 from gateway.proxy.exchange import AsgiExchange, ClientGone
-from gateway.routing.tokenizing import Told, refusal, tokenizers_of
+from gateway.routing.tokenizing import TokenizeFailure, refusal, tokenizers_of
 from gateway.runtime.gateway import Gateway
 
 WAIT = 60.0  # seconds for one backend, its client's turn included
@@ -101,11 +101,11 @@ async def _ask(
             if verdict.kind in ("client", "too_long", "incapable"):
                 raise PassedOn(verdict.status, verdict.message, verdict.param, verdict.code) from None
             lacking = verdict.kind == "unserved" or answer.status in (404, 405)
-            passed.append(Told(state, "lacking" if lacking else "failed", verdict.reason))
+            passed.append(TokenizeFailure(state, "lacking" if lacking else "failed", verdict.reason))
         except TimeoutError:
-            passed.append(Told(state, "failed", f"has not answered within {WAIT:.0f} s", timeout=True))
+            passed.append(TokenizeFailure(state, "failed", f"has not answered within {WAIT:.0f} s", timeout=True))
         except UpstreamFailure as failure:
-            passed.append(Told(state, "failed", reason_of(failure)))
+            passed.append(TokenizeFailure(state, "failed", reason_of(failure)))
     raise refusal(alias, f"/{endpoint}", passed, now)
 
 

@@ -16,7 +16,7 @@ from gateway.config.snapshot import Alias, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import traits_of
 from gateway.launch.families import family_of
-from gateway.routing.serving import Need, Unmet, all_ready, reason_of, unmet_needs
+from gateway.routing.serving import Need, UnmetNeed, all_ready, reason_of, unmet_needs
 
 _NOW = 0.0  # the plan of a fleet that is all ready does not depend on the time
 
@@ -153,7 +153,7 @@ def _thinks_by_default(state: BackendState) -> bool | None:
 
 
 def _skipped(
-    alias: Alias, states: Mapping[str, BackendState], state: BackendState, number: int, unmet: Mapping[Need, Unmet]
+    alias: Alias, states: Mapping[str, BackendState], state: BackendState, number: int, unmet: Mapping[Need, UnmetNeed]
 ) -> Iterator[str]:
     backend = state.backend
     if backend.parked is not None:
@@ -182,7 +182,7 @@ def _skipped(
     yield from (words for need, words in _WITHOUT.items() if need in unmet)
 
 
-def _tool_calls(alias: Alias, unmet: Mapping[Need, Unmet]) -> Iterator[str]:
+def _tool_calls(alias: Alias, unmet: Mapping[Need, UnmetNeed]) -> Iterator[str]:
     tools, call = unmet.get(Need.TOOLS), unmet.get(Need.CALL) or unmet.get(Need.NAMED_CALL)
     words = "for requests with tools" if tools else "when a tool call is required"
     if tools and not call:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gateway.domain.health_state import WELL, State
-from gateway.routing.alias_status import AliasView, BackendView, Course, Picture
+from gateway.routing.alias_status import AliasView, BackendView, Course, FleetPicture
 from gateway.shortage import WORDS
 from gateway.shortage import Kind as Shortage
 
@@ -78,7 +78,7 @@ class AlertState:
         self._short: set[Shortage] = set()
         self._unstarted: set[str] = set()  # backends
 
-    def step(self, now: float, picture: Picture) -> list[Alert]:
+    def step(self, now: float, picture: FleetPicture) -> list[Alert]:
         """The alerts that are due at `now` (monotonic seconds), each of them once. What is no longer in the picture is
         forgotten without an alert."""
         self._backends = {view.name: self._backends.get(view.name) or _LastAlert() for view in picture.backends}
@@ -140,7 +140,7 @@ class AlertState:
         for key in over:
             del self._drift[key]
 
-    def _drafting(self, name: str, picture: Picture, now: float) -> Iterator[Alert]:
+    def _drafting(self, name: str, picture: FleetPicture, now: float) -> Iterator[Alert]:
         """A backend that does not draft proves nothing: what was alerted stays so, what was not starts over."""
         share = picture.acceptance.get(name)
         last = self._drafts.get(name)
@@ -182,7 +182,7 @@ class AlertState:
 
     # -- the rest -------------------------------------------------------------------------------------------------
 
-    def _budget(self, picture: Picture, now: float) -> Iterator[Alert]:
+    def _budget(self, picture: FleetPicture, now: float) -> Iterator[Alert]:
         for name, share in picture.budgets.items():
             reached = next((threshold for threshold in THRESHOLDS if share >= threshold), 0.0)
             if reached > self._budgets.get(name, 0.0):
@@ -200,7 +200,7 @@ class AlertState:
         elif before is not None:
             yield Alert("valid_edit", "routes.yaml", "routes.yaml is valid again, and in force", now, good=True)
 
-    def _failures(self, picture: Picture, now: float) -> Iterator[Alert]:
+    def _failures(self, picture: FleetPicture, now: float) -> Iterator[Alert]:
         for part, count in picture.failed.items():
             before, at = self._failed.get(part, (0, float("-inf")))
             if count > before and now - at >= self.timing.failed_again:
@@ -209,7 +209,7 @@ class AlertState:
                 text = f"a part of the gateway itself has failed{times} ({part}); it goes on, its log says why"
                 yield Alert("internal_failure", part, text, now)
 
-    def _shortages(self, picture: Picture, now: float) -> Iterator[Alert]:
+    def _shortages(self, picture: FleetPicture, now: float) -> Iterator[Alert]:
         for kind in picture.short:
             if kind not in self._short:
                 text = f"the gateway itself is short of {WORDS[kind]}; requests fail because of it"
@@ -218,7 +218,7 @@ class AlertState:
             yield Alert("shortage_over", kind, f"the gateway has enough {kind} again", now, good=True)
         self._short = set(picture.short)
 
-    def _starts(self, picture: Picture, now: float) -> Iterator[Alert]:
+    def _starts(self, picture: FleetPicture, now: float) -> Iterator[Alert]:
         for name, why in picture.unstarted.items():
             if name not in self._unstarted:
                 text = f"{name} could not be started for a request: {why}"

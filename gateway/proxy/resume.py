@@ -14,7 +14,7 @@ from gateway.proxy.failures import StreamBroken
 from gateway.proxy.lanes import AdmittedRequest, PlannedRequest
 from gateway.proxy.stages import RequestContext
 from gateway.routing.plan import Candidate
-from gateway.routing.resume import BrokenOff, as_continued, can_go_on, can_resume, continuation
+from gateway.routing.resume import BrokenStream, as_continued, can_go_on, can_resume, continuation
 from gateway.routing.window import known_tokens
 
 log = logging.getLogger("gateway.relay")
@@ -51,7 +51,7 @@ def _broken_attempt(context: RequestContext) -> AttemptRecord:
     return next(attempt for attempt in context.record.attempts if attempt.first_token)
 
 
-def _count(first: AttemptRecord, prompt: int, off: BrokenOff) -> None:
+def _count(first: AttemptRecord, prompt: int, off: BrokenStream) -> None:
     first.unused = {"prompt_tokens": prompt, "completion_tokens": off.sent.tokens}
 
 

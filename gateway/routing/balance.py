@@ -104,7 +104,7 @@ def session_of(headers: Mapping[bytes, bytes]) -> bytes | None:
     return next((session for name in SESSION_HEADERS if (session := headers.get(name))), None)
 
 
-class Prompted(Protocol):
+class PromptRequest(Protocol):
     """A request, as far as its prompt goes."""
 
     @property
@@ -114,7 +114,7 @@ class Prompted(Protocol):
     def fields(self) -> Mapping[str, msgspec.Raw]: ...
 
 
-def affinity_key(request: Prompted, session: bytes | None, client: str, alias: str) -> bytes:
+def affinity_key(request: PromptRequest, session: bytes | None, client: str, alias: str) -> bytes:
     """A key that is the same for all requests of a session: its id where the client sends one (`session_of`), else the
     client, the alias and the beginning of the conversation."""
     if session:
@@ -132,7 +132,7 @@ class _Message(msgspec.Struct):
 _decode_messages = msgspec.json.Decoder(list[_Message]).decode
 
 
-def _beginnings(request: Prompted) -> list[bytes]:
+def _beginnings(request: PromptRequest) -> list[bytes]:
     """The contents of the first user message and of the first system message before it."""
     raw = request.fields.get(request.endpoint.prompt[0])
     if raw is None:

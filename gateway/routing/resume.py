@@ -39,7 +39,7 @@ _THOUGHT_TAGS = ("<think>", "</think>")
 _TRUE, _FALSE = Raw(b"true"), Raw(b"false")
 
 
-class BrokenOff(NamedTuple):
+class BrokenStream(NamedTuple):
     """What is known of a stream that broke: the fields that its backend got, and the text that the client has."""
 
     fields: Mapping[str, Raw]
@@ -75,7 +75,7 @@ def _is_set(value: object) -> bool:
     return bool(value) and value != _PLAIN_TEXT
 
 
-def can_resume(broken: BrokenOff, *, suspected: bool) -> bool:
+def can_resume(broken: BrokenStream, *, suspected: bool) -> bool:
     """Can the text that the client got be continued? `suspected`: an earlier attempt of this request, or an earlier
     request with the same body, has failed too: a prompt that kills engines must not get another one."""
     sent = broken.sent
@@ -105,7 +105,7 @@ def same_model(one: BackendState, other: BackendState) -> bool:
     return one.checkpoint is not None and one.checkpoint == other.checkpoint
 
 
-def continuation(request: InferenceRequest, broken: BrokenOff) -> Continuation:
+def continuation(request: InferenceRequest, broken: BrokenStream) -> Continuation:
     """The request that continues the text, with the fields that the first backend got. What is limited by tokens is
     reduced by those that are used."""
     sent = broken.sent

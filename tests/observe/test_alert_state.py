@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.health_state import WELL, State
 from gateway.observe.alerts import Alert, AlertState, Timing, lasted
-from gateway.routing.alias_status import AliasView, BackendView, Picture
+from gateway.routing.alias_status import AliasView, BackendView, FleetPicture
 
 READY = BackendView("a", State.READY)
 DOWN = BackendView("a", State.DOWN, "connection refused")
@@ -34,7 +34,7 @@ class Watched:
         """The kinds that are told while things stay so for these seconds."""
         backends = tuple(v for v in views if isinstance(v, BackendView))
         aliases = tuple(v for v in views if isinstance(v, AliasView))
-        picture = Picture(backends, aliases, **more)
+        picture = FleetPicture(backends, aliases, **more)
         until = self.now + seconds
         before = len(self.told)
         while self.now < until:
