@@ -47,7 +47,7 @@ def next_day(per: Literal["day", "week", "month"], today: int) -> int:
 
 class Budgets:
     """Spent and reserved USD of each account: this gateway's own, and what other gateways have reported. `on_change`
-    is called with the account that has changed and the day; None = its reservations."""
+    is called with the account that has changed and the day (None: its reservations have)."""
 
     def __init__(self) -> None:
         self._spent: dict[Account, dict[int, float]] = defaultdict(dict)  # account -> day -> USD
@@ -101,7 +101,7 @@ class Budgets:
         return self.own_reserved(account) + self._reserved_elsewhere.get(account, 0.0)
 
     def exhausted(self, account: Account, budget: Budget, today: int) -> str | None:
-        """Why nothing more may be spent now, as text for people; None = spending is allowed."""
+        """Why nothing more may be spent now, as text for people; None if spending is allowed."""
         spent, reserved = self.spent(account, budget, today), self.reserved(account)
         if spent + reserved < budget.usd - ROUNDING:
             return None

@@ -128,7 +128,7 @@ class RateLimits:
         return self._windows(client).requests.admits(client.rpm, now)
 
     def charge(self, client: Client, tokens: int, now: float) -> Charge | None:
-        """`check` for a client with tpm, and a request of that estimate. None = it is refused; nothing was counted."""
+        """`check` for a client with tpm, and a request of that estimate. None if it is refused; nothing was counted."""
         assert client.tpm is not None
         windows = self._windows(client)
         if windows.tokens.wait(client.tpm, tokens, now) or not self.admits(client, now):

@@ -58,7 +58,7 @@ class Settler:
         usage: dict[str, Any] | None,
     ) -> Tokens | None:
         """`settle` for a request without a limit of tokens that was served at once, by a backend that costs nothing,
-        with an answer that teaches nothing. `at`: Unix seconds. Returns the tokens; None = nothing was counted, and
+        with an answer that teaches nothing. `at`: Unix seconds. Returns the tokens; None if nothing was counted, and
         `settle` has to do it."""
         used = read_usage(usage)
         if not (used.prompt and used.completion):

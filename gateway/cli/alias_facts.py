@@ -40,7 +40,7 @@ _WITHOUT: Mapping[Need, str] = {
 
 @dataclass(frozen=True)
 class StepBackend:
-    """One backend in one step (counted from 1) of an alias. `window` in tokens; None = read from the backend.
+    """One backend in one step (counted from 1) of an alias. `window` in tokens; None: read from the backend.
     `thinking`: optional, always, never, or "-" = not known. `thinks_by_default`: of a model whose thinking is optional,
     whether it thinks unless told not to. `skipped`: for what it is not used, each to be read behind the word "skipped".
     """
@@ -135,7 +135,7 @@ def _tools(state: BackendState) -> str:
 
 
 def _thinks_by_default(state: BackendState) -> bool | None:
-    """Whether it thinks unless told not to: as it is launched, else as its family does. None = not known, or no
+    """Whether it thinks unless told not to: as it is launched, else as its family does. None if not known, or no
     choice."""
     able, backend = state.capabilities(_NOW), state.backend
     if able.thinking != "optional":

@@ -89,7 +89,7 @@ async def scan(urls: list[str], on_seen: OnSeen) -> Scan:
 
 
 async def _identify(client: httpx.AsyncClient, url: str) -> FoundServer | None:
-    """The server at `url`; None = no answer."""
+    """The server at `url`; None if nothing answers."""
     first = await _get(client, url, MODELS)
     if first is None:
         return None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.config.snapshot import Snapshot
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "unknown": "bright_black"}
-Nodes = list[tuple["ExpectedNode", str | None]]  # with where ssh reaches it; None = this machine
+Nodes = list[tuple["ExpectedNode", str | None]]  # with where ssh reaches it; None: this machine
 
 
 @examples(

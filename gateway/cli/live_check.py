@@ -60,7 +60,7 @@ async def _ask(client: httpx.AsyncClient, backend: Backend) -> BackendAnswer:
 
 
 async def _server_of(client: httpx.AsyncClient, backend: Backend, models: httpx.Response) -> str | None:
-    """The server that it shows itself to be; None = it is not recognised. Raises as `get`."""
+    """The server that it shows itself to be; None if it is not recognised. Raises as `get`."""
     answers: dict[str, Any] = {}
     owners = owners_of(_decoded(models))
     server = recognise(owners, models.headers, answers)
@@ -134,7 +134,7 @@ def _judge(backend: Backend, health: int | None, models: httpx.Response, server:
 
 
 def _served(answer: Any) -> dict[str, int | None]:
-    """Model names with their windows (tokens; None = not reported, or not as vLLM does)."""
+    """Model names with their windows (tokens; None if not reported, or not as vLLM does)."""
     return {card["id"]: reported_window(card.get("max_model_len")) for card in model_cards(answer)}
 
 

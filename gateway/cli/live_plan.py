@@ -25,7 +25,7 @@ from gateway.transport.prometheus_text import in_turns
 
 @dataclass(frozen=True)
 class LiveFleet:
-    """What was found beside a plan: by node (None = no exporter answers), and by backend that tells its flags."""
+    """What was found beside a plan: by node (None if no exporter answers), and by backend that tells its flags."""
 
     nodes: Mapping[str, LiveMemory | None] = field(default_factory=dict)
     engines: Mapping[str, LiveEngine] = field(default_factory=dict)
@@ -102,7 +102,7 @@ def _share(value: object) -> float | None:
 
 
 async def _memory_used(client: httpx.AsyncClient, node: Node) -> float | None:
-    """GiB in use; None = it has no exporter, or that tells none."""
+    """GiB in use; None if it has no exporter, or that tells none."""
     if node.exporter is None:
         return None
     try:
@@ -114,7 +114,7 @@ async def _memory_used(client: httpx.AsyncClient, node: Node) -> float | None:
 
 
 async def _flags(client: httpx.AsyncClient, backend: Backend) -> ObservedFlags | None:
-    """What the engine tells of its flags, nothing for an engine that tells none; None = it does not answer."""
+    """What the engine tells of its flags, nothing for an engine that tells none; None if it does not answer."""
     probe = traits_of(backend).probe
     if probe is None:
         return None

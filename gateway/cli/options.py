@@ -78,7 +78,7 @@ def mode_option(command: F) -> F:
 
 
 def in_mode_or_exit(snapshot: Snapshot, mode: str | None) -> Snapshot:
-    """The fleet as it is in this mode; None = the first one. Raises UsageError where the file has no such mode."""
+    """The fleet as it is in this mode; None: the first one. Raises UsageError where the file has no such mode."""
     from gateway.config.modes import in_mode
 
     if mode is not None and mode not in snapshot.modes:

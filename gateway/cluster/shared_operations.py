@@ -32,9 +32,9 @@ class SharedOperations:
         self._wake = wake
         self._asking: dict[
             asyncio.Future[str | None], str
-        ] = {}  # not sent yet; who runs one, "" = nobody, None = no Redis
+        ] = {}  # not sent yet; who runs one, "" = nobody, None if no Redis
         self._sent: set[asyncio.Future[str | None]] = set()
-        self._said: str | None = None  # of the operation that this gateway runs; None = it runs none
+        self._said: str | None = None  # of the operation that this gateway runs; None if it runs none
         self._ended = False  # and the others have to hear of it
         self._foreign: Record | None = None  # the latest operation, if another gateway runs or ran it
         facts.on_operation = self._received

@@ -54,7 +54,7 @@ class Engine(Protocol):
     async def send(self, state: BackendState, call: EngineRequest) -> Response: ...
 
     def read_models(self, answer: Any) -> Mapping[str, int | None]:
-        """Model name -> window in tokens (None = not reported), from the decoded answer of `probe.models`."""
+        """Model name -> window in tokens (None if not reported), from the decoded answer of `probe.models`."""
         ...
 
 

@@ -177,7 +177,7 @@ def send_limit(
     name: str, fields: Mapping[str, Raw], request: InferenceRequest, alias: Alias, state: BackendState, now: float
 ) -> int | None:
     """The limit of the answer to send in field `name` (tokens), raised to the alias' least and clamped to the window;
-    None = it is sent as it is."""
+    None if it is sent as it is."""
     asked = request.limits.get(name)
     if asked is None:  # from the alias' params, or no valid limit: then the backend refuses it
         asked = value_of(fields[name])

@@ -52,7 +52,7 @@ class Catalog:
     own: frozenset[str] = frozenset()
 
     def family(self, names: Iterable[str]) -> FamilyRow | None:
-        """What is known of a model by its names (repository, path, served name); None = no row takes any of them."""
+        """What is known of a model by its names (repository, path, served name); None if no row takes any of them."""
         wanted = [plain(name) for name in names]
         rows = [r for r in self.families.values() if any(re.search(r.match, name) for name in wanted)]
         return merged(rows)
@@ -72,7 +72,7 @@ class Catalog:
         return next((row for row in self.drafts.values() if re.fullmatch(row.match, method)), None)
 
     def drafter_target(self, drafter: str) -> str | None:
-        """The models (an expression over plain names) that a published drafter was trained for; None = not known."""
+        """The models (an expression over plain names) that a published drafter was trained for; None if not known."""
         name = plain(drafter)
         return next(
             (target for draft in self.drafts.values() for d, target in draft.drafters.items() if d == name), None
@@ -99,7 +99,7 @@ def merged(rows: list[R]) -> R | None:
 
 
 def version_of(text: str) -> Version | None:
-    """`0.23.0`, `v0.23`, `0.23.x` -> (0, 23); None = it names no version."""
+    """`0.23.0`, `v0.23`, `0.23.x` -> (0, 23); None if it names no version."""
     found = re.match(r"v?(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else None
 

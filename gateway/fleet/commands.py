@@ -88,7 +88,7 @@ def watch_commands(backend: Backend, nodes: Mapping[str, Node]) -> tuple[Command
 
 
 def has_failed(shown: str) -> str | None:
-    """What `watch_commands` has shown: why the unit is down for good; None = it is not. Between two attempts systemd
+    """What `watch_commands` has shown: why the unit is down for good; None if it is not. Between two attempts systemd
     calls a unit `activating`."""
     values = dict(line.partition("=")[::2] for line in shown.splitlines())
     if values.get("ActiveState") != "failed":

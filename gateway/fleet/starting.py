@@ -20,7 +20,7 @@ class StartMember:
     """A backend of the fleet as it is now. Times are seconds of the caller's clock.
 
     `there`: it runs or starts; `expected`: it is to run, whether it is there or not (the mode in force contains it, or
-    without modes `run: always`). `on_request`: only requests start it. `idle_since` None = it has work, or starts.
+    without modes `run: always`). `on_request`: only requests start it. `idle_since` None if it has work, or starts.
     `ran_since`: when it became ready. `unstoppable`: why it cannot be stopped, empty = it can."""
 
     name: str
@@ -36,7 +36,7 @@ class StartMember:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The memory of one node in GiB, None = not known. `free`: as its exporter reports it now. `demands`: backend ->
+    """The memory of one node in GiB, None if not known. `free`: as its exporter reports it now. `demands`: backend ->
     what it asks of this node."""
 
     memory: float | None = None
@@ -48,7 +48,7 @@ class Room:
 class StartDecision:
     """`refusal` empty = it is started, after those of `stops` were stopped. `stops`: backend -> for how long it has
     been idle (seconds), the longest first. `notes`: what the operator should know of the start. `wait`: seconds after
-    which the refusal may end by itself; None = not known."""
+    which the refusal may end by itself; None if not known."""
 
     refusal: str = ""
     stops: Mapping[str, float] = field(default_factory=dict)
@@ -128,7 +128,7 @@ def _missing_on(node: str, name: str, others: Sequence[StartMember], room: Room,
 
 
 def _most(demand: Demand) -> float | None:
-    """GiB that it takes at its start or later, whichever is more; None = not known."""
+    """GiB that it takes at its start or later, whichever is more; None if not known."""
     known = [amount for amount in (demand.needs, demand.held) if amount is not None]
     return max(known, default=None)
 
@@ -139,7 +139,7 @@ def _held(room: Room, name: str) -> float | None:
 
 def _taken(room: Room, member: StartMember) -> float | None:
     """GiB that are kept for another backend: what it holds, or what it needs to start if it is expected and away;
-    None = not known. What the memory plan leaves out (a speech server that nobody has measured) counts as nothing."""
+    None if not known. What the memory plan leaves out (a speech server that nobody has measured) counts as nothing."""
     demand = room.demands.get(member.name)
     if demand is None:
         return 0.0

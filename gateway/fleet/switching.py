@@ -107,7 +107,7 @@ def switch_steps(
     started: Mapping[str, str] = NOTHING,
     idle: Collection[str] = (),
 ) -> Steps:
-    """From the mode `current` (None = not known) to `target`. `plan`: the memory plan of the target, or why there is
+    """From the mode `current` (None if not known) to `target`. `plan`: the memory plan of the target, or why there is
     none. `started`: backend -> the profile that the gateway last started it with, "" = none. `idle`: backends that it
     knows not to have started. Backends that are in no mode, and clouds, are left alone."""
     modes = snapshot.modes

@@ -299,7 +299,7 @@ class Prober:
             self._nodes.record_backend(nodes[0], state.name, reachable=reachable)
 
     def _down_node(self, state: BackendState) -> str | None:
-        """The node that is down and takes this backend down; None = there is none, or the backend works without it.
+        """The node that is down and takes this backend down; None if no node is, or if the backend works without it.
         Once a backend with canaries is down, its canary decides when it is back, and not its nodes."""
         nodes = state.backend.nodes
         if len(nodes) < 2:
@@ -384,14 +384,14 @@ class Prober:
 
 
 def probe_of(backend: Backend) -> Probe | None:
-    """How this backend is probed; None = it is not probed (as clouds without `health.every`)."""
+    """How this backend is probed; None if it is not probed (as clouds without `health.every`)."""
     if backend.url is None or backend.health.every is None:
         return None
     return traits_of(backend).probe
 
 
 def reported_version(body: Any) -> str | None:
-    """The version in the decoded body of a response; None = no version, or not a usable text."""
+    """The version in the decoded body of a response; None if it has none that is usable text."""
     version = body.get("version") if isinstance(body, dict) else None
     if not isinstance(version, str) or not version.strip():
         return None

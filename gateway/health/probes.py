@@ -91,7 +91,7 @@ async def probe(
 
 
 async def wait_idle(state: BackendState, seconds: float) -> float | None:
-    """Wait up to `seconds` until no request is under way at the backend. Returns the seconds that are left; None = the
+    """Wait up to `seconds` until no request is under way at the backend. Returns the seconds that are left; None: the
     backend is still busy."""
     until = time.monotonic() + seconds
     while state.under_way:
@@ -217,7 +217,7 @@ def problems(
 
 def required_checks(backend: Backend, traits: EngineTraits | None = None) -> frozenset[str]:
     """The checks that a backend has to pass, which follow from its traits and from what routes.yaml declares. `traits`:
-    the row in force; None = the declared one."""
+    the row in force; None: the declared one."""
     traits = traits_of(backend) if traits is None else traits
     checks = set(_ANSWERS)
     if backend.tool_parser not in (None, "none"):

@@ -51,7 +51,7 @@ class OllamaLoader:
         self._client = client
 
     async def size(self, state: BackendState) -> int | None:
-        """The size of the backend's model on disk, in bytes; None = not reported."""
+        """The size of the backend's model on disk, in bytes; None if not reported."""
         response = await self._client.get(state.backend, INSTALLED)
         if isinstance(response, ProbeFailure) or response.status != 200:
             return None
@@ -141,7 +141,7 @@ class WarmStandby:
             del self.free[name]
 
     def _free_bytes(self, state: BackendState) -> float | None:
-        """The free bytes of the backend's node with the least free memory; None = a node does not report them."""
+        """The free bytes of the backend's node with the least free memory; None if a node does not report them."""
         per_node = [_free_of(self._machines.get(node)) for node in state.backend.nodes]
         known = [free for free in per_node if free is not None]
         return min(known) if known and len(known) == len(per_node) else None

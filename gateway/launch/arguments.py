@@ -175,7 +175,7 @@ class _ArgumentReader:
     # -- names ----------------------------------------------------------------------------------------------------
 
     def _known(self, name: str, given: list[str] | None) -> tuple[Flag, bool] | None:
-        """The flag of this name or unique abbreviation; None = there is none, which is a mistake. `given`: its value
+        """The flag of this name or unique abbreviation; None, and a mistake, if no flag has it. `given`: its value
         where that is known already."""
         options = self.table.by_option
         if name in options:

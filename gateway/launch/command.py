@@ -46,7 +46,7 @@ class ServeCommand:
     """One command line that starts an engine.
 
     `text`: as it is written. `words`: what is run, as a shell splits it, with `entrypoint` as its program. `image`:
-    None = it runs on the host. `entrypoint`: that of `docker run`; "" = the image's own is switched off, None = it
+    None if it runs on the host. `entrypoint`: that of `docker run`; "" = the image's own is switched off, None if it
     stays. `env`: the NAME=value words before the program. `program`: what is run, ("vllm", "serve"), or () where the
     words are only arguments. `model`: the positional argument, or --model.
     `flags`: full name without dashes ("max-model-len") -> value: int, float, str, bool for switches, plain data for
@@ -73,7 +73,7 @@ class ServeCommand:
 
     @property
     def port(self) -> int | None:
-        """The port on which its vLLM listens, in its container; None = only known where it is started (`${PORT}`)."""
+        """The port on which its vLLM listens, in its container; None if only known where it is started (`${PORT}`)."""
         port = self.flags.get("port", DEFAULT_PORT)
         return port if isinstance(port, int) else None
 
@@ -97,7 +97,7 @@ def is_serving_image(image: str | None) -> bool:
 
 
 def parse(text: str, *, image: str | None = None, entrypoint: str | None = None) -> ServeCommand:
-    """Read a command line that runs in `image` (None = on the host), under the `--entrypoint` of `docker run` (None =
+    """Read a command line that runs in `image` (None: on the host), under the `--entrypoint` of `docker run` (None =
     the image's own). Never raises: what is wrong is a mistake."""
     words, problem = split(text)
     entrypoint = entrypoint if image is not None else None

@@ -75,7 +75,7 @@ class DockerRun:
 
     `given`: its flags in order; what follows one that docker does not have is taken for its value unless it begins with
     a dash. `command`: the words behind the image. `image` is None when the line has none. `problem`: why docker would
-    not take the flags, in words; None = it would, as far as is known here."""
+    not take the flags, in words; None if it would, as far as is known here."""
 
     image: str | None = None
     given: tuple[DockerFlag, ...] = ()
@@ -92,7 +92,7 @@ class DockerRun:
 
     @property
     def env(self) -> dict[str, str | None]:
-        """Name -> value; None = taken from the caller's environment (`-e NAME`)."""
+        """Name -> value; None: taken from the caller's environment (`-e NAME`)."""
         pairs = (text.partition("=") for text in self.values("env"))
         return {name: value if equals else None for name, equals, value in pairs}
 
@@ -111,7 +111,7 @@ class DockerRun:
 
     @property
     def entrypoint(self) -> str | None:
-        """What replaces the image's own entrypoint; "" = nothing does, None = the image's own stays."""
+        """What replaces the image's own entrypoint; "" = nothing does, None: the image's own stays."""
         return next(reversed(self.values("entrypoint")), None)
 
     @property

@@ -148,7 +148,7 @@ SWITCH_VALUES: Mapping[str, tuple[object, object]] = MappingProxyType({"thinking
 @lru_cache(maxsize=512)
 def family_of(model: str | None) -> ModelFamily | None:
     """The family of a model by its name, however it is written: `RedHatAI/Qwen3.6-35B-A3B-NVFP4`, `qwen3:8b`,
-    `accounts/fireworks/models/deepseek-v3p1`. None = not known."""
+    `accounts/fireworks/models/deepseek-v3p1`. None if not known."""
     if not model:
         return None
     name = _plain(model)
@@ -159,7 +159,7 @@ def family_of(model: str | None) -> ModelFamily | None:
 
 @lru_cache(maxsize=512)
 def takes_images(model: str | None) -> bool | None:
-    """Whether the models of this family take images; None = not known, e.g. of names like Qwen3-VL that a text family
+    """Whether the models of this family take images; None if not known, e.g. of names like Qwen3-VL that a text family
     has too."""
     family = family_of(model)
     if family is None or model is None or _EYES.search(_plain(model)):

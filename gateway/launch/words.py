@@ -87,7 +87,7 @@ def _in_double_quotes(text: str, at: int) -> tuple[str, int] | None:
 @dataclass(frozen=True, slots=True)
 class CommandParts:
     """`before`: the words in front of vLLM's arguments (assignments, the program). `arguments`: what vLLM parses.
-    `script`: the index in `words` of the text given to `sh -c` in which vLLM is started; None = there is no shell."""
+    `script`: the index in `words` of the text given to `sh -c` in which vLLM is started; None without a shell."""
 
     env: dict[str, str] = field(default_factory=dict)
     program: tuple[str, ...] = ()

@@ -49,7 +49,7 @@ class Alerter:
     ) -> None:
         self.state = AlertState()
         self.senders: tuple[AlertSender, ...] = ()
-        self.telegram: str | None = None  # base URL of the bot API; None = Telegram's own
+        self.telegram: str | None = None  # base URL of the bot API; None: Telegram's own
         self.retries: RetryPolicy | None = None
         self.check_every = CHECK_EVERY
         self.ping_every = PING
@@ -84,7 +84,7 @@ class Alerter:
 
     @property
     def refused(self) -> str | None:
-        """The problem of routes.yaml as it is now; None = it is in force."""
+        """The problem of routes.yaml as it is now; None if it is in force."""
         return self._refused
 
     def edit_taken(self) -> None:

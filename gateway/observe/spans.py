@@ -86,7 +86,7 @@ def request_attributes(record: RequestRecord) -> Attributes:
 
 
 def http_status(record: RequestRecord) -> int | None:
-    """The HTTP status that the client got; None = it got none."""
+    """The HTTP status that the client got; None if it got none."""
     outcome = record.outcome
     if is_answer(outcome) or record.committed:
         return 200
@@ -109,7 +109,7 @@ def attempt_name(attempt: AttemptRecord) -> str:
 
 
 def attempt_attributes(attempt: AttemptRecord, outcome: str, waited: float | None) -> Attributes:
-    """`outcome`: "ok" or a word of `outcome_of`; `waited`: seconds until its first content, None = there was none."""
+    """`outcome`: "ok" or a word of `outcome_of`; `waited`: seconds until its first content, None without content."""
     state, request = attempt.state, attempt.request
     found: Attributes = {
         "gen_ai.operation.name": operation(request.endpoint.name),
@@ -201,7 +201,7 @@ def outcome_of(error: BaseException) -> tuple[str, str]:
 
 def input_messages(request: InferenceRequest) -> str | None:
     """`gen_ai.input.messages` as JSON: the latest PROMPT_MOST bytes of a chat's messages, without pictures and
-    sound; for other endpoints the prompt or input. None = there is none, or it cannot be read."""
+    sound; for other endpoints the prompt or input. None if it has none that can be read."""
     name = request.endpoint.prompt[0]
     if name not in request.fields:
         return None

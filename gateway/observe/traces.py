@@ -72,7 +72,7 @@ class Tracing:
         )
 
     def begin(self, headers: dict[bytes, bytes]) -> RequestSpans | None:
-        """At the beginning of a request; None = it is not traced. The caller's sampling decision applies, else
+        """At the beginning of a request; None if it is not traced. The caller's sampling decision applies, else
         `sample` decides. A decision not to trace is passed on to the backend in `headers`."""
         given, parent = None, None
         if _PARENT in headers:
@@ -211,7 +211,7 @@ class AttemptSpan:
         self._clock = get_running_loop().time()
 
     def waited(self) -> float | None:
-        """Seconds until its first content; None = there was none."""
+        """Seconds until its first content; None without content."""
         first = self.attempt.first_token
         return first - self._clock if first else None
 

@@ -62,7 +62,7 @@ class AliasView:
     - nothing: no backend serves.
     - parked: no backend serves, and none is required.
 
-    `step` counts from 0; None = none serves. `why`: why the backends before `serving`, or all, do not serve."""
+    `step` counts from 0; None if none serves. `why`: why the backends before `serving`, or all, do not serve."""
 
     name: str
     course: Course
@@ -74,7 +74,7 @@ class AliasView:
 @dataclass(frozen=True, slots=True)
 class FleetPicture:
     """Everything that alerts follow. `budgets`: name -> share that is spent, 1 = all of it. `refused_edit`: the
-    mistakes of the present routes.yaml; None = it is in force. `failed`: part of the gateway -> number of failures.
+    mistakes of the present routes.yaml; None if it is in force. `failed`: part of the gateway -> number of failures.
     `short`: resources that the gateway process has lately lacked. `acceptance`: backend -> share of its draft tokens
     that were accepted lately, only of those that draft; `acceptance_least`: the share below which that is trouble.
     `unstarted`: backend that could not be started for a request -> why."""

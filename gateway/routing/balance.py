@@ -61,7 +61,7 @@ def _doubt(member: BackendState, now: float) -> int:
 
 
 def first_by_affinity(members: Sequence[BackendState], key: bytes) -> BackendState | None:
-    """The first of `order` by affinity, where nothing but affinity and load decides; None = `order` has to find it."""
+    """The first of `order` by affinity, where nothing but affinity and load decides; None if `order` has to find it."""
     begun = blake2b(key, digest_size=8)
     first: BackendState | None = None
     idlest: BackendState | None = None  # of those with equally much to do, the first

@@ -27,7 +27,7 @@ _HOW_IT_IS_SENT = frozenset({"model", "stream", "stream_options"})  # fields tha
 
 
 class Failure(NamedTuple):
-    """One failed attempt. `lives`: whether the backend has answered other requests since; None = unknown. `broke`:
+    """One failed attempt. `lives`: whether the backend has answered other requests since; None if unknown. `broke`:
     the backend ran no other request, and its port has been closed since."""
 
     backend: str

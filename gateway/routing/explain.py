@@ -100,7 +100,7 @@ def explain(
 
 def _start(service: Service, client: Client | None, decides: DecidesStart | None) -> dict[str, Any] | None:
     """`{backend, begun, stops: {backend: seconds idle}, notes, meanwhile}`: the start that this request would cause, or
-    join (`begun`), and the backend that would serve it meanwhile; None = it would wait. None as a whole: there is no
+    join (`begun`), and the backend that would serve it meanwhile; None if it would wait. None as a whole: there is no
     such start."""
     plan = service.plan
     first = next((c.step for c in plan.candidates if c.state.name in service.order), None)

@@ -30,7 +30,7 @@ def first_choice(
     key: Callable[[], bytes],
     client: Client | None,
 ) -> Candidate | None:
-    """The first candidate of the plan, as long as no budget applies to the request. None = the plan has to be made."""
+    """The first candidate of the plan, as long as no budget applies to the request. None if the plan has to be made."""
     if request.endpoint.pools:  # the chain binds its members together
         return None
     needs = needs_of(request, alias, client)

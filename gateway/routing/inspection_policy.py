@@ -19,7 +19,7 @@ STRAY_THOUGHTS = "reasoning_split"  # learned: the backend's thoughts are in the
 def policy_for(
     request: InferenceRequest, alias: Alias, candidate: Candidate, now: float
 ) -> tuple[InspectionPolicy | None, Thoughts | None]:
-    """(what to check and mend, how this model marks its thoughts). A policy of None = the answer's bytes are passed
+    """(what to check and mend, how this model marks its thoughts). A policy of None: the answer's bytes are passed
     on unchanged. Only in a stream is it assumed that thoughts lack their opening tag: a whole answer shows it."""
     if request.endpoint is not CHAT:
         return None, None

@@ -167,7 +167,7 @@ def rescued(able: Capabilities, lacks: tuple[Lack, ...], mode: Resort) -> bool:
 
 
 def resort_of(alias: Alias, client: Client | None) -> Resort | None:
-    """The mode to turn to when no step can serve: `on_unsupported` of the client, else of the alias; None = an
+    """The mode to turn to when no step can serve: `on_unsupported` of the client, else of the alias; None: an
     error."""
     of_client: OnUnsupported | None = client.on_unsupported if client is not None else None
     chosen = of_client or alias.on_unsupported

@@ -80,10 +80,10 @@ KINDS = {
 }
 TEMPORARY = frozenset({"down", "warming", "cooldown", STARTING})
 
-# Returns which budget forbids a backend now, as text for people; None = none does.
+# Returns which budget forbids a backend now, as text for people; None if no budget does.
 OverBudget = Callable[[BackendState], str | None]
 
-# Returns whether a request of this client (None = `clients` is not used) and alias has a parked backend started now.
+# Returns whether a request of this client (None: `clients` is not used) and alias has a parked backend started now.
 DecidesStart = Callable[[BackendState, Client | None, Alias], StartDecision]
 
 
@@ -99,7 +99,7 @@ class Candidate(NamedTuple):
 
 class SkipReason(NamedTuple):
     """Why a backend is not used. `kind` is a key of KINDS, `reason` is for people; `lacks` with kind incapable.
-    `wait`: seconds after which the reason may be gone; None = not known."""
+    `wait`: seconds after which the reason may be gone; None if not known."""
 
     kind: str
     reason: str
@@ -262,7 +262,7 @@ def adapted(
 
 
 def with_forced_call(candidate: Candidate, request: InferenceRequest, now: float) -> Candidate | None:
-    """The same candidate with a forced tool call, for a retry after an empty answer. None = the backend cannot be
+    """The same candidate with a forced tool call, for a retry after an empty answer. None if the backend cannot be
     forced, or was already."""
     if not request.tools or request.tool_choice != "auto" or candidate.adapt.mode or candidate.adapt.force:
         return None
@@ -281,7 +281,7 @@ def _why_not_in_mode(
     resort: Resort,
     outcomes: Mapping[str, str],
 ) -> SkipReason | None:
-    """Why a backend cannot serve in this mode either: the mode only compensates for a lack of tools. None = it can.
+    """Why a backend cannot serve in this mode either: the mode only compensates for a lack of tools. None if it can.
     A backend that could serve without the mode was tried already."""
     if why is None:
         kind = outcomes.get(state.name)
@@ -300,7 +300,7 @@ def _why_not_in_mode(
 def why_not(
     state: BackendState, request: InferenceRequest, needs: Needs, room: int, now: float, *, local_only: bool
 ) -> SkipReason | None:
-    """Why this backend cannot serve this request, with `room` tokens of answer, now; None = it can."""
+    """Why this backend cannot serve this request, with `room` tokens of answer, now; None if it can."""
     backend = state.backend
     if backend.cloud and local_only:
         return SkipReason("local_only", "is outside the LAN, and this request may not leave it")
@@ -376,7 +376,7 @@ def unavailable(state: BackendState, now: float) -> tuple[str, str]:
 
 
 def incapable(state: BackendState, request: InferenceRequest, needs: Needs, now: float) -> SkipReason | None:
-    """Why this backend cannot do what the request needs; None = it can, or it is not known that it cannot."""
+    """Why this backend cannot do what the request needs; None if it can, or it is not known that it cannot."""
     if state.facts.is_lacking("endpoint:" + request.endpoint.name, now):
         return SkipReason("unserved", f"does not serve {request.endpoint.path} (it answered 404)")
     able = state.capabilities(now)

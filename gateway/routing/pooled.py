@@ -19,7 +19,7 @@ from gateway.routing.resume import same_model
 @dataclass(slots=True)
 class Chain:
     """What binds the backends of an alias together for one request. `home`: the backend whose embeddings the alias
-    gives; None = not known. `dimensions`: numbers in one of them, as far as known."""
+    gives; None if not known. `dimensions`: numbers in one of them, as far as known."""
 
     request: InferenceRequest
     home: BackendState | None
@@ -27,7 +27,7 @@ class Chain:
     _inputs: int | None = field(default=None, init=False)
 
     def why_not(self, state: BackendState) -> str | None:
-        """Why this backend cannot answer this request; None = it can, or it is not known that it cannot."""
+        """Why this backend cannot answer this request; None if it can, or it is not known that it cannot."""
         return self._too_many(state) or (self._not_alike(state) if self.home is not None else None)
 
     def _too_many(self, state: BackendState) -> str | None:

@@ -49,7 +49,7 @@ class BrokenStream(NamedTuple):
 class Continuation(NamedTuple):
     """How a stream goes on. `request`: with the text so far as its last message. `repeated`: the white space at the
     end of that text, which is left out of the message, because chat templates remove it there: the model writes it
-    again. `prompt`: tokens of the original prompt, None = not known. `used`: tokens of the text in the message."""
+    again. `prompt`: tokens of the original prompt, None if not known. `used`: tokens of the text in the message."""
 
     request: InferenceRequest
     repeated: str

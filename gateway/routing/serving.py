@@ -99,7 +99,7 @@ UNHEALTHY = frozenset(kind for kind, counts_as in KINDS.items() if counts_as in 
 
 @dataclass(frozen=True, slots=True)
 class ChainMember:
-    """A backend in the chain of an alias. `why`: why it gets no ordinary requests of the alias; None = it gets them.
+    """A backend in the chain of an alias. `why`: why it gets no ordinary requests of the alias; None if it gets them.
     `steady`: False = it gets single requests only, which test whether it is well again."""
 
     state: BackendState

@@ -24,7 +24,7 @@ class BenchSubject(NamedTuple):
 
     url: str
     alias: str | None = None
-    model: str | None = None  # of a server; None = the first that it lists
+    model: str | None = None  # of a server; None: the first that it lists
     key: str | None = None
     direct: bool = True  # measure the backend behind the alias, too
     cloud: bool = False  # an alias may lead to a cloud backend, which costs money
@@ -171,5 +171,5 @@ def check_alias(snapshot: Snapshot, alias: Alias, subject: BenchSubject, setting
 
 
 def longest_prompt(window: int | None, tokens: int) -> int | None:
-    """The longest prompt that surely leaves room for the answer: lengths are met within a few percent. None = any."""
+    """The longest prompt that surely leaves room for the answer: lengths are met within a few percent. None: any."""
     return None if window is None else max(0, int((window - tokens) * 0.97))

@@ -27,9 +27,9 @@ _ROUTE_COMMENT = re.compile(rb"^: x-gateway (.*)$", re.M)
 
 @dataclass(frozen=True, slots=True)
 class RequestSample:
-    """One request. Times are seconds of one clock; None = the event never came. Tokens are as the server counts them,
-    the answer's including its thoughts; None = the server did not report them. `pieces`: events that held text.
-    `error`: None = the request succeeded."""
+    """One request. Times are seconds of one clock, None for an event that never came. Tokens are as the server counts them,
+    the answer's including its thoughts; None if the server did not report them. `pieces`: events that held text.
+    `error`: None if the request succeeded."""
 
     started: float
     ended: float

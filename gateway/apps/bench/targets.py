@@ -62,7 +62,7 @@ class Target(Protocol):
 
 class UrlTarget:
     """An OpenAI-compatible server, the gateway or any other, at a base URL with or without /v1. `look` sets `model`,
-    unless it is given, and `window` (tokens; None = not reported)."""
+    unless it is given, and `window` (tokens; None if not reported)."""
 
     def __init__(
         self, name: str, url: str, model: str | None, key: str | None = None, headers: Sequence[tuple[str, str]] = ()
@@ -115,7 +115,7 @@ class GatewayTarget(UrlTarget):
         self.window = next(iter(ENGINES["openai"].read_models({"data": [card]}).values()), None)
 
     async def foreign_requests(self, backend: str) -> int | None:
-        """Requests in flight or queued at a backend, provided that this process has none there; None = not known."""
+        """Requests in flight or queued at a backend, provided that this process has none there; None if not known."""
         entry = await self._status_of(backend)
         counts = [entry.get(name) for name in ("inflight", "foreign", "queue")]
         return sum(count for count in counts if isinstance(count, int)) if entry else None
@@ -132,7 +132,7 @@ class GatewayTarget(UrlTarget):
             await asyncio.sleep(SETTLE_INTERVAL)
 
     async def backend_url(self, backend: str) -> str | None:
-        """The URL at which the gateway reaches a backend; it is shown to operators only. None = not shown, or not
+        """The URL at which the gateway reaches a backend; it is shown to operators only. None if not shown, or not
         reachable from here."""
         try:
             plan = await self._post(self._address.root_path + "/admin/explain", {"alias": self.alias})

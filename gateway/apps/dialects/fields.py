@@ -31,7 +31,7 @@ class UntranslatableRequest(GatewayError):
 
 
 def expected(where: str, what: str, found: Any) -> GatewayError:
-    """The error for a field that must be `what`, and is `found` (None = missing)."""
+    """The error for a field that must be `what`, and is `found` (None: missing)."""
     if found is None:
         return invalid(where, f"is missing: it must be {what}.")
     shown = brief(found) if isinstance(found, str) else f"of type {brief(found)}"

@@ -30,7 +30,7 @@ _GENERIC = re.compile(r"^(spark|vllm|start|run|launch|serve)[-_]+|[-_]+(vllm|ser
 
 
 class Launches:
-    """Collects backends into a draft. `address`: the host on which the engines run, None = not known."""
+    """Collects backends into a draft. `address`: the host on which the engines run, None if not known."""
 
     def __init__(self, file: str, line_of: Callable[[Path], int | None], address: str | None) -> None:
         self.file, self.address = file, address

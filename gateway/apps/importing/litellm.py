@@ -117,7 +117,7 @@ class _Aliases:
         return bool(keys.get("cloud")) or keys.get("engine") == "litellm"
 
     def _misfit(self, backend: str, first: str) -> str | None:
-        """Why the backend may not stand in a chain that begins with `first`; None = it may."""
+        """Why the backend may not stand in a chain that begins with `first`; None if it may."""
         mine, its = self.draft.backends[backend].keys, self.draft.backends[first].keys
         serves, wanted = set(mine.get("serves", ())), set(its.get("serves", ()))
         if serves.isdisjoint(wanted) and (serves or wanted):

@@ -42,7 +42,7 @@ def recipe_text(name: str, hosts: Sequence[str] = ()) -> str:
 
 
 def recipe_for(model: str) -> str | None:
-    """The name of the first recipe that launches this model, by the checkpoint's name; None = there is none."""
+    """The name of the first recipe that launches this model, by the checkpoint's name; None if no recipe does."""
     return next((name for name, file in recipe_files().items() if model in _models(file)), None)
 
 

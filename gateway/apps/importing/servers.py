@@ -32,7 +32,7 @@ class ServerReply:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`context` in tokens; None = not reported, as with `slots`, `tools` and `vision`. `ready`: it need not be loaded
+    """`context` in tokens; None if not reported, as with `slots`, `tools` and `vision`. `ready`: it need not be loaded
     first. `also`: further names of the same model there. `label`: the name to call it by, where `name` is none: "" =
     requests carry no name, and go to the model that the server was started with."""
 
@@ -50,7 +50,7 @@ class Model:
 @dataclass(frozen=True, slots=True)
 class FoundServer:
     """`url` is its root. A `gateway`, and what is `locked` or `unknown`, serves nothing that can be routed to.
-    `server`: the row of traits behind kind openai; None = it was not recognised. `unloaded`: models that it would have
+    `server`: the row of traits behind kind openai; None if it was not recognised. `unloaded`: models that it would have
     to load, or that only lie on its disk."""
 
     url: str

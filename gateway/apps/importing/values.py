@@ -27,7 +27,7 @@ _NO_KEY = re.compile(
 
 
 def reference(text: str) -> str | None:
-    """`os.environ/X`, `${X}`, `${env.X}` and `${X:-default}` as `${X}`; None = `text` is no reference. The default is
+    """`os.environ/X`, `${X}`, `${env.X}` and `${X:-default}` as `${X}`; None if `text` is no reference. The default is
     dropped, because it may be a key."""
     if found := _ENVIRON.fullmatch(text):
         return f"${{{found[1]}}}"

@@ -34,7 +34,7 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class ScoredLine:
-    """One line on which the judges differ by `spread`; None = one of them has no score. `scores` by judge."""
+    """One line on which the judges differ by `spread`, or (None) one has no score. `scores` by judge."""
 
     custom_id: str
     scores: Mapping[str, float | None]

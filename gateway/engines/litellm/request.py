@@ -74,7 +74,7 @@ def _chosen(raw: Mapping[str, Raw], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _data_of(part: dict[str, Any]) -> Any:
-    """Where the picture or the file of a part is; None = it is neither, or has a `file_id`, which litellm fetches."""
+    """Where the picture or the file of a part is; None if it is neither, or has a `file_id`, which litellm fetches."""
     kind = part.get("type")
     if kind == "file":
         file = part.get("file")

@@ -84,7 +84,7 @@ def read_counters(page: bytes, at: float) -> Generator[None, None, Sample | None
 
 
 def shared_pool(slots: int, window: int | None, used: int, known: int | None) -> int | None:
-    """The tokens of the memory that the slots share; 0 = each has a memory of its own; None = not known. The server
+    """The tokens of the memory that the slots share; 0 = each has a memory of its own; None if not known. The server
     does not tell, so it is concluded. `used`: what idle slots hold; `known`: what was concluded before.
 
     A llama-server that chose the number of its slots itself has one memory for all, of one window. One that was started

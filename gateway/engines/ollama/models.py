@@ -61,7 +61,7 @@ def runs_elsewhere(model: str, host: str) -> str:
 
 
 def model_size(answer: Any, name: str) -> int | None:
-    """Bytes of the model `name` on disk, from `INSTALLED`; None = not reported."""
+    """Bytes of the model `name` on disk, from `INSTALLED`; None if not reported."""
     sizes = {found: entry.get("size") for found, entry in model_entries(answer)}
     size = sizes.get(name, sizes.get(f"{name}:latest"))
     return size if type(size) is int and 0 < size <= BYTES_MOST else None

@@ -31,7 +31,7 @@ _MEDIA = ("input_image", "input_audio", "input_file")
 
 
 def own_call(request: InferenceRequest, state: BackendState, chat: Fields) -> NativeRequest | None:
-    """The client's own request for this backend; None = it is asked as a chat, with `chat`."""
+    """The client's own request for this backend; None if it is asked as a chat, with `chat`."""
     own = request.own
     how = None if own is None else state.own_responses(time.monotonic())
     if own is None or how is None:
@@ -41,7 +41,7 @@ def own_call(request: InferenceRequest, state: BackendState, chat: Fields) -> Na
 
 
 def own_body(request: InferenceRequest, chat: Fields, how: OwnResponses) -> dict[str, Raw] | None:
-    """The client's own body as this server is to get it; None = the server is to be asked as a chat. `chat`: the body
+    """The client's own body as this server is to get it; None if the server is to be asked as a chat. `chat`: the body
     that it would get as a chat. What no chat can carry is always asked so. The server keeps nothing and cuts no prompt:
     conversations are kept here, or not at all."""
     own = request.own

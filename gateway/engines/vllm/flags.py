@@ -44,11 +44,11 @@ _LABELS: Mapping[bytes, tuple[str, Callable[[bytes], FlagValue]]] = {  # with th
     b"kv_cache_size_tokens": ("kv-cache-size-tokens", _whole),
     b"kv_cache_max_concurrency": ("kv-cache-max-concurrency", number),
 }
-_OPTIONAL = frozenset({"num-gpu-blocks-override", "kv-cache-memory-bytes", "kv-offloading-size"})  # None = not set
+_OPTIONAL = frozenset({"num-gpu-blocks-override", "kv-cache-memory-bytes", "kv-offloading-size"})  # None if not set
 
 
 def read_flags(page: bytes) -> Generator[None, None, ObservedFlags | None]:
-    """The flags of the first engine on a page; None = the page tells none. What cannot be a flag's value is left out.
+    """The flags of the first engine on a page; None if the page tells none. What cannot be a flag's value is left out.
     Yields after each slice of the page."""
     labels: Mapping[bytes, bytes] | None = None
     drafting, positions = False, 0

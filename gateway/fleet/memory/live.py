@@ -43,14 +43,14 @@ def beside_the_plan(node: NodePlan, used: float, running: Collection[str]) -> Li
 
 
 def _difference(live: float, planned: float) -> str | None:
-    """`12% more`; None = not beyond the tolerance."""
+    """`12% more`; None if not beyond the tolerance."""
     off = (live - planned) / planned
     return None if abs(off) <= TOLERANCE else f"{abs(off):.0%} {'more' if off > 0 else 'less'}"
 
 
 @dataclass(frozen=True, slots=True)
 class LiveEngine:
-    """`kv_tokens`: the size of its cache that an engine reports, None = it does not; `planned`: what the plan says of
+    """`kv_tokens`: the size of its cache that an engine reports, None if it does not; `planned`: what the plan says of
     it, None where they cannot be compared, as `note` says. `utilization`: the share of the memory that it reports to
     run with. `warning`: the tokens differ by more than 10 %."""
 

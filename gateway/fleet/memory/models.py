@@ -46,7 +46,7 @@ class ModelRow:
 
     @property
     def own_window(self) -> int | None:
-        """The longest context in tokens that the model was made for; None = not known."""
+        """The longest context in tokens that the model was made for; None if not known."""
         own = self.geometry.window if isinstance(self.geometry, Geometry) else None
         return own or self.window
 
@@ -93,7 +93,7 @@ class ModelCatalog:
         return next((row for row in self.models if any(fnmatchcase(name, glob) for glob in row.match)), None)
 
     def own_window(self, names: Iterable[str]) -> tuple[int, str] | None:
-        """(the window that a model of one of these names was made for, who says so); None = not known."""
+        """(the window that a model of one of these names was made for, who says so); None if not known."""
         rows = (row for name in names if (row := self.row(name)) is not None)
         return next(((row.own_window, row.source) for row in rows if row.own_window), None)
 

@@ -47,7 +47,7 @@ class NodePlan:
 
 @dataclass(frozen=True, slots=True)
 class FleetPlan:
-    """`mode` None = the backends that always run."""
+    """Without a `mode`: the backends that always run."""
 
     mode: str | None
     nodes: Mapping[str, NodePlan]
@@ -66,7 +66,7 @@ def plan(
     changes: Changes | None = None,
     files: Mapping[str, ModelFiles] | None = None,
 ) -> FleetPlan:
-    """The plan of a mode; None = the first one, or without modes every backend with `run: always`.
+    """The plan of a mode; None: the first one, or without modes every backend with `run: always`.
 
     Raises KeyError for an unknown mode."""
     chosen = snapshot.modes[mode] if mode is not None else next(iter(snapshot.modes.values()), None)
@@ -206,7 +206,7 @@ def node_plan(name: str, memory: float, demands: Iterable[Demand]) -> NodePlan:
 
 
 def _refusal(demand: Demand, memory: float, free: float) -> str | None:
-    """Why it cannot start with so much free; None = it can, as far as is known."""
+    """Why it cannot start with so much free; None if it can, as far as is known."""
     if demand.verdict == "no":
         return f"{demand.backend}: {demand.reason}"
     if demand.needs is not None and demand.needs > free:

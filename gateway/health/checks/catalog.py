@@ -56,7 +56,7 @@ _MAY_BE_CUT = ("tool_auto", "tool_required", "tool_named", "tool_parallel", "too
 
 
 def skipped(name: str, profile: Profile, seen: Mapping[str, Observation]) -> str | None:
-    """Why this check is skipped, given what the earlier checks saw (`seen`: check -> observation); None = it is not."""
+    """Why this check is skipped, given what the earlier checks saw (`seen`: check -> observation), else None."""
     no_answer = next((earlier.seen for earlier in seen.values() if earlier.seen.startswith(NO_ANSWER)), None)
     if no_answer is not None:
         return no_answer

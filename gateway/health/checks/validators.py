@@ -1,4 +1,4 @@
-"""Validators of the answers to checks: each returns the first flaw as a text for the operator; None = no flaw."""
+"""Validators of the answers to checks: each returns the first flaw as a text for the operator, if any."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def number_flaw(answer: ParsedAnswer) -> str | None:
 
 
 def call_flaw(answer: ParsedAnswer, name: str | None, city: str | None) -> str | None:
-    """The first call must name the tool `name` (None = any offered tool) and have an argument `city` that contains
-    `city` (None = any city)."""
+    """The first call must name the tool `name` (None: any offered tool) and have an argument `city` that contains
+    `city` (None: any city)."""
     if not answer.calls:
         return explain_missing_call(answer)
     called, arguments = answer.calls[0]

@@ -38,7 +38,7 @@ class ChatMessages:
             raise _no_turn_behind(turns[-1][1])
 
     def begun(self) -> dict[str, Any] | None:
-        """The last message, if it is the assistant's and so the beginning of the answer; None = there is none. An empty
+        """The last message, if it is the assistant's and so the beginning of the answer; else None. An empty
         one, as Anthropic's API allows, is taken away: it begins nothing. Nothing follows a call but its result."""
         last = self.chat[-1] if self.chat else {"role": None}
         if last["role"] != "assistant" or "tool_calls" in last:

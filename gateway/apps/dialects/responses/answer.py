@@ -75,7 +75,7 @@ def response(
 
 
 def reason_of(finish_reason: object) -> str | None:
-    """Why a response is incomplete; None = it is complete."""
+    """Why a response is incomplete; None if it is complete."""
     return _REASONS.get(finish_reason) if isinstance(finish_reason, str) else None
 
 
@@ -108,7 +108,7 @@ def text_part(text: bytes) -> dict[str, Any]:
 
 
 def message_item(id_: str, text: bytes | None, status: str) -> bytes:
-    """`text` is a JSON string; None = nothing yet."""
+    """`text` is a JSON string; None before the first piece."""
     content = [] if text is None else [text_part(text)]
     return _encode({"id": id_, "type": "message", "role": "assistant", "status": status, "content": content})
 

@@ -95,7 +95,7 @@ class RelayedStream(ResponseStream):
 
     def __init__(self, asked: RequestEcho, ids: Ids) -> None:
         super().__init__(asked, ids)
-        self._answer: _RelayedAnswer | None = None  # None = what comes is translated
+        self._answer: _RelayedAnswer | None = None  # None: what comes is translated
         self.whole: bytes | None = None  # the response as its end repeats it
 
     def _translate_event(self, event: bytes) -> None:

@@ -26,7 +26,7 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One remark with its rule and its place. `path` is dotted; `line` counts from 1, None = not known."""
+    """One remark with its rule and its place. `path` is dotted; `line` counts from 1, None if not known."""
 
     severity: Severity
     rule: str

@@ -187,7 +187,7 @@ def port_mapping(one: Subject, _: Catalog) -> Iterator[Remark]:
 
 
 def _unreached(one: Subject) -> Remark | None:
-    """A container that no other machine reaches, or none at all; None = one is, as far as is known here."""
+    """A container that no other machine reaches, or none at all; None if one is, as far as is known here."""
     if one.image is None or one.profile is not None or one.on_host_network:
         return None
     port, ports = one.command.port, one.docker.ports
@@ -240,7 +240,7 @@ def volumes(one: Subject, _: Catalog) -> Iterator[Remark]:
 
 
 def _odd_volume(volume: str, one: Subject) -> Remark | None:
-    """A mount that docker refuses, or that holds nothing from outside; None = neither, or a variable decides."""
+    """A mount that docker refuses, or that holds nothing from outside; None if neither, or a variable decides."""
     where = VOLUMES if volume in one.launch.volumes else DOCKER
     parts = volume.split(":")
     source, target = parts[0], parts[1] if len(parts) > 1 else ""

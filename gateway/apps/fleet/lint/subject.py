@@ -36,7 +36,7 @@ class Subject:
 
     `launched`: it has a launch command; otherwise `flags` are what its keys declare. `whole`: `flags` are all that it
     is started with, so what is missing is missing. `names`: every name of the model. `facts`: the row of the
-    catalogue, `family` the gateway's own table. `version` of vLLM, None = not known. `docker`: its flags."""
+    catalogue, `family` the gateway's own table. `version` of vLLM, None if not known. `docker`: its flags."""
 
     backend: Backend
     command: ServeCommand = field(default_factory=ServeCommand)
@@ -123,7 +123,7 @@ class Subject:
         return self.launched and self.command.is_vllm and not own
 
     def text(self, flag: str) -> str | None:
-        """The value of a flag as text; None = not there, or a reference such as ${NAME}."""
+        """The value of a flag as text; None if not there, or a reference such as ${NAME}."""
         value = self.flags.get(flag)
         return None if value is None or isinstance(value, bool) or "$" in str(value) else str(value)
 
@@ -143,7 +143,7 @@ class Subject:
 
     @property
     def tools(self) -> str | None:
-        """The tool parser it is started with, or declared to have; None = none, or not known."""
+        """The tool parser it is started with, or declared to have; None if none, or not known."""
         return self.text("tool-call-parser")
 
     @property

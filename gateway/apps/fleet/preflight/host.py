@@ -28,7 +28,7 @@ PATIENCE = 10.0  # seconds for one command
 
 
 class CommandResult(NamedTuple):
-    """How a command ended. `code`: None = it could not be started, or did not end in time."""
+    """How a command ended. `code`: None if it could not be started, or did not end in time."""
 
     code: int | None
     out: str = ""

@@ -77,7 +77,7 @@ def _send(argv: Sequence[str], text: str, timeout: float) -> CommandResult:
 
 
 def look(expected: ExpectedNode, target: str | None, send: Send = _send) -> NodeReport:
-    """Look a node over by ssh to `target`; None = this machine. Never raises, and ends within a minute."""
+    """Look a node over by ssh to `target`; None: this machine. Never raises, and ends within a minute."""
     argv = [sys.executable, "-I", "-S", "-"] if target is None else ssh_command(target)
     where = "here" if target is None else f"ssh {target}"
     ran = send(argv, script(expected), PATIENCE + 2 * _CONNECT)

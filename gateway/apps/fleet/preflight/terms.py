@@ -14,7 +14,7 @@ CONTAINER_HOME = "/root"  # of the user of vLLM's images: where caches are that 
 @dataclass(frozen=True)
 class HostCheck:
     """One thing that was looked at. `seen`: in words. `mend`: the command that mends it, None where there is nothing to
-    mend. `backend`: whose start it concerns; None = the node's. `fact`: what has to be the same on all nodes of an
+    mend. `backend`: whose start it concerns; None: the node's. `fact`: what has to be the same on all nodes of an
     engine (the driver's version, the image's id)."""
 
     check: str
