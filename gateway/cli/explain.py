@@ -72,7 +72,7 @@ def command(
     if file is not None and (tools or tokens is not None):
         raise click.UsageError("--request says it all: leave out --tools and --tokens")
     asked: dict[str, Any] = {"alias": alias, "client": client}
-    asked |= {"request": _read(file)} if file is not None else {"tools": tools, "tokens": tokens}
+    asked |= {"request": _read_request(file)} if file is not None else {"tools": tools, "tokens": tokens}
     snapshot = in_mode_or_exit(load_or_exit(config, as_json=as_json).snapshot, mode)
     if mode is None:
         explanation, source = _ask(snapshot, asked, key)
@@ -90,7 +90,7 @@ def command(
     sys.exit(0 if served else 1)
 
 
-def _read(file: Path) -> Any:
+def _read_request(file: Path) -> Any:
     try:
         return json.loads(read_file(file, REQUEST_MOST))
     except OSError as error:

@@ -71,7 +71,7 @@ def _converted(file: Path, kind: str | None, address: str | None, as_json: bool)
     from gateway.apps.importing.formats import FORMATS, STARTS, text_format_of
     from gateway.apps.importing.source import read_source
 
-    text = _read(file)
+    text = _read_config(file)
     try:
         kind = kind or text_format_of(text)
         source = None if kind in STARTS else read_source(text, file.name)
@@ -86,7 +86,7 @@ def _converted(file: Path, kind: str | None, address: str | None, as_json: bool)
         fail_with(error, as_json=as_json)
 
 
-def _read(file: Path) -> str:
+def _read_config(file: Path) -> str:
     from gateway.config.sources import read_file
 
     if not is_there(file):

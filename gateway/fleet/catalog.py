@@ -53,12 +53,12 @@ class Catalog:
 
     def family(self, names: Iterable[str]) -> FamilyRow | None:
         """What is known of a model by its names (repository, path, served name); None if no row takes any of them."""
-        wanted = [plain(name) for name in names]
+        wanted = [catalog_name(name) for name in names]
         rows = [r for r in self.families.values() if any(re.search(r.match, name) for name in wanted)]
         return merged(rows)
 
     def publisher(self, model: str) -> Publisher | None:
-        return next((row for row in self.publishers.values() if re.search(row.match, plain(model))), None)
+        return next((row for row in self.publishers.values() if re.search(row.match, catalog_name(model))), None)
 
     def image(self, image: str) -> Image | None:
         """What is known of an image by its name with its tag. A digest behind it is not looked at; with a digest alone
@@ -73,13 +73,13 @@ class Catalog:
 
     def drafter_target(self, drafter: str) -> str | None:
         """The models (an expression over plain names) that a published drafter was trained for; None if not known."""
-        name = plain(drafter)
+        name = catalog_name(drafter)
         return next(
             (target for draft in self.drafts.values() for d, target in draft.drafters.items() if d == name), None
         )
 
 
-def plain(name: str) -> str:
+def catalog_name(name: str) -> str:
     """A model's name as the expressions of the catalogue see it: small letters, "-" between words."""
     return re.sub(r"[_\s:]+", "-", name.strip().lower().rstrip("/"))
 
@@ -119,13 +119,13 @@ def load_catalog(extra: Path | None = None) -> Catalog:
     shipped = _shipped()
     if extra is None:
         return shipped
-    return _joined(_read(_text_of(extra), str(extra)), shipped)
+    return _joined(_read_catalog(_text_of(extra), str(extra)), shipped)
 
 
 @cache
 def _shipped() -> Catalog:
     text = files("gateway.fleet").joinpath("catalog.yaml").read_text(encoding="utf-8")
-    return replace(_read(text, "catalog.yaml"), own=frozenset())
+    return replace(_read_catalog(text, "catalog.yaml"), own=frozenset())
 
 
 def _text_of(file: Path) -> str:
@@ -139,7 +139,7 @@ def _text_of(file: Path) -> str:
         raise ConfigError([Problem(str(file), None, "", "the catalogue cannot be read", str(why))]) from None
 
 
-def _read(text: str, name: str) -> Catalog:
+def _read_catalog(text: str, name: str) -> Catalog:
     report = Report(name)
     data = read_document(text, report) or {}
     found: dict[str, dict[str, Any]] = {}

@@ -43,7 +43,7 @@ class Voices:
         for backend in asked:
             at, _ = self._known.get(backend.identity, (-FRESH, []))
             if now - at >= FRESH:
-                reading = self._read(backend)
+                reading = self._refresh(backend)
                 if backend.identity not in self._known:
                     new.add(reading)
         if new:
@@ -61,7 +61,7 @@ class Voices:
             task.cancel()
         await asyncio.gather(*self._reading.values(), return_exceptions=True)
 
-    def _read(self, backend: Backend) -> asyncio.Task[None]:
+    def _refresh(self, backend: Backend) -> asyncio.Task[None]:
         key = backend.identity
         task = self._reading.get(key)
         if task is None:

@@ -126,7 +126,7 @@ class _ArgumentReader:
         if not texts and not flag.optional:
             self._mistake("error", "flag-value", flag.name, f"{name} needs a value, and none follows")
             return flag.name
-        values = [read for text in texts if (read := self._read(flag, text)) is not _REFUSED]
+        values = [read for text in texts if (read := self._value_of(flag, text)) is not _REFUSED]
         if flag.repeated:
             self.found.flags[flag.name] = [*self.found.flags.get(flag.name, ()), *values]
         elif values or not texts:
@@ -144,7 +144,7 @@ class _ArgumentReader:
             self.at += 1
         return texts
 
-    def _read(self, flag: Flag, text: str) -> Any:
+    def _value_of(self, flag: Flag, text: str) -> Any:
         try:
             return read_value(flag, text)
         except ValueMistake as mistake:

@@ -97,7 +97,7 @@ def is_serving_image(image: str | None) -> bool:
 
 
 def parse(text: str, *, image: str | None = None, entrypoint: str | None = None) -> ServeCommand:
-    """Read a command line that runs in `image` (None: on the host), under the `--entrypoint` of `docker run` (None =
+    """Read a command line that runs in `image` (None: on the host), under the `--entrypoint` of `docker run` (None:
     the image's own). Never raises: what is wrong is a mistake."""
     words, problem = split(text)
     entrypoint = entrypoint if image is not None else None
@@ -105,10 +105,10 @@ def parse(text: str, *, image: str | None = None, entrypoint: str | None = None)
         start = 0 if words[:1] == ("env",) else assignments(words)[1]
         words = (*words[:start], entrypoint, *words[start:])
     mistakes = [] if problem is None else [Mistake("error", "command-quotes", "", problem, "close the quote")]
-    return _read(ServeCommand(text, words, image=image, entrypoint=entrypoint), mistakes)
+    return _with_meaning(ServeCommand(text, words, image=image, entrypoint=entrypoint), mistakes)
 
 
-def _read(command: ServeCommand, mistakes: list[Mistake]) -> ServeCommand:
+def _with_meaning(command: ServeCommand, mistakes: list[Mistake]) -> ServeCommand:
     """The command with what its words mean. `mistakes`: what is known to be wrong with it already."""
     parts = parts_of(command.words, serving=command.image is not None and command.entrypoint is None)
     command = replace(command, env=parts.env, program=parts.program, parts=parts)
@@ -179,7 +179,7 @@ def with_changes(command: ServeCommand, changes: Mapping[str, Any]) -> ServeComm
         script = _with_new_arguments(command.words[parts.script], parts, arguments)
         words = (*command.words[: parts.script], script, *command.words[parts.script + 1 :])
     plain = ServeCommand(shlex.join(words), tuple(words), image=command.image, entrypoint=command.entrypoint)
-    return _read(plain, [])
+    return _with_meaning(plain, [])
 
 
 def _name(flag: str) -> str:

@@ -55,7 +55,7 @@ def _off(
 
 _NOT_CHAT = re.compile(r"embed|rerank|whisper|[-_](asr|tts|reward)\b")
 
-# Expressions over the name as `_plain` makes it: small letters, "-" between words, "." in versions.
+# Expressions over the name as `_normalised_name` makes it: small letters, "-" between words, "." in versions.
 _ROWS: tuple[tuple[str, ModelFamily], ...] = (
     (r"deepseek-?r1.*(distill|qwen|llama)", _always("DeepSeek-R1-Distill", None, "deepseek_r1")),
     (r"deepseek-?r1", _always("DeepSeek-R1", "deepseek_v3", "deepseek_r1")),
@@ -151,7 +151,7 @@ def family_of(model: str | None) -> ModelFamily | None:
     `accounts/fireworks/models/deepseek-v3p1`. None if not known."""
     if not model:
         return None
-    name = _plain(model)
+    name = _normalised_name(model)
     if _NOT_CHAT.search(name):
         return None
     return next((family for pattern, family in _TABLE if pattern.search(name)), None)
@@ -162,12 +162,12 @@ def takes_images(model: str | None) -> bool | None:
     """Whether the models of this family take images; None if not known, e.g. of names like Qwen3-VL that a text family
     has too."""
     family = family_of(model)
-    if family is None or model is None or _EYES.search(_plain(model)):
+    if family is None or model is None or _EYES.search(_normalised_name(model)):
         return None if family is None or family.name not in _SEEING else True
     return True if family.name in _SEEING else False if family.name in _TEXT_ONLY else None
 
 
-def _plain(model: str) -> str:
+def _normalised_name(model: str) -> str:
     name = model.rstrip("/").rsplit("/", 1)[-1].lower()
     name = re.sub(r"(?<=\d)p(?=\d)", ".", name)  # v3p1, as some clouds write it
     return re.sub(r"[_:\s]+", "-", name)

@@ -35,7 +35,7 @@ def order(
         if balance == "least_busy":
             ordered.sort(key=lambda m: m.under_way)
     for member in members:
-        if not _is_plain(member):
+        if not _only_balanced(member):
             break
     else:
         return ordered
@@ -45,7 +45,7 @@ def order(
     return ordered
 
 
-def _is_plain(member: BackendState) -> bool:
+def _only_balanced(member: BackendState) -> bool:
     """Does nothing but the balancing decide its place?"""
     return (
         member.health.state is not SUSPECT

@@ -60,7 +60,7 @@ async def test_who_waits_for_a_turn_gets_an_estimate_after_the_usual_time(monkey
 
 
 async def test_a_long_list_of_tokens_is_read_beside_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads, read = list[threading.Thread](), tokenize._read
+    threads, read = list[threading.Thread](), tokenize._token_count
 
     def noted(answer: bytes, key: str) -> int | None:
         threads.append(threading.current_thread())

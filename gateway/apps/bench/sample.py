@@ -27,8 +27,8 @@ _ROUTE_COMMENT = re.compile(rb"^: x-gateway (.*)$", re.M)
 
 @dataclass(frozen=True, slots=True)
 class RequestSample:
-    """One request. Times are seconds of one clock, None for an event that never came. Tokens are as the server counts them,
-    the answer's including its thoughts; None if the server did not report them. `pieces`: events that held text.
+    """One request. Times are seconds of one clock, None for an event that never came. Tokens are as the server counts
+    them, the answer's including its thoughts; None if the server did not report them. `pieces`: events that held text.
     `error`: None if the request succeeded."""
 
     started: float
@@ -85,7 +85,7 @@ async def take_sample(send: Send, limit: float) -> RequestSample:
     recorder = Recorder()
     try:
         async with asyncio.timeout(limit):
-            await _read(send, recorder)
+            await _read_answer(send, recorder)
     except TimeoutError:
         recorder.error = f"no end within {limit:g} s"
     except UpstreamFailure as failure:
@@ -93,7 +93,7 @@ async def take_sample(send: Send, limit: float) -> RequestSample:
     return recorder.sample()
 
 
-async def _read(send: Send, recorder: Recorder) -> None:
+async def _read_answer(send: Send, recorder: Recorder) -> None:
     response = await send()
     try:
         recorder.head(response)

@@ -84,7 +84,7 @@ class JudgeComparison:
             writer.writerow(["custom_id", *(judge.name for judge in self.judges), "spread"])
             for line in self.lines:
                 writer.writerow(
-                    [_plain(line.custom_id), *(_cell(value) for value in line.scores.values()), _cell(line.spread)]
+                    [_csv_cell(line.custom_id), *(_cell(value) for value in line.scores.values()), _cell(line.spread)]
                 )
 
     def shown(self, most: int) -> list[LineTexts]:
@@ -160,6 +160,6 @@ def _cell(value: float | None) -> str:
     return "" if value is None else f"{value:g}"
 
 
-def _plain(text: str) -> str:
+def _csv_cell(text: str) -> str:
     """A cell that no spreadsheet takes for a formula."""
     return "'" + text if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

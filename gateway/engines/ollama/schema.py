@@ -90,9 +90,9 @@ class _SchemaReader:
             return {"$ref": "#/$defs/" + self._adopted(schema["$ref"])}
         if _list(schema.get("allOf")):
             return self._all_of(schema)
-        return self._plain(schema)
+        return self._schema_of(schema)
 
-    def _plain(self, schema: Mapping[str, Any]) -> Schema:
+    def _schema_of(self, schema: Mapping[str, Any]) -> Schema:
         options = _list(schema.get("anyOf")) or _list(schema.get("oneOf"))
         if options and "properties" not in schema:
             inherited = {"type": schema["type"]} if "type" in schema else {}
@@ -149,7 +149,7 @@ class _SchemaReader:
         key = (id(schema["allOf"]), str(schema.get("type")))  # the `type` may come from the schema around it
         if key not in self._merges:
             self._merges[key] = None
-            merge = self._merges[key] = self._plain(self._merged(schema))
+            merge = self._merges[key] = self._schema_of(self._merged(schema))
             if key not in self._merge_names:
                 return merge
             self._definitions.define(self._merge_names[key], merge)

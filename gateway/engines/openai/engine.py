@@ -143,7 +143,7 @@ def at_path(value: Any, path: str) -> Any:
 
 
 def card_window(card: dict[str, Any]) -> int | None:
-    """The window in tokens: vLLM reports `max_model_len`, llama-server `meta.n_ctx`, other servers another key; None =
+    """The window in tokens: vLLM reports `max_model_len`, llama-server `meta.n_ctx`, other servers another key; None if
     not reported."""
     stated = at_path(card, "meta.n_ctx")
     return reported_window(card.get("max_model_len"), card.get("context_length"), stated)

@@ -77,7 +77,7 @@ def read_geometry(config: Any) -> Geometry | str:
     if not isinstance(config, Mapping):
         return "config.json is not an object"
     try:
-        return _read(_text_model(config), config)
+        return _geometry_of(_text_model(config), config)
     except _GeometryUnknown as unknown:
         return str(unknown)
 
@@ -86,7 +86,7 @@ def _text_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return next((config[key] for key in _NESTED if isinstance(config.get(key), Mapping)), config)
 
 
-def _read(text: Mapping[str, Any], whole: Mapping[str, Any]) -> Geometry:
+def _geometry_of(text: Mapping[str, Any], whole: Mapping[str, Any]) -> Geometry:
     if "compress_ratios" in text or "compress_rates" in text or str(text.get("model_type")).startswith("deepseek_v4"):
         raise _GeometryUnknown("its compressed attention is not computed here")
     if "kv_lora_rank" in text and "index_head_dim" in text:

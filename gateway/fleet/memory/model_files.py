@@ -40,7 +40,7 @@ def read_models(snapshot: Snapshot, roots: Sequence[Path] = ()) -> dict[str, Mod
     found = {}
     for backend in snapshot.backends.values():
         if backend.launch is not None and (model := backend.launch.parsed.model or backend.model):
-            files = next((read for folder in _folders(model, backend, roots) if (read := _read(folder))), None)
+            files = next((read for folder in _folders(model, backend, roots) if (read := _read_folder(folder))), None)
             if files is not None:
                 found[backend.name] = files
     return found
@@ -97,7 +97,7 @@ def _volumes(launch: Launch) -> Iterator[tuple[Path, str]]:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _read(folder: Path) -> ModelFiles | None:
+def _read_folder(folder: Path) -> ModelFiles | None:
     """What the folder holds; None where there is no model in it."""
     try:
         if not (folder / "config.json").is_file():

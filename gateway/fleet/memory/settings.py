@@ -39,11 +39,11 @@ _ELEMENT_BYTES: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """`utilization`: share of the machine's memory. Without `window`, the model's own; `fits_window`: the engine shortens
-    the window to what fits. `cache_gib`: a pool of that size whatever the utilization. `shards`: GPUs that one copy of
-    the model is split over. `prefix_caching` None if not given. `refused`: why vLLM does not start with a flag that
-    decides about its memory, "" = it does. `open`: such flags whose value is a reference, which only the machine that
-    starts the engine knows."""
+    """`utilization`: share of the machine's memory. `window`: tokens, None for the model's own; `fits_window`: the
+    engine shortens the window to fit. `cache_gib`: a pool of that size whatever the utilization. `shards`: GPUs that
+    one copy of the model is split over. `prefix_caching`: None if not given. `refused`: why vLLM does not start with a
+    flag that decides about its memory, "" if it starts. `open`: such flags whose value is a reference, which only the
+    machine that starts the engine knows."""
 
     utilization: float = UTILIZATION
     window: int | None = None

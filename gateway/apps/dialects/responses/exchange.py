@@ -7,7 +7,7 @@ from time import time
 
 from gateway.apps.dialects.responses.answer import Ids
 from gateway.apps.dialects.responses.relayed import RelayedStream, whole_response
-from gateway.apps.dialects.responses.request import NOT_KEPT, RequestEcho, read
+from gateway.apps.dialects.responses.request import NOT_KEPT, RequestEcho, chat_request_of
 from gateway.domain.request import OwnForm
 
 
@@ -35,7 +35,7 @@ class ResponseTranslation:
         return self._whole if self._whole is not None else self._stream.whole
 
     def request(self, body: bytes) -> bytes:
-        chat, self._asked, self.own = read(body, self.kept)
+        chat, self._asked, self.own = chat_request_of(body, self.kept)
         return chat
 
     def held(self) -> int:

@@ -59,7 +59,7 @@ class RequestEcho:
     carried: bool = False
 
 
-def read(body: bytes, kept: KeptResponse = NOT_KEPT) -> tuple[bytes, RequestEcho, OwnForm]:
+def chat_request_of(body: bytes, kept: KeptResponse = NOT_KEPT) -> tuple[bytes, RequestEcho, OwnForm]:
     """The body of the same request for `/chat/completions`, what the answer needs, and the request as it came. Unknown
     fields are passed on unchanged. Where the request is untranslatable, the chat is what remains of it without these
     things: enough to choose a backend by. Raises GatewayError (`invalid_request_body`, `input_unsupported`)."""

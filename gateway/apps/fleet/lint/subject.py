@@ -34,9 +34,9 @@ _ACTIVE = re.compile(r"(?<![a-z])a\d+(\.\d+)?b(?![a-z])")  # A3B: experts, three
 class Subject:
     """One backend, or one profile of it, in front of the rules.
 
-    `launched`: it has a launch command; otherwise `flags` are what its keys declare. `whole`: `flags` are all that it
-    is started with, so what is missing is missing. `names`: every name of the model. `facts`: the row of the
-    catalogue, `family` the gateway's own table. `version` of vLLM, None if not known. `docker`: its flags."""
+    `launched`: it has a launch command; otherwise `flags` come from its keys. `whole`: all flags are known, an absent
+    one has its default. `names`: every name of the model. `facts`: the row of the catalogue, `family` the gateway's own
+    table. `version` of vLLM, None if not known. `docker`: its flags."""
 
     backend: Backend
     command: ServeCommand = field(default_factory=ServeCommand)

@@ -76,7 +76,7 @@ def _outcome(process: subprocess.Popen[bytes], name: str, timeout: float, most: 
     assert process.stdout is not None
     assert process.stderr is not None
     streams = {process.stdout: bytearray(), process.stderr: bytearray()}
-    problem = _read(streams, time.monotonic() + timeout, most)
+    problem = _fill_until_end(streams, time.monotonic() + timeout, most)
     if not problem:
         try:
             process.wait(timeout=1.0)
@@ -93,7 +93,7 @@ def _outcome(process: subprocess.Popen[bytes], name: str, timeout: float, most: 
     return CommandResult(None, out, f"{name}: {problem}") if problem else CommandResult(process.returncode, out, error)
 
 
-def _read(streams: dict[Any, bytearray], deadline: float, most: int) -> str | None:
+def _fill_until_end(streams: dict[Any, bytearray], deadline: float, most: int) -> str | None:
     """Fill the buffers until all streams have ended; a text says why that did not happen."""
     with selectors.DefaultSelector() as selector:
         for stream in streams:
