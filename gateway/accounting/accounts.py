@@ -28,7 +28,7 @@ ANSWER_GUESS, ANSWER_MOST = 1024, 4096
 
 
 class Reservation(NamedTuple):
-    """What a request under way will probably cost an account, in USD."""
+    """The estimated cost of a request under way, in USD, held on an account."""
 
     account: Account
     usd: float

@@ -80,7 +80,7 @@ class Budgets:
             self.on_change(account, None)
 
     def release(self, account: Account, usd: float) -> None:
-        """Release what `reserve` reserved; an account without reservations is exactly 0 again."""
+        """Give back a reservation; an account without reservations is exactly 0 again, without rounding errors."""
         rest = self._reserved.get(account, 0.0) - usd
         if rest > ROUNDING:
             self._reserved[account] = rest
@@ -133,5 +133,5 @@ class Budgets:
         days[day] = days.get(day, 0.0) + usd
 
     def elsewhere(self, spent: Mapping[Account, Mapping[int, float]], reserved: Mapping[Account, float]) -> None:
-        """Set what the other gateways have spent, and have reserved."""
+        """Set the spending and the reservations of the other gateways."""
         self._spent_elsewhere, self._reserved_elsewhere = spent, reserved

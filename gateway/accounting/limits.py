@@ -73,7 +73,8 @@ class Window:
         self._sum += amount
 
     def take_back(self, amount: int, at: float, now: float) -> None:
-        """`amount` of what was added at `at` was too much; an amount that has left the window needs no correction."""
+        """Correct an amount added at `at`, which was `amount` too high; one that has left the window needs no
+        correction."""
         self.used(now)
         for bucket in reversed(self._buckets):
             if bucket[0] <= int(at):

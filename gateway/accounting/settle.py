@@ -28,7 +28,7 @@ class Settler:
         self._on_spent = on_spent
 
     def settle(self, record: RequestRecord) -> int:
-        """Count the request, its time, its tokens and what they cost. Returns the tokens that count against limits."""
+        """Count the request, its time, its tokens and their cost. Returns the tokens that count against limits."""
         self._metrics.seconds.observe(record.seconds)
         self._accounts.release(record.reserved)
         used = 0

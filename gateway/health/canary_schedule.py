@@ -166,8 +166,8 @@ def key_of(state: BackendState) -> BackendKey:
 
 
 def outcome_of(observations: Mapping[str, Observation], replies: Iterable[CheckReply]) -> Outcome:
-    """What the observations and replies of a canary mean for the backend's health. A check that fails because the
-    backend lacks a capability is drift and does not affect its health."""
+    """The outcome of a canary for the backend's health, from its observations and replies. A check that fails because
+    the backend lacks a capability is drift and does not affect its health."""
     replies = list(replies)
     if any(reply.ours for reply in replies):
         return Outcome("unasked", "the gateway itself lacked something")

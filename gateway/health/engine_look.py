@@ -21,7 +21,7 @@ AGAIN = 0.5  # seconds until the next look at an engine that has not answered on
 
 
 def looks_at_engine(probe: Probe) -> bool:
-    """Does this kind of server show what its engine does?"""
+    """Does this kind of server report the work of its engine?"""
     return probe.metrics is not None or probe.slots is not None
 
 

@@ -116,7 +116,7 @@ class ProbeClient:
         most: int = PAGE_MOST,
         seconds: float | None = None,
     ) -> ProbeResponse | ProbeFailure:
-        """`name`: what the reasons call it."""
+        """`name` stands in the reasons of a failure."""
         seconds = PROBE_TIMEOUT if seconds is None else seconds
         for sends_again in (True, False):
             try:
@@ -172,8 +172,8 @@ def origin_of(url: str) -> Origin:
 
 
 def target_of(backend: Backend, path: str) -> str:
-    """What to ask its server for: a path of `Probe` with a leading slash (`/health`) is relative to the server's root,
-    any other (`models`) to its API."""
+    """The target of a request: a path of `Probe` with a leading slash (`/health`) is relative to the server's root, any
+    other (`models`) to its API."""
     base = backend.root_path if path.startswith("/") else backend.api_path + "/"
     return quote(base + path, safe=_PATH)
 

@@ -212,7 +212,7 @@ class Prober:
     # -- one check -------------------------------------------------------------------------------------------------
 
     async def look_at_engine(self, state: BackendState) -> None:
-        """Look at what its engine does. Only for servers that show it (`looks_at_engine`)."""
+        """Read the engine's load. Only for servers that report it (`looks_at_engine`)."""
         await self._looks.look(state)
 
     def hurry(self, state: BackendState, *, read_models: bool = False) -> None:
@@ -230,8 +230,8 @@ class Prober:
             self._failures.note("probe", f"the probe of {state.name}")
 
     async def check(self, state: BackendState, *, read_models: bool) -> None:
-        """Run one health check. With `read_models`, and for a backend that is not well, it also reads what the backend
-        serves."""
+        """Run one health check. With `read_models`, and for a backend that is not well, it also reads the backend's
+        models."""
         probe = probe_of(state.backend) and state.traits.probe
         assert probe is not None
         path = probe.liveness or state.backend.health.path

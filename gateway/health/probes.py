@@ -207,7 +207,7 @@ def probe_report(state: BackendState, seen: Mapping[str, Observation], now: floa
 def problems(
     backend: Backend, seen: Mapping[str, Observation], traits: EngineTraits | None = None, *, parked: bool = False
 ) -> list[str]:
-    """What is wrong with the backend: it did not answer (unless it is parked), or it failed a required check."""
+    """The backend's faults: it did not answer (unless it is parked), or it failed a required check."""
     no_answer = next((found.seen for found in seen.values() if found.seen.startswith(NO_ANSWER)), None)
     if no_answer is not None:
         return [] if parked else [no_answer]

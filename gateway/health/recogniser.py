@@ -12,8 +12,8 @@ from gateway.health.probe_client import ProbeClient, ProbeFailure, decoded
 
 
 class Recogniser:
-    """Reads the signs of servers. What the model list shows costs nothing and is read each time; other paths are asked
-    for at first contact and after the port was closed, never in a cloud, where a request may be billed."""
+    """Reads the signs of servers. The model list costs nothing and is read each time; other paths are asked for at
+    first contact and after the port was closed, never in a cloud, where a request may be billed."""
 
     def __init__(self, client: ProbeClient) -> None:
         self._client = client

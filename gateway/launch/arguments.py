@@ -24,10 +24,9 @@ _SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """What is wrong with one word of a command line.
-
-    `flag` is the flag's full name without dashes ("" for the line as a whole). `fix`: the words to write instead, which
-    begin with a dash, or what to do. Secrets are masked in both."""
+    """One word of a command line that is wrong, and why. `flag` is the flag's full name without dashes ("" for the line
+    as a whole). `fix`: the words to write instead, which begin with a dash, or an advice. Secrets are masked in
+    both."""
 
     severity: Literal["error", "warning"]
     rule: str
@@ -38,10 +37,10 @@ class Mistake:
 
 @dataclass(slots=True)
 class Arguments:
-    """What was read. `flags`: full name -> value; `unknown`: flags that this version does not have, as written -> the
-    words after them; `positional`: the words that are no flag and no value of one; `private`: those of them that stand
-    behind a flag with a secret, and may be one; `spans`: (full name, first word,
-    word after the last) of every flag, in order."""
+    """The parsed arguments. `flags`: full name -> value; `unknown`: flags that this version does not have, as written
+    -> the words after them; `positional`: the words that are no flag and no value of one; `private`: those of them that
+    stand behind a flag with a secret, and may be one; `spans`: (full name, first word, word after the last) of every
+    flag, in order."""
 
     flags: dict[str, Any] = field(default_factory=dict)
     unknown: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -52,7 +51,8 @@ class Arguments:
 
 
 def read_arguments(words: tuple[str, ...], table: FlagTable) -> Arguments:
-    """Read the arguments. Never raises: what vLLM would refuse is a mistake, and the rest is read on."""
+    """Parse the arguments. Never raises: an argument that vLLM would refuse is a mistake, and the rest is still
+    parsed."""
     return _ArgumentReader(words, table).read()
 
 

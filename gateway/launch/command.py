@@ -97,8 +97,8 @@ def is_serving_image(image: str | None) -> bool:
 
 
 def parse(text: str, *, image: str | None = None, entrypoint: str | None = None) -> ServeCommand:
-    """Read a command line that runs in `image` (None: on the host), under the `--entrypoint` of `docker run` (None:
-    the image's own). Never raises: what is wrong is a mistake."""
+    """Read a command line that runs in `image` (None: on the host), under the `--entrypoint` of `docker run` (None: the
+    image's own). Never raises: errors become mistakes."""
     words, problem = split(text)
     entrypoint = entrypoint if image is not None else None
     if entrypoint:
@@ -109,7 +109,7 @@ def parse(text: str, *, image: str | None = None, entrypoint: str | None = None)
 
 
 def _with_meaning(command: ServeCommand, mistakes: list[Mistake]) -> ServeCommand:
-    """The command with what its words mean. `mistakes`: what is known to be wrong with it already."""
+    """Fill in the fields that follow from the command's words. `mistakes`: those found before."""
     parts = parts_of(command.words, serving=command.image is not None and command.entrypoint is None)
     command = replace(command, env=parts.env, program=parts.program, parts=parts)
     if parts.program and parts.program[0].rsplit("/", 1)[-1] in _CONTAINER_TOOLS:
@@ -130,7 +130,7 @@ def _with_meaning(command: ServeCommand, mistakes: list[Mistake]) -> ServeComman
 
 def _behind_subcommand(parts: CommandParts, mistakes: list[Mistake]) -> tuple[str, ...]:
     """The arguments of `vllm serve`. Where another subcommand stands there, or none, that is a mistake, and the rest is
-    read as what `serve` would get."""
+    read as the arguments of `serve`."""
     if not lacks_subcommand(parts.program):
         return parts.arguments
     first, program = next(iter(parts.arguments), ""), " ".join(parts.program)

@@ -16,7 +16,7 @@ _REDIRECTION = re.compile(r"\d?(>>?|<|>&|&>)")
 
 
 class SplitWords(NamedTuple):
-    """`words`, or `problem`: what keeps the text from being split (then `words` are those between spaces)."""
+    """`words`, or `problem`: why the text cannot be split (then `words` are those between spaces)."""
 
     words: tuple[str, ...]
     problem: str | None
@@ -86,8 +86,8 @@ def _in_double_quotes(text: str, at: int) -> tuple[str, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class CommandParts:
-    """`before`: the words in front of vLLM's arguments (assignments, the program). `arguments`: what vLLM parses.
-    `script`: the index in `words` of the text given to `sh -c` in which vLLM is started; None without a shell."""
+    """`before`: the words in front of vLLM's arguments (assignments, the program). `arguments`: vLLM's own. `script`:
+    the index in `words` of the text given to `sh -c` in which vLLM is started; None without a shell."""
 
     env: dict[str, str] = field(default_factory=dict)
     program: tuple[str, ...] = ()
@@ -167,8 +167,8 @@ def _without_redirections(words: list[str]) -> list[str]:
 
 
 def end_of_command(script: str, at: int) -> int:
-    """Where the command of a script that begins at `at` ends: at a redirection, or what separates it from the next
-    command. Quoted text ends nothing."""
+    """The end of the script's command that begins at `at`: a redirection, or the separator before the next command.
+    Quoted text ends nothing."""
     word = at  # where the word at hand begins
     while at < len(script):
         letter = script[at]

@@ -18,8 +18,8 @@ from gateway.routing.resume import same_model
 
 @dataclass(slots=True)
 class Chain:
-    """What binds the backends of an alias together for one request. `home`: the backend whose embeddings the alias
-    gives; None if not known. `dimensions`: numbers in one of them, as far as known."""
+    """The common ground of an alias' backends for one request. `home`: the backend whose embeddings the alias gives;
+    None if not known. `dimensions`: numbers in one of them, as far as known."""
 
     request: InferenceRequest
     home: BackendState | None
@@ -94,7 +94,7 @@ def name_of(state: BackendState) -> str | None:
 
 
 def is_comparable(one: BackendState, other: BackendState) -> bool:
-    """Do two backends embed with the same model? `embedding_model` decides, else what they are known to serve."""
+    """Do two backends embed with the same model? `embedding_model` decides, else the models they are known to serve."""
     if one.backend.embedding_model is None and other.backend.embedding_model is None:
         return same_model(one, other)
     return not _names(one).isdisjoint(_names(other))

@@ -50,9 +50,9 @@ class FailedAttempt:
 
 
 def refusal(plan: Plan, tried: Sequence[FailedAttempt], request: InferenceRequest, now: float) -> GatewayError:
-    """The error to report, by the first of: failed attempts, temporary obstacles, what this request itself makes
-    impossible. A backend that has just gone away is reported as temporary, not as failed, whether its health check
-    or this request noticed: agents use up their few attempts within seconds on a 502, and wait on a 429."""
+    """The error to report, by the first of: failed attempts, temporary obstacles, obstacles in the request itself. A
+    backend that has just gone away is reported as temporary, not as failed, whether its health check or this request
+    noticed: agents use up their few attempts within seconds on a 502, and wait on a 429."""
     alias = plan.alias
     skipped = plan.skipped
     members = [skip.state for skip in skipped] + [candidate.state for candidate in plan.candidates]
@@ -192,7 +192,7 @@ def _incapable(
 
 
 def _served(plan: Plan, now: float) -> str:
-    """What the alias is known to serve instead, to follow the reasons."""
+    """The endpoints that the alias is known to serve instead, as a sentence to follow the reasons."""
     states = [*(c.state for c in plan.candidates), *(s.state for s in plan.skipped)]
     found = [one.path for one in (*ENDPOINTS, *UPLOADS) if any(_serves(state, one.name, now) for state in states)]
     return f". It serves {', '.join(found)}" if found else ""

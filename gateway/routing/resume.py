@@ -40,7 +40,7 @@ _TRUE, _FALSE = Raw(b"true"), Raw(b"false")
 
 
 class BrokenStream(NamedTuple):
-    """What is known of a stream that broke: the fields that its backend got, and the text that the client has."""
+    """A stream that broke: the fields that its backend got, and the text that the client has."""
 
     fields: Mapping[str, Raw]
     sent: SentText
@@ -58,7 +58,7 @@ class Continuation(NamedTuple):
 
 
 def may_continue(request: InferenceRequest, alias: Alias, fields: Mapping[str, Raw], *, begun: bool) -> bool:
-    """May the answer to this request be continued elsewhere? `fields`: what is sent to the backend; `begun`: an attempt
+    """May the answer to this request be continued elsewhere? `fields` of the backend's request; `begun`: an attempt
     before has sent thoughts. Decided before the answer, so that only such answers are kept."""
     if not alias.resume or begun:
         return False
@@ -91,13 +91,13 @@ def can_resume(broken: BrokenStream, *, suspected: bool) -> bool:
 
 
 def can_go_on(state: BackendState, left: BackendState) -> bool:
-    """Can this backend continue what `left` has begun? It has to have the same model, on the LAN."""
+    """Can this backend continue the answer of `left`? Only one in the LAN with the same model can."""
     return state.traits.continues_text is True and not state.backend.cloud and same_model(state, left)
 
 
 def same_model(one: BackendState, other: BackendState) -> bool:
-    """Do two backends serve the same model? By what their launch commands load, where both are known; else by the
-    checkpoint or the model name that requests carry."""
+    """Do two backends serve the same model? Their launch commands decide, where both are known; else the checkpoint or
+    the model name that requests carry."""
     if one.backend.launch is not None and other.backend.launch is not None:
         loaded = one.backend.launch.parsed.model, other.backend.launch.parsed.model
         if None not in loaded:
@@ -106,8 +106,8 @@ def same_model(one: BackendState, other: BackendState) -> bool:
 
 
 def continuation(request: InferenceRequest, broken: BrokenStream) -> Continuation:
-    """The request that continues the text, with the fields that the first backend got. What is limited by tokens is
-    reduced by those that are used."""
+    """The request that continues the text, with the fields that the first backend got. Limits of tokens are reduced by
+    those already used."""
     sent = broken.sent
     text, repeated, used = sent.text, "", sent.tokens
     kept = text.rstrip()

@@ -190,7 +190,7 @@ def _few_words(endpoint: Endpoint = CHAT, **more: Any) -> InferenceRequest:
 
 
 class Need(StrEnum):
-    """What a request can ask of a backend."""
+    """An ability that a request can ask of a backend."""
 
     CHAT = "chat"
     LONG = "long"  # a prompt that fits only the largest window of the alias

@@ -75,8 +75,8 @@ class LiteLLMStream:
         self._closing: asyncio.Task[None] | None = None
 
     async def peek(self) -> None:
-        """Wait for the first chunk. Raises what litellm raises: before the first chunk an error can still become an
-        error answer with its status."""
+        """Wait for the first chunk. Raises litellm's errors: before the first chunk an error can still become an error
+        answer with its status."""
         try:
             self._first = await self._next()
         except BaseException:

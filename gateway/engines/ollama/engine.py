@@ -36,7 +36,7 @@ _NO_THINKING = re.compile(rb"does not support thinking|think value")
 
 
 class OllamaEngine:
-    """`engine: ollama`. docs/engines.md lists what is translated."""
+    """`engine: ollama`. docs/engines.md lists the translated fields."""
 
     name = "ollama"
 
@@ -115,8 +115,8 @@ def translate(state: BackendState, call: EngineRequest) -> OllamaCall:
 
 @dataclass(frozen=True, slots=True)
 class SentPrompt:
-    """What is known of a sent prompt, to check afterwards whether Ollama has cut it. `low`: the lowest estimate of its
-    tokens. `version`: Ollama's version as the prober reported it."""
+    """A prompt that was sent, to check afterwards whether Ollama has cut it. `low`: the lowest estimate of its tokens.
+    `version`: Ollama's version as the prober reported it."""
 
     text_bytes: int
     window: int | None

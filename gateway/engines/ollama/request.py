@@ -178,8 +178,9 @@ def _body(fields: Fields, stream: bool, window: int | None) -> dict[str, Any]:
 
 
 def read_options(fields: Fields, window: int | None) -> dict[str, Any]:
-    """Ollama's `options`. OpenAI's fields override the client's own options. What decides how the model is loaded is
-    left out, and `window` always sets `num_ctx`. A value of a wrong type, which Ollama answers with 500, is refused."""
+    """Ollama's `options`. OpenAI's fields override the client's own options. Options that decide how the model is
+    loaded are left out, and `window` always sets `num_ctx`. A value of a wrong type, which Ollama answers with 500, is
+    refused."""
     given = fields["options"]
     if given is not None and not isinstance(given, dict):
         raise InexpressibleRequest("`options` must be an object.", "options")

@@ -136,7 +136,7 @@ def loaded_models(answer: Any, where: tuple[str, str] | None) -> dict[str, bool]
 
 
 def at_path(value: Any, path: str) -> Any:
-    """What is at "a.b" = `b` inside `a`; None where there is nothing."""
+    """The value at "a.b" = `b` inside `a`; None if there is no such key."""
     for key in path.split("."):
         value = value.get(key) if isinstance(value, dict) else None
     return value

@@ -41,8 +41,8 @@ def own_call(request: InferenceRequest, state: BackendState, chat: Fields) -> Na
 
 
 def own_body(request: InferenceRequest, chat: Fields, how: OwnResponses) -> dict[str, Raw] | None:
-    """The client's own body as this server is to get it; None if the server is to be asked as a chat. `chat`: the body
-    that it would get as a chat. What no chat can carry is always asked so. The server keeps nothing and cuts no prompt:
+    """The client's own body as this server gets it; None if the server is asked as a chat. `chat`: the body it would
+    get as a chat. A request that no chat can carry never becomes one. The server keeps nothing and cuts no prompt:
     conversations are kept here, or not at all."""
     own = request.own
     assert own is not None
@@ -58,8 +58,8 @@ def own_body(request: InferenceRequest, chat: Fields, how: OwnResponses) -> dict
 
 
 def _adapt(fields: dict[str, Raw], own: Fields, asked: Fields, sent: Fields) -> bool:
-    """Write into `fields` what differs between `asked` and `sent`, two bodies of a chat. False if this API has no words
-    for some of it."""
+    """Write the differences between `asked` and `sent`, two bodies of a chat, into `fields`. False if this API has no
+    words for one of them."""
     worded = True
     for name in asked.keys() | sent.keys():
         value = sent.get(name)

@@ -1,4 +1,4 @@
-"""The profile of a backend: what the checks have to know to choose their requests and to read the answers."""
+"""The profile of a backend: the facts by which the checks choose their requests and read the answers."""
 
 from __future__ import annotations
 

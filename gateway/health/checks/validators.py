@@ -84,7 +84,7 @@ def json_flaw(answer: ParsedAnswer) -> str | None:
 
 
 def explain_missing_call(answer: ParsedAnswer) -> str:
-    """What the answer holds instead of a call."""
+    """The flaw of an answer without the expected call."""
     if is_garbage(answer.content):
         return f"garbage: {short(answer.content)}; {MARLIN}"
     if answer.content.strip():
@@ -96,7 +96,7 @@ def explain_missing_call(answer: ParsedAnswer) -> str:
 
 
 def explain_no_content(answer: ParsedAnswer) -> str:
-    """What the answer holds instead of content."""
+    """The flaw of an answer without content."""
     if answer.calls:
         return f"a call instead of an answer: {short(answer.calls[0][0])}"
     if answer.reasoning.strip():
