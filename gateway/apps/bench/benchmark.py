@@ -15,12 +15,12 @@ from gateway.domain.engine_traits import traits_of
 
 
 class UnsuitableOptions(Exception):
-    """The options do not suit what they name; the text says why."""
+    """The options do not suit the server or alias they name; the text says why."""
 
 
 class BenchSubject(NamedTuple):
-    """What is measured: an alias of the gateway at `url`, or (`alias` None) the server at `url`. `trim`: prompts that
-    do not fit the window are left out, because the user did not ask for these lengths."""
+    """The subject of a benchmark: an alias of the gateway at `url`, or (`alias` None) the server at `url`. `trim`:
+    prompts that do not fit the window are left out, because the user did not ask for these lengths."""
 
     url: str
     alias: str | None = None

@@ -168,7 +168,7 @@ def _known(value: float | None, text: Format) -> str:
 
 
 def remarks(results: Results) -> list[str]:
-    """What a reader must know before believing the figures: the notes, and what the samples themselves show."""
+    """The reader's cautions: the notes, and signs in the samples themselves that the figures mislead."""
     good = [sample for _, sample in results.samples if sample.ok]
     return [
         *results.notes,

@@ -50,8 +50,8 @@ class SingleRequests:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Several streams at a time, for a while. When one request fails, the load was not what it says: the block gives no
-    figure."""
+    """Several streams at a time, for a while. When one request fails, the load was lower than stated: the block gives
+    no figure."""
 
     samples: tuple[RequestSample, ...]
 
@@ -117,7 +117,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class GatewayOverhead:
-    """What the gateway adds at one prompt length. `ttft`: seconds until the first text, through the gateway less
+    """The gateway's overhead at one prompt length. `ttft`: seconds until the first text, through the gateway less
     direct. `decode`: rate through the gateway over the direct rate."""
 
     asked: int
@@ -133,8 +133,8 @@ def pairs(
 
 
 def fit_prefill(samples: Iterable[RequestSample]) -> PrefillLine | None:
-    """The time to the first text over the prompt length. The slope leaves out what every request costs, however short
-    its prompt."""
+    """The time to the first text over the prompt length. The slope leaves out the fixed cost of a request, however
+    short its prompt."""
     return stats.fit([(s.prompt, s.ttft) for s in samples if s.ok and s.prompt and s.ttft and s.is_fresh])
 
 

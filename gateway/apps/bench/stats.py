@@ -83,7 +83,7 @@ def fit(points: Sequence[tuple[float, float]]) -> PrefillLine | None:
 
 @dataclass(frozen=True, slots=True)
 class PairedDifference:
-    """What one target adds to the other, over pairs of values measured one right after the other. `clear`: each of at
+    """The difference between two targets, over pairs of values measured one right after the other. `clear`: each of at
     least five pairs shows a difference of the same sign; by chance alone that happens once in sixteen times. Without it
     the difference may be noise."""
 

@@ -44,7 +44,7 @@ class UnmeasurableTarget(Exception):
 
 
 class Target(Protocol):
-    """`name`: what tables call it."""
+    """A server to measure. `name` stands in the tables."""
 
     name: str
 

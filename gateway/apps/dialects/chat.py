@@ -1,4 +1,4 @@
-"""What a backend answers to a chat, as the translators read it: whole answers, and the events of a stream."""
+"""A backend's chat answers, as the translators read them: whole answers, and the events of a stream."""
 
 from __future__ import annotations
 

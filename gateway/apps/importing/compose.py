@@ -41,7 +41,7 @@ _TOP = frozenset(("services", "version", "name", "volumes", "networks"))
 
 
 def convert(text: str, file: str, address: str | None = None) -> Draft:
-    """The draft of a compose file. Raises ConfigError with what is wrong with the YAML."""
+    """The draft of a compose file. Raises ConfigError for broken YAML."""
     source = read_source(text, file)
     launches = Launches(file, source.line, address)
     for name, value in source.section("services").items():

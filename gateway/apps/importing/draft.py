@@ -94,7 +94,8 @@ def shown_path(path: Path) -> str:
 
 
 def backend_name(text: str) -> str:
-    """`text` with `-` for what a backend's name must not have: `meta/Llama 3.1:8b` -> `meta-Llama-3.1:8b`."""
+    """`text` with `-` for each character that a backend's name must not have: `meta/Llama 3.1:8b` ->
+    `meta-Llama-3.1:8b`."""
     return _slug(text, r"[^A-Za-z0-9._:@-]+") or "backend"
 
 

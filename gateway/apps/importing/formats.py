@@ -30,7 +30,7 @@ _START = re.compile(r"^[^#\n]*\b(docker|podman)\s+(container\s+)?run\b|^[^#\n]*\
 
 
 def text_format_of(text: str) -> str | None:
-    """`systemd`, `shell`, or None for what may be YAML."""
+    """`systemd`, `shell`, or None for a text that may be YAML."""
     if _UNIT.search(text):
         return "systemd"
     return "shell" if not _YAML.search(text) and _START.search(text) else None

@@ -263,8 +263,8 @@ def is_glob(name: str) -> bool:
 
 
 def entries_of(deployments: list[Deployment], source: SourceFile) -> dict[str, DraftEntry]:
-    """Backends by name. Of several deployments of a backend, the first that has a key decides it; together they say
-    what it serves, and one that chats says nothing of that."""
+    """Backends by name. Of several deployments of a backend, the first that has a key decides it; its endpoints are
+    those of all deployments together, and one that chats adds none."""
     entries: dict[str, DraftEntry] = {}
     served: dict[str, list[list[str]]] = {}
     for one in deployments:

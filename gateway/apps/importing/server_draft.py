@@ -184,7 +184,7 @@ def _step(group: list[str]) -> Any:
 
 
 def apply_findings(draft: Draft, found: Iterable[Findings]) -> None:
-    """Declare what a probe has observed: tools, reasoning, thinking. What was not observed is not declared."""
+    """Declare the abilities that a probe has observed: tools, reasoning, thinking. The others are not declared."""
     for findings in found:
         entry = draft.backends[findings["backend"]]
         checks = findings["checks"]

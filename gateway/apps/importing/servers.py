@@ -1,4 +1,4 @@
-"""What a server is and what it serves, by its answers to a few GETs. Pure; gateway/cli/discovery.py sends them."""
+"""A server and its models, by its answers to a few GETs. Pure; gateway/cli/discovery.py sends them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OLLAMA_WINDOW = 32768  # asked for where the model allows more: its memory grows
 
 @dataclass(frozen=True, slots=True)
 class ServerReply:
-    """`body` is what its JSON says, None when it is none; `headers` with names in lower case."""
+    """`body`: the decoded JSON, None if it is none; `headers` with names in lower case."""
 
     status: int
     body: Any = None

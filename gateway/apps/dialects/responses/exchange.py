@@ -13,7 +13,7 @@ from gateway.domain.request import OwnForm
 
 class ResponseTranslation:
     """A `Translation` (translated.py). Errors are the same as a chat's. `ended`: the response as it was sent, when it
-    has come to its end. `suffix`: what its ids have behind the request's."""
+    has come to its end. `suffix` distinguishes its ids from the request's."""
 
     __slots__ = ("_asked", "_ids", "_stream", "_whole", "kept", "own", "suffix")
 

@@ -134,7 +134,7 @@ def _assistant(items: list[tuple[str, Item]]) -> Iterator[dict[str, Any]]:
 
 def _thoughts(item: Item, where: str) -> str:
     """The thoughts themselves if the item has them, in `content` or in an `encrypted_content` of this gateway; else
-    their summary. What others have encrypted is left out."""
+    their summary. Content encrypted by other servers is left out."""
     if content := item.get("content"):
         return _joined(content, f"{where}.content")
     carried = item.get("encrypted_content")

@@ -1,5 +1,5 @@
-"""The exchange with a client whose responses are kept: what was said before goes into the request, and the response
-into the store."""
+"""The exchange with a client whose responses are kept: earlier turns go into the request, and the response into the
+store."""
 
 from __future__ import annotations
 

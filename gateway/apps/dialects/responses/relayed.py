@@ -150,7 +150,7 @@ class RelayedStream(ResponseStream):
         return True
 
     def _agrees(self, answer: _RelayedAnswer, event: _ResponseEvent) -> bool:
-        """Does what was sent of the last item agree with what this event says of it? Only an end does say it."""
+        """Does the text sent of the last item agree with this event? Only an end of the item repeats the text."""
         if event.type == "response.output_text.done" and isinstance(event.text, str):
             item = None if answer.held else answer.last
             answer.differs = False
@@ -182,7 +182,7 @@ class RelayedStream(ResponseStream):
             self._pass_on(answer, event, data)
 
     def _pass_on(self, answer: _RelayedAnswer, event: _ResponseEvent, data: Raw) -> None:
-        """Send an event with the number and the place that it has in this stream, and note what it says."""
+        """Send an event with its number and place in this stream, and note its effect on the items."""
         if event.type == "response.output_item.added":
             answer.items[str(event.output_index)] = self._begun_item(event)
         item = answer.items.get(str(event.output_index))
@@ -252,8 +252,8 @@ def whole_response(body: bytes, asked: RequestEcho, ids: Ids) -> bytes:
 
 
 def of_client(response: Raw, asked: RequestEcho, ids: Ids, before: Iterable[bytes] = ()) -> Raw:
-    """The object `response` of a server with the id, the model and what is kept as its client knows them. `before`:
-    items that another server has said before."""
+    """The object `response` of a server with the id, the model and the kept items under the names its client knows.
+    `before`: items of another server, sent earlier."""
     fields, echo = _decode_fields(response), _decode_fields(asked.echo)
     fields["id"], fields["model"] = Raw(_encode(ids.response)), Raw(_encode(asked.model))
     fields |= {name: echo[name] for name in ("store", "previous_response_id") if name in echo}
@@ -274,7 +274,7 @@ def _carrier_in(event: bytes) -> _Carrier | None:
 
 
 def _says_something(event: bytes) -> bool:
-    """Is the event more than a comment, a heartbeat of the gateway, or what no chat can say?"""
+    """Is the event more than a comment or a heartbeat of the gateway, and can a chat express it?"""
     return event.startswith(b"data:") and b'"delta":{},"finish_reason":null' not in event
 
 

@@ -1,4 +1,4 @@
-"""A Responses body as the body of a chat request, and what its answer has to repeat of it."""
+"""A Responses body as the body of a chat request, and the fields of it that its answer repeats."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class KeptResponse(NamedTuple):
-    """What is kept of a response. `previous`: the one that it goes on from."""
+    """A response to be kept. `previous`: the one it goes on from."""
 
     previous: str | None = None
     stored: bool = False
@@ -49,9 +49,9 @@ NOT_KEPT = KeptResponse()
 
 @dataclass(slots=True)
 class RequestEcho:
-    """What the answer needs of the request. `echo`: the fields of the response that repeat it, as one JSON object.
-    `summary`: thoughts are given as their summary. `carried`: they are given as `encrypted_content` too, which clients
-    send back."""
+    """The parts of the request that its answer depends on. `echo`: the fields of the response that repeat it, as one
+    JSON object. `summary`: thoughts are given as their summary. `carried`: they are given as `encrypted_content` too,
+    which clients send back."""
 
     model: str = ""
     echo: bytes = b"{}"

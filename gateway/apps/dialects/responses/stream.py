@@ -55,7 +55,7 @@ _decode_text = msgspec.json.Decoder(str).decode
 @dataclass(slots=True)
 class Item:
     """`kind`: rs | msg | fc. `delta`: the bytes of its delta events before the sequence number, and between that and
-    the text. `text`: what it has written so far, as the inside of a JSON string."""
+    the text. `text`: its text so far, as the inside of a JSON string."""
 
     kind: str
     index: int
@@ -73,7 +73,7 @@ class Item:
 
 class ResponseStream:
     """One response. `translate` takes whole events and returns the bytes to send; it raises ProtocolFailure for a chunk
-    that cannot be translated, and what `hold` raises when the kept bytes are too many."""
+    that cannot be translated, and the error of `hold` when the kept bytes are too many."""
 
     __slots__ = (
         "_asked",

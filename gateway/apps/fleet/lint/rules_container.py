@@ -30,8 +30,8 @@ def is_loopback(host: str | None) -> bool:
 
 
 def image_entrypoint(one: Subject, _: Catalog) -> Iterator[Remark]:
-    """Some images run `vllm serve` by themselves, others run what they are given. What `fleet render` writes starts
-    all the same, so this is no error."""
+    """Some images run `vllm serve` by themselves, others run the words they are given. A rendered file starts all the
+    same, so this is no error."""
     facts, words = one.image_facts, one.command.words
     if one.profile is not None or not words:
         return
@@ -122,7 +122,7 @@ def shared_memory(one: Subject, _: Catalog) -> Iterator[Remark]:
 
 
 def docker_flags(one: Subject, _: Catalog) -> Iterator[Remark]:
-    """What docker does not take of `docker`: then nothing of it is known here, and nothing is rendered."""
+    """Flags that docker does not take: then the launch is not understood here, and nothing is rendered."""
     if one.profile is not None:
         return
     problem = one.docker.problem

@@ -66,7 +66,7 @@ def draft_version(one: Subject, catalog: Catalog) -> Iterator[Remark]:
 
 
 def draft_settings(one: Subject, catalog: Catalog) -> Iterator[Remark]:
-    """What a method needs of the engine around it."""
+    """The settings of the engine that a method of drafting needs around it."""
     row = _row(one, catalog)
     if row is None or not one.whole:
         return

@@ -181,8 +181,8 @@ MODE_CONFLICT = "mode-conflict"
 
 
 def mode_conflict(snapshot: Snapshot, catalog: Catalog, files: Mapping[str, ModelFiles]) -> Iterator[Remark]:
-    """A mode that cannot run: its backends do not fit into the memory of one node together. `files`: what was found of
-    the models on this machine."""
+    """A mode that cannot run: its backends do not fit into the memory of one node together. `files`: the models on this
+    machine."""
     for conflict in mode_conflicts(snapshot, catalog.memory, files):
         beside = " and ".join(name for name in conflict.backends if name not in conflict.failed)
         message = f"{', '.join(conflict.backends)} cannot run together on {conflict.node}: {conflict.reason}"

@@ -1,4 +1,4 @@
-"""What the rules look at: one backend as it is launched, or as it is declared, with what the catalogue knows of it."""
+"""The subject of the rules: one backend as it is launched, or as it is declared, with its rows of the catalogue."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Subject:
 
     @property
     def whole(self) -> bool:
-        """Whether `flags` are everything the engine is started with, so that what is not there is missing."""
+        """Whether all flags of the engine are known, so that an absent one has its default."""
         own = self.image_facts is not None and self.image_facts.entrypoint == "own"
         return self.launched and self.command.is_vllm and not own
 

@@ -1,7 +1,5 @@
-"""What a start meets: used ports, processes left behind, the image, the installed units.
-
-Runs on the node: standard library only.
-"""
+"""Obstacles of a start: used ports, processes left behind, the image, the installed units. Runs on the node: standard
+library only."""
 
 from __future__ import annotations
 
@@ -171,7 +169,7 @@ def _program(backend: ExpectedBackend, host: Host) -> HostCheck:
 
 
 def units(expected: ExpectedNode, host: Host) -> Iterator[HostCheck]:
-    """What the installed units name exists: exit status 127 and 203 are a file that is not there, not a crash."""
+    """Every file that the installed units name exists: exit status 127 and 203 mean a missing file, not a crash."""
     wanted = {backend.unit: backend.name for backend in expected.backends if backend.unit}
     names = [name for name in host.names(_SYSTEMD) or () if name.endswith(".service")]
     others = [name for name in names if name not in wanted and "vllm" in (host.text(f"{_SYSTEMD}/{name}") or "")]

@@ -113,7 +113,7 @@ def _fill_until_end(streams: dict[Any, bytearray], deadline: float, most: int) -
 
 
 def fetch_bounded(url: str, timeout: float = 3.0) -> str | None:
-    """The first bytes of what is served there, also of an error; None when nothing answers."""
+    """The first bytes of the answer at a URL, also of an error; None when nothing answers."""
     try:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(url, timeout=timeout) as reply:

@@ -44,7 +44,7 @@ Send = Callable[[Sequence[str], str, float], CommandResult]  # argument vector, 
 
 @dataclass(frozen=True)
 class NodeReport:
-    """What was seen of one node. `where`: `here` or `ssh TARGET`. `problem`: why nothing could be seen."""
+    """The checks of one node. `where`: `here` or `ssh TARGET`. `problem`: why the node could not be examined."""
 
     node: str
     where: str
