@@ -37,7 +37,7 @@ OnSeen = Callable[[FoundServer], None]
 
 
 class BadTarget(Exception):
-    """Not a host, host:port or URL; the text says what to write."""
+    """Not a host, host:port or URL; the text says how to write one."""
 
 
 @dataclass(frozen=True)

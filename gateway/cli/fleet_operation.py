@@ -1,4 +1,4 @@
-"""What the commands share that make the running gateway switch, start or stop: asking it, and following the steps."""
+"""Shared by the commands that make the running gateway switch, start or stop: asking it, and following the steps."""
 
 from __future__ import annotations
 

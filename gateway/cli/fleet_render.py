@@ -64,7 +64,7 @@ def command(config: Path, out: Path | None, as_diff: bool, chosen: tuple[str, ..
 
 
 def _weights(snapshot: Snapshot, as_json: bool) -> dict[str, float]:
-    """What each backend loads, which decides how long its start may take."""
+    """The models of each backend, which decide how long its start may take."""
     from gateway.fleet.catalog import catalog_of
     from gateway.fleet.memory.model_files import read_models
     from gateway.fleet.memory.plan import weights_gib
@@ -83,7 +83,7 @@ def _profile(text: str) -> tuple[str, str]:
 
 
 def _write(rendering: Rendering, directory: Path) -> dict[str, str]:
-    """Place of each file -> what writing it changed. Exits 1 where one cannot be written."""
+    """Place of each file -> how writing it changed the place. Exits 1 where one cannot be written."""
     from gateway.apps.fleet.render.write import write_file
 
     written: dict[str, str] = {}

@@ -67,7 +67,7 @@ def command(file: Path, kind: str | None, address: str | None, output: Path, for
 
 
 def _converted(file: Path, kind: str | None, address: str | None, as_json: bool) -> tuple[str, Draft]:
-    """(the format, the draft). Exits 1 with what is wrong with the file."""
+    """(the format, the draft). Exits 1 with the mistakes of the file."""
     from gateway.apps.importing.formats import FORMATS, STARTS, text_format_of
     from gateway.apps.importing.source import read_source
 

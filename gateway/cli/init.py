@@ -221,5 +221,5 @@ def _print(draft: Draft, loaded: Loaded, output: Path) -> None:
 
 
 def _named(output: Path) -> str:
-    """What a command needs to find this file."""
+    """The options by which a command finds this file."""
     return "" if output == Path("routes.yaml") else f" --config {output}"

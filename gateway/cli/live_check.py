@@ -28,7 +28,7 @@ NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError)
 
 @dataclass(frozen=True)
 class BackendAnswer:
-    """What one backend answered, as text. `problems`: its differences from the file, or that there is no answer."""
+    """One backend's answer, as text. `problems`: its differences from the file, or that there is no answer."""
 
     name: str
     result: str

@@ -25,7 +25,7 @@ from gateway.transport.prometheus_text import in_turns
 
 @dataclass(frozen=True)
 class LiveFleet:
-    """What was found beside a plan: by node (None if no exporter answers), and by backend that tells its flags."""
+    """The live figures beside a plan: by node (None if no exporter answers), and by backend that tells its flags."""
 
     nodes: Mapping[str, LiveMemory | None] = field(default_factory=dict)
     engines: Mapping[str, LiveEngine] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class LiveFleet:
                 demand["live"] = None if engine is None else asdict(engine)
 
     def lines(self, node: NodePlan) -> list[str]:
-        """What to print of a node; a warning begins with `warning:`."""
+        """The lines to print of a node; a warning begins with `warning:`."""
         live = self.nodes.get(node.name)
         if live is None:
             return ["live: no exporter tells its memory", *self._engine_lines(node)]
@@ -114,7 +114,7 @@ async def _memory_used(client: httpx.AsyncClient, node: Node) -> float | None:
 
 
 async def _flags(client: httpx.AsyncClient, backend: Backend) -> ObservedFlags | None:
-    """What the engine tells of its flags, nothing for an engine that tells none; None if it does not answer."""
+    """The flags that the engine tells, nothing for an engine that tells none; None if it does not answer."""
     probe = traits_of(backend).probe
     if probe is None:
         return None

@@ -52,7 +52,7 @@ _decode_line = msgspec.json.Decoder(_ProbeLine).decode
 
 
 class ProbeImpossible(Exception):
-    """No backend was probed; the text says why and what to do."""
+    """No backend was probed; the text says why, and the way out."""
 
 
 def address(server: Server) -> str:
@@ -62,7 +62,7 @@ def address(server: Server) -> str:
 
 
 async def is_running(url: str) -> bool:
-    """Does a gateway answer at `url`? Raises NotAsked when something else does."""
+    """Does a gateway answer at `url`? Raises ProbeImpossible when something else does."""
     try:
         async with async_client(WAIT) as client:
             answer = await fetch(client, "GET", url + "/health", most=REFUSAL_MOST, seconds=WAIT)
@@ -84,7 +84,7 @@ async def probe_by_gateway(
     url: str, key: str | None, backends: Iterable[Backend], on_seen: OnSeen, *, now: bool
 ) -> list[Findings]:
     """The findings in the order of `backends`; servers are probed in parallel, the backends of one server in turn.
-    Raises NotAsked."""
+    Raises ProbeImpossible."""
     headers = {"accept": NDJSON} | ({"authorization": f"Bearer {key}"} if key else {})
     timeout = httpx.Timeout(WAIT, read=None)  # the gateway bounds every check
     async with async_client(timeout, base_url=url, headers=identity(headers)) as client:

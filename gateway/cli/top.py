@@ -69,7 +69,7 @@ def _listens(config: Path) -> str:
 
 
 class StatusPoller:
-    """Polls one gateway; `view` has what is known of it."""
+    """Polls one gateway; `view` has the latest of it."""
 
     def __init__(self, client: httpx.Client, url: str) -> None:
         from gateway.cli.top_view import View

@@ -269,7 +269,7 @@ class SharedSlots:
 
 
 def _rank(waiter: Waiter) -> tuple[str, int, bool, bool, int, int]:
-    """What decides the order of waiting requests, in the script's form."""
+    """The order of waiting requests, in the script's form."""
     return (waiter.client, waiter.limit or 0, waiter.batch, waiter.returning, *waiter.ticket)
 
 

@@ -52,7 +52,7 @@ class Catalog:
     own: frozenset[str] = frozenset()
 
     def family(self, names: Iterable[str]) -> FamilyRow | None:
-        """What is known of a model by its names (repository, path, served name); None if no row takes any of them."""
+        """The facts about a model by its names (repository, path, served name); None if no row takes any of them."""
         wanted = [catalog_name(name) for name in names]
         rows = [r for r in self.families.values() if any(re.search(r.match, name) for name in wanted)]
         return merged(rows)
@@ -61,7 +61,7 @@ class Catalog:
         return next((row for row in self.publishers.values() if re.search(row.match, catalog_name(model))), None)
 
     def image(self, image: str) -> Image | None:
-        """What is known of an image by its name with its tag. A digest behind it is not looked at; with a digest alone
+        """The facts about an image by its name with its tag. A digest behind it is not looked at; with a digest alone
         it is no tag that has a row."""
         name = image.partition("@")[0].removeprefix("docker.io/")
         if ":" not in name.rsplit("/", 1)[-1]:

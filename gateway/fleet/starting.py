@@ -37,7 +37,7 @@ class StartMember:
 @dataclass(frozen=True, slots=True)
 class Room:
     """The memory of one node in GiB, None if not known. `free`: as its exporter reports it now. `demands`: backend ->
-    what it asks of this node."""
+    its demand on this node."""
 
     memory: float | None = None
     free: float | None = None
@@ -46,9 +46,9 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class StartDecision:
-    """`refusal` empty = it is started, after those of `stops` were stopped. `stops`: backend -> for how long it has
-    been idle (seconds), the longest first. `notes`: what the operator should know of the start. `wait`: seconds after
-    which the refusal may end by itself; None if not known."""
+    """`refusal`: empty if it is started, after those of `stops` were stopped. `stops`: backend -> for how long it has
+    been idle (seconds), the longest first. `notes`: remarks on the start, for the operator. `wait`: seconds after which
+    the refusal may end by itself; None if not known."""
 
     refusal: str = ""
     stops: Mapping[str, float] = field(default_factory=dict)
@@ -91,7 +91,7 @@ def decide(
 def _missing(
     target: StartMember, beside: Mapping[str, StartMember], rooms: Mapping[str, Room], stopped: Sequence[StartMember]
 ) -> str:
-    """What keeps the target from starting when these are stopped; empty = nothing does."""
+    """The reason why the target cannot start when these are stopped; empty if it can."""
     gone = {member.name for member in stopped}
     for node in target.nodes:
         others = [m for m in beside.values() if node in m.nodes and m.name not in gone]
@@ -138,8 +138,8 @@ def _held(room: Room, name: str) -> float | None:
 
 
 def _taken(room: Room, member: StartMember) -> float | None:
-    """GiB that are kept for another backend: what it holds, or what it needs to start if it is expected and away;
-    None if not known. What the memory plan leaves out (a speech server that nobody has measured) counts as nothing."""
+    """GiB kept for another backend: those it holds, or those it needs to start if it is expected and away; None if not
+    known. A backend that the memory plan leaves out (a speech server that nobody has measured) counts as nothing."""
     demand = room.demands.get(member.name)
     if demand is None:
         return 0.0

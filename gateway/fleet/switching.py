@@ -27,7 +27,7 @@ _ALONE = "start"  # the name of the mode that stands for one backend beside thos
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """`commands`: what is run; of a wait, what tells whether it is in vain. `skip`: why there is nothing to do.
+    """`commands`: those to run; of a wait, those that tell whether it is in vain. `skip`: why there is nothing to do.
     `journal`: a command that shows why it failed. `profile`: the one that the backend is started with, "" = none."""
 
     backend: str
@@ -40,7 +40,7 @@ class PlannedStep:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """`refusals`: why it must not begin, unless it is forced. `notes`: what the operator should know."""
+    """`refusals`: why it must not begin, unless it is forced. `notes`: remarks for the operator."""
 
     steps: tuple[PlannedStep, ...]
     refusals: tuple[str, ...] = ()

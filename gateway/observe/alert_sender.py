@@ -111,7 +111,7 @@ class AlertSender:
         log.error("%s: an alert was not delivered: %s", self.channel.name, why)
 
     def _pause(self, state: RetryCallState) -> float:
-        """Seconds until the next attempt: at least what the channel asked for, up to the policy's bound."""
+        """Seconds until the next attempt: at least those the channel asked for, up to the policy's bound."""
         grown = wait_random_exponential(multiplier=self._retries.first, max=self._retries.most)(state)
         error = state.outcome.exception() if state.outcome is not None else None
         asked = error.answer.after if isinstance(error, _DeliveryPostponed) else None

@@ -119,7 +119,8 @@ class Alerter:
             await asyncio.sleep(self.check_every)
 
     async def check(self) -> None:
-        """One check. Without channels nothing is recorded as sent: what lasts is sent as soon as there is a channel."""
+        """One check. Without channels nothing is recorded as sent: a lasting trouble is sent as soon as there is a
+        channel."""
         self._status.look()
         await self._connect(self._status.alerts)
         if self.senders:

@@ -79,8 +79,8 @@ class AlertState:
         self._unstarted: set[str] = set()  # backends
 
     def step(self, now: float, picture: FleetPicture) -> list[Alert]:
-        """The alerts that are due at `now` (monotonic seconds), each of them once. What is no longer in the picture is
-        forgotten without an alert."""
+        """The alerts that are due at `now` (monotonic seconds), each of them once. A trouble of a backend or alias that
+        is no longer in the picture is forgotten without an alert."""
         self._backends = {view.name: self._backends.get(view.name) or _LastAlert() for view in picture.backends}
         self._aliases = {view.name: self._aliases.get(view.name) or _LastAlert() for view in picture.aliases}
         self._drift = {key: seen for key, seen in self._drift.items() if key[0] in self._backends}
@@ -141,7 +141,7 @@ class AlertState:
             del self._drift[key]
 
     def _drafting(self, name: str, picture: FleetPicture, now: float) -> Iterator[Alert]:
-        """A backend that does not draft proves nothing: what was alerted stays so, what was not starts over."""
+        """A backend that does not draft proves nothing: an alert stays, a trouble not yet alerted starts over."""
         share = picture.acceptance.get(name)
         last = self._drafts.get(name)
         if share is not None and share < picture.acceptance_least:

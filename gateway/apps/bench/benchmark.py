@@ -52,7 +52,7 @@ class Benchmark:
             check_alias(snapshot, self._alias, subject, settings)
 
     async def run(self) -> None:
-        """Measure everything. Raises NotMeasurable, and UnsuitableOptions where prompts do not fit the window."""
+        """Measure everything. Raises UnmeasurableTarget, and UnsuitableOptions where prompts do not fit the window."""
         async with AsyncExitStack() as stack:
             alias = self.subject.alias
             session = await self._begin_url(stack) if alias is None else await self._begin_alias(stack, alias)

@@ -64,7 +64,7 @@ class Session:
 
     async def warm_up(self, target: Target) -> list[RequestSample]:
         """Have the server compile its kernels and load its model, learn how many tokens a word has, and whether answers
-        can be forced to a length. Raises NotMeasurable where a request fails."""
+        can be forced to a length. Raises UnmeasurableTarget where a request fails."""
         samples = [await self._warm_up_once(target, words) for words in WARM_UP_WORDS]
         counted = zip(WARM_UP_WORDS, samples, strict=True)
         if target is self.targets[0]:

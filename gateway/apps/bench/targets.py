@@ -49,12 +49,12 @@ class Target(Protocol):
     name: str
 
     async def look(self) -> None:
-        """Read what has to be known before the first request. Raises NotMeasurable if there is no answer."""
+        """Read what has to be known before the first request. Raises UnmeasurableTarget if there is no answer."""
         ...
 
     def prepare(self, spec: RequestSpec) -> Send:
         """Do all work of this process that is not to be timed: the request is ready to be sent. Raises
-        NotMeasurable."""
+        UnmeasurableTarget."""
         ...
 
     async def close(self) -> None: ...
@@ -211,7 +211,7 @@ class BackendTarget:
 
 async def find_backend(snapshot: Snapshot, alias: Alias, name: str, gateway: GatewayTarget) -> BackendTarget:
     """The backend that answers for the alias, at the URL that the gateway uses, else at that of the file. Raises
-    NotMeasurable."""
+    UnmeasurableTarget."""
     if name not in snapshot.backends:
         raise UnmeasurableTarget(f"the gateway was answered by '{name}', which {snapshot.source} does not know")
     backend = snapshot.backends[name]
@@ -233,7 +233,7 @@ def _is_loopback(url: str) -> bool:
 async def fetch(
     client: Client, method: str, path: str, headers: Sequence[tuple[str, str]], url: str, content: Any = None
 ) -> Any:
-    """The decoded JSON of one small answer; `content` is sent as JSON. Raises NotMeasurable, whose text has `url`."""
+    """The decoded JSON of one small answer; `content` is sent as JSON. Raises UnmeasurableTarget, whose text has `url`."""
     try:
         async with asyncio.timeout(FETCH_SECONDS):
             sent = b"" if content is None else _encode(content)

@@ -1,4 +1,5 @@
-"""Backends with launch blocks from what starts engines: a `docker run`, a service of a compose file, a command."""
+"""Backends with launch blocks, from the commands that start engines: a `docker run`, a service of a compose file, a
+command."""
 
 from __future__ import annotations
 

@@ -89,8 +89,8 @@ class _Aliases:
         return steps
 
     def _chain(self, group: str) -> Steps:
-        """The group's steps and those of its fallbacks. A backend is listed once; what serves other requests than the
-        first one, or embeds with another model, is left out: with a note unless it is a fallback of every group."""
+        """The group's steps and those of its fallbacks. A backend is listed once; one that serves other requests than
+        the first, or embeds with another model, is left out: with a note unless it is a fallback of every group."""
         own, declared = self._steps(group), self._declared_fallbacks(group)
         meant = own + [step for other in declared for step in self._steps(other)]
         general = [] if declared else [step for other in self._default_fallbacks(group) for step in self._steps(other)]

@@ -61,7 +61,7 @@ class FoundServer:
 
 
 def identify(url: str, replies: Mapping[str, ServerReply]) -> FoundServer:
-    """What answers at `url`, by the replies to PATHS and to `further_paths` (those that did not come are left out), and
+    """The server at `url`, by the replies to PATHS and to `further_paths` (those that did not come are left out), and
     for Ollama to `SHOW:name` of its models."""
     models = replies.get(MODELS, ServerReply(0))
     if _is_ollama(replies):
@@ -105,8 +105,8 @@ def _recognised(replies: Mapping[str, ServerReply]) -> str | None:
 def _served(
     name: str | None, traits: EngineTraits, cards: list[dict[str, Any]], replies: Mapping[str, ServerReply]
 ) -> tuple[Model, ...]:
-    """The models that need not be loaded first. A server that lists what lies on its disk serves one model, that it was
-    started with, unless it says which are loaded."""
+    """The models that need not be loaded first. A server that lists the files on its disk serves one model, the one it
+    was started with, unless it tells which are loaded."""
     stated = replies.get(traits.describes.path, ServerReply(0)).body if traits.describes is not None else None
     own = mapping(stated).get("data")
     described = {card.get("id"): card for card in map(mapping, own)} if isinstance(own, list) else {}
@@ -148,7 +148,7 @@ def _vllm_models(cards: list[dict[str, Any]], traits: EngineTraits) -> tuple[Mod
 
 
 def _openai_model(card: dict[str, Any], traits: EngineTraits, described: Any = None) -> Model:
-    """`described`: what the server tells of this model elsewhere."""
+    """`described`: the model's entries in other answers of the server."""
     name, details = str(card["id"]), traits.describes
     windows = [value_at(card, path) for path in traits.window]
     windows += [value_at(described, details.window)] if details is not None and details.window is not None else []

@@ -34,7 +34,7 @@ class SourceFile:
 
 
 def read_source(text: str, file: str) -> SourceFile:
-    """Raises ConfigError with what is wrong with the YAML."""
+    """The mapping in a file. Raises ConfigError for broken YAML."""
     report = Report(file)
     data = read_document(text, report)
     report.finish()

@@ -57,7 +57,7 @@ def read_unit(text: str) -> Iterator[UnitLine]:
 
 
 def convert(text: str, file: str, address: str | None = None) -> Draft:
-    """The draft of a unit. Never raises: what is not understood is noted with its line."""
+    """The draft of a unit. Never raises: a line that is not understood is noted."""
     lines: dict[Path, int] = {}
     launches = Launches(file, lines.get, address)
     script = Script(launches, lines, PurePath(file).stem)

@@ -1,4 +1,5 @@
-"""Values of the source as routes.yaml writes them: API keys, request parameters, URLs. What cannot be kept is noted."""
+"""Values of the source as routes.yaml writes them: API keys, request parameters, URLs. Values that cannot be kept are
+noted."""
 
 from __future__ import annotations
 

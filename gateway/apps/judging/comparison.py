@@ -150,7 +150,7 @@ def _line(name: str, judges: Sequence[Judge]) -> ScoredLine:
 
 
 def _first_read(line: ScoredLine) -> tuple[bool, float, str]:
-    """The largest differences first, then what one of them did not score, at last what they agree on."""
+    """The largest differences first, then lines without a score of one judge, at last those of one opinion."""
     if line.spread is None:
         return False, 0.0, line.custom_id
     return line.spread == 0, -line.spread, line.custom_id

@@ -40,7 +40,7 @@ class BatchUnreachable(BatchFailure):
 
 
 class BatchClient:
-    """One gateway's batch API. Raises NotDone."""
+    """One gateway's batch API. Raises BatchFailure."""
 
     def __init__(self, url: str, key: str | None) -> None:
         headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -112,8 +112,8 @@ class BatchClient:
 
 
 def run(asking: BatchClient, source: Path, aliases: Sequence[str], folder: Path, look: OnLook) -> list[dict[str, Any]]:
-    """Begin what has not begun, wait until all have ended, and fetch the results. `look` is called with the batches by
-    alias. Returns the batches. Raises NotDone, FolderError."""
+    """Begin the batches that have not begun, wait until all have ended, and fetch the results. `look` is called with
+    the batches by alias. Returns the batches. Raises BatchFailure, FolderError."""
     if not source.exists():
         raise FolderError(f"there is no file {source}")
     _check_names(aliases)

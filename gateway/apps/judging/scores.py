@@ -42,8 +42,8 @@ def usual_score(text: str) -> float | None:
 
 
 def by_path(path: str) -> FindScore:
-    """`scores.overall`, `$.criteria[0].score`: a path into the JSON of the answer. Raises ValueError for what is no
-    path."""
+    """`scores.overall`, `$.criteria[0].score`: a path into the JSON of the answer. Raises ValueError for any other
+    text."""
     steps: list[str | int] = []
     rest = path.removeprefix("$").removeprefix(".")
     while rest:

@@ -130,7 +130,7 @@ def provider_of(sdk: Any, model: str) -> str:
 
 
 def address(backend: Backend, provider: str, model: str) -> str | None:
-    """`api_base` for litellm. Raises Misrouted where litellm would fall back to api.openai.com."""
+    """`api_base` for litellm. Raises BackendMisconfigured where litellm would fall back to api.openai.com."""
     if backend.url is not None:
         # litellm appends /v1/messages for Anthropic, and no /v1 for OpenAI-compatible APIs.
         return backend.url.removesuffix("/v1") if provider == "anthropic" else backend.url

@@ -40,10 +40,9 @@ _OFF = 0.10  # a measured figure that differs by more from the estimate is worth
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What `backend` asks of one node, in GiB. `needs`: free at its start; `resident`: held once it runs, as `source`
-    says; `overhead`: gone beside that. `weights`, `kv`: this node's share; `tokens`, `windows`: of the whole engine.
-
-    `verdict`, `reason`: whether the engine starts where it is alone. `note`: what else is worth saying."""
+    """The memory that `backend` asks of one node, in GiB. `needs`: free at its start; `resident`: held once it runs, as
+    `source` says; `overhead`: gone beside that. `weights`, `kv`: this node's share; `tokens`, `windows`: of the whole
+    engine. `verdict`, `reason`: whether the engine starts where it is alone. `note`: a remark for the operator."""
 
     backend: str
     needs: float | None = None
@@ -61,7 +60,7 @@ class Demand:
 
     @property
     def held(self) -> float | None:
-        """What is gone of the node's memory once it runs."""
+        """GiB of the node's memory that are gone once it runs."""
         return None if self.resident is None else self.resident + self.overhead
 
 
@@ -146,7 +145,7 @@ def _unknown(backend: Backend, reason: str) -> Demand:
 
 @dataclass(frozen=True, slots=True)
 class _VllmLaunch:
-    """One launch of vLLM on one node, with what is known of its model."""
+    """One launch of vLLM on one node, and its model."""
 
     backend: Backend
     command: ServeCommand
@@ -179,7 +178,7 @@ class _VllmLaunch:
 
     @property
     def geometry(self) -> Geometry | str:
-        """What the files say; where they say nothing, the catalogue."""
+        """The geometry by the model's files, else by the catalogue."""
         files, row = self.files, self.row
         if files is not None and isinstance(files.geometry, Geometry):
             return files.geometry
@@ -256,7 +255,7 @@ class _VllmLaunch:
         return self._with_pool(replace(plain, kv=gib), self._pool_gib(min(self.place.memories), weights))
 
     def _with_pool(self, demand: Demand, smallest: float) -> Demand:
-        """With what the pool takes; the node with the smallest pool decides for the whole engine."""
+        """Add the pool; the node with the smallest pool decides for the whole engine."""
         window, geometry = self.window, self.geometry
         if window is None:
             return replace(demand, verdict="unknown", reason="its window is not known: write --max-model-len")
@@ -305,7 +304,7 @@ class _VllmLaunch:
     # -- the field ----------------------------------------------------------------------------------------------------
 
     def _reported(self, demand: Demand) -> Demand:
-        """With what was reported of such a launch: a verdict beats the arithmetic, a residency the estimate."""
+        """Apply the report of such a launch: a verdict beats the arithmetic, a residency the estimate."""
         window, sequences = self.window, self.settings.sequences
         if window is None:
             return demand

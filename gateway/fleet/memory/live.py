@@ -1,4 +1,4 @@
-"""The memory plan beside what its nodes hold and its engines tell now. Pure."""
+"""The memory plan beside the live figures of nodes and engines. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _SAME_SHARE = 0.005  # values of --gpu-memory-utilization that differ by less ar
 
 @dataclass(frozen=True, slots=True)
 class LiveMemory:
-    """GiB. `used`: what the node's exporter reports; `planned`: what the plan says for the same backends, None where
-    they cannot be compared, as `note` says. `warning`: they differ by more than 10 %."""
+    """GiB. `used`: reported by the node's exporter; `planned`: the plan for the same backends, None where they cannot
+    be compared, as `note` says. `warning`: they differ by more than 10 %."""
 
     used: float
     planned: float | None
@@ -50,9 +50,9 @@ def _difference(live: float, planned: float) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class LiveEngine:
-    """`kv_tokens`: the size of its cache that an engine reports, None if it does not; `planned`: what the plan says of
-    it, None where they cannot be compared, as `note` says. `utilization`: the share of the memory that it reports to
-    run with. `warning`: the tokens differ by more than 10 %."""
+    """`kv_tokens`: the size of its cache that an engine reports, None if it does not; `planned`: the size in the plan,
+    None where they cannot be compared, as `note` says. `utilization`: the share of the memory that it reports to run
+    with. `warning`: the tokens differ by more than 10 %."""
 
     kv_tokens: int | None
     planned: int | None
@@ -81,8 +81,8 @@ def engine_beside_the_plan(
 
 
 def with_observed(fleet: FleetPlan, engines: Mapping[str, LiveEngine]) -> FleetPlan:
-    """The plan with the size of the cache that each engine reports instead of the estimate. What was said before the
-    start stays: the verdicts, and what the engine holds."""
+    """The plan with the size of the cache that each engine reports instead of the estimate. The verdicts before the
+    start stay, and so does the memory that the engine holds."""
     return replace(fleet, nodes={name: _observed_node(node, engines) for name, node in fleet.nodes.items()})
 
 

@@ -1,4 +1,4 @@
-"""The catalogue's models and what was reported from the field: `catalog.yaml`, sections `models` and `field`."""
+"""The catalogue's models and the reports from the field: `catalog.yaml`, sections `models` and `field`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ModelRow:
 
 @dataclass(frozen=True, slots=True)
 class FieldReport:
-    """What an operator reported of one launch. GiB; `target`: utilization x memory of the machine."""
+    """An operator's report of one launch. GiB; `target`: utilization x memory of the machine."""
 
     model: str
     target: float

@@ -55,7 +55,7 @@ class FleetPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether no node is overfull. What is not known counts as fitting."""
+        """Whether no node is overfull. An unknown demand counts as fitting."""
         return all(node.fits != "no" for node in self.nodes.values())
 
 
@@ -78,8 +78,8 @@ def plan(
 
 
 def _is_uncounted(backend: Backend) -> bool:
-    """Whether it is a server of something other than language models, and nothing says what it holds: a speech server
-    on the CPU takes little, and must not make the whole plan unknown."""
+    """Is it a server of something other than language models, of unknown memory? A speech server on the CPU takes
+    little, and must not make the whole plan unknown."""
     measured = backend.launch is not None and backend.launch.resident is not None
     return not traits_of(backend).endpoints and not measured
 
@@ -243,7 +243,7 @@ def _cannot_return(demand: Demand, running: list[Demand], memory: float) -> str 
 
 
 def plan_json(fleet: FleetPlan) -> dict[str, Any]:
-    """`gateway fleet plan --json`: GiB with two decimals, null for what is not known."""
+    """`gateway fleet plan --json`: GiB with two decimals, null where not known."""
     return {"mode": fleet.mode, "nodes": {name: _node_json(node) for name, node in fleet.nodes.items()}}
 
 

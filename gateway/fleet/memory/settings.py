@@ -67,7 +67,7 @@ class EngineSettings:
 
     @property
     def knows_held(self) -> bool:
-        """Whether it is known what the engine comes to hold."""
+        """Is the memory known that the engine comes to hold?"""
         return self.knows_share and _CACHE_FLAG not in self.open
 
     def element_bytes(self, geometry: Geometry) -> float | None:
@@ -78,8 +78,8 @@ class EngineSettings:
 
 
 def engine_settings(command: ServeCommand) -> EngineSettings:
-    """The settings of a command. What a refused value or a reference leaves open has vLLM's default here, and `refused`
-    or `open` says so: such a figure must not be planned with."""
+    """The settings of a command. A refused value or a reference leaves vLLM's default here, and `refused` or `open`
+    says so: such a figure must not be planned with."""
     flags = command.flags
     drafts, draft_model = _drafts(flags.get("speculative-config"))
     window = flags.get("max-model-len")
