@@ -46,7 +46,8 @@ class SharedOperations:
     # -- the right to run one -------------------------------------------------------------------------------------
 
     async def claim(self, stated: str) -> bool:
-        """Claim the right to run an operation. False = Redis is away: this gateway decides alone. Raises OperationConflict."""
+        """Claim the right to run an operation. False if Redis is away: this gateway decides alone. Raises
+        OperationConflict."""
         if not self._joined():
             self._said = stated
             return False

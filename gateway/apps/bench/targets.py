@@ -233,7 +233,8 @@ def _is_loopback(url: str) -> bool:
 async def fetch(
     client: Client, method: str, path: str, headers: Sequence[tuple[str, str]], url: str, content: Any = None
 ) -> Any:
-    """The decoded JSON of one small answer; `content` is sent as JSON. Raises UnmeasurableTarget, whose text has `url`."""
+    """The decoded JSON of one small answer; `content` is sent as JSON. Raises UnmeasurableTarget, whose text has
+    `url`."""
     try:
         async with asyncio.timeout(FETCH_SECONDS):
             sent = b"" if content is None else _encode(content)
