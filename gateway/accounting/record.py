@@ -170,7 +170,7 @@ def usual_line(
     first_token: float,
     total: float,
 ) -> RequestLine:
-    """The line of a request that the first backend has answered at once, with nothing else to say of it."""
+    """The line of a request that its first backend answered at once, without a detour, a wait or a mend."""
     return RequestLine(
         at, id_, client, alias, endpoint, stream, backend, 1, "200", None, (), (), tokens, 0.0, first_token, total
     )

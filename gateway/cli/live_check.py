@@ -60,7 +60,7 @@ async def _ask(client: httpx.AsyncClient, backend: Backend) -> BackendAnswer:
 
 
 async def _server_of(client: httpx.AsyncClient, backend: Backend, models: httpx.Response) -> str | None:
-    """The server that it shows itself to be; None if it is not recognised. Raises as `get`."""
+    """The kind of server, by the signs it shows; None if it is not recognised. Raises the errors of `get`."""
     answers: dict[str, Any] = {}
     owners = owners_of(_decoded(models))
     server = recognise(owners, models.headers, answers)
@@ -85,7 +85,7 @@ def _models_path(backend: Backend, probe: Probe) -> str:
 
 
 async def liveness(client: httpx.AsyncClient, backend: Backend, probe: Probe) -> int:
-    """The status of the backend's liveness check. Raises as `get`."""
+    """The status of the backend's liveness check. Raises the errors of `get`."""
     below_root = probe.liveness is not None and probe.liveness.startswith("/")  # else it is `health.path`, also here
     path = probe.liveness if probe.liveness is not None and below_root else backend.health.path
     return (await get(client, backend, backend.root_path + path)).status_code

@@ -92,7 +92,7 @@ class StatusPoller:
             self.view = replace(self.view, usage=self._ask("/status/usage")[0] or {})
 
     def _ask(self, path: str) -> tuple[Mapping[str, Any] | None, str | None]:
-        """(the decoded answer, None), or (None, why there is none)."""
+        """(the decoded answer, None), or (None, the reason why none came)."""
         import httpx
 
         from gateway.transport.bounded import fetch_now

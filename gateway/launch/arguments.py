@@ -97,7 +97,8 @@ class _ArgumentReader:
         return name in SECRET_FLAGS if name in self.table.flags else is_secret_flag(name)
 
     def _is_option(self, word: str) -> bool:
-        """As argparse: a lone dash, a negative number, and words with a space that begin no flag are values."""
+        """Does a word begin a flag? By argparse's rules a lone dash, a negative number, and words with a space that
+        begin no flag are values."""
         if not word.startswith("-") or word == "-" or _NEGATIVE.match(word):
             return False
         name = word.partition("=")[0]

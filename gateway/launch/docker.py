@@ -101,7 +101,7 @@ class DockerRun:
 
     @property
     def ports(self) -> tuple[str, ...]:
-        """As for `-p`."""
+        """The values of `-p`."""
         return self.values("publish")
 
     @property

@@ -38,7 +38,7 @@ class Sizing(NamedTuple):
     per_word: float = 1.25
 
     def words(self, tokens: int) -> int:
-        """How many words make a prompt of about so many tokens."""
+        """The number of words that make a prompt of about this many tokens."""
         return max(0, round((tokens - self.overhead) / self.per_word))
 
 

@@ -113,7 +113,7 @@ _ENDPOINT = re.compile(r"/(chat/completions|completions|embeddings|models|api/(c
 
 
 def url_of(value: Any, path: Path, notes: Notes) -> str | None:
-    """The base URL in `value`, `${X}` for a reference; None when there is none, or it cannot be used (noted)."""
+    """The base URL in `value`, `${X}` for a reference; None without one that can be used (noted)."""
     given = text_of(value)
     if given is None:
         return None

@@ -88,7 +88,7 @@ def by_pattern(pattern: str) -> FindScore:
 
 
 def _json_in(text: str) -> Any:
-    """The JSON of an answer: all of it, or in a fence, or its last object. None where there is none."""
+    """The JSON of an answer: all of it, or in a fence, or its last object; None without JSON."""
     candidates = [text, *reversed(_FENCED.findall(text))]
     at = text.rfind("{")
     if at >= 0:

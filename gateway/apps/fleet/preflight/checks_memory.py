@@ -61,7 +61,7 @@ def _enough(backend: ExpectedBackend, total: int, free: int, available: int, hos
 
 
 def visible_memory(expected: ExpectedNode, host: Host) -> Iterator[HostCheck]:
-    """The memory is what routes.yaml says, and no kernel parameter hides half of it from CUDA."""
+    """The memory is as large as routes.yaml says, and no kernel parameter hides half of it from CUDA."""
     total = meminfo(host).get("MemTotal", 0)
     if expected.memory and total and abs(total - expected.memory) > _TOLERANCE * expected.memory:
         seen = f"the kernel has {gib(total)}, routes.yaml says {gib(expected.memory)}"

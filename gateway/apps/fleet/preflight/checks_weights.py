@@ -75,7 +75,7 @@ def _cache_of(backend: ExpectedBackend) -> str:
 
 
 def _outside(backend: ExpectedBackend, inside: str, host: Host) -> tuple[str | None, str]:
-    """(the path on the node of a path that the engine sees, ""), or (None, why there is none)."""
+    """(the path on the node of a path that the engine sees, ""), or (None, the reason why it has none)."""
     if not backend.image:
         return _expanded(inside, host), ""
     mounts = [volume.split(":") for volume in backend.volumes if ":" in volume]
@@ -96,7 +96,7 @@ def _expanded(path: str, host: Host) -> str:
 
 
 def _snapshot(folder: str, host: Host) -> str | None:
-    """The snapshot that `main` names, or the only one; None when there is none."""
+    """The snapshot that `main` names, or the only one, if any."""
     found = host.names(f"{folder}/snapshots") or []
     main = (host.text(f"{folder}/refs/main") or "").strip()
     chosen = main if main in found else found[-1] if found else None
