@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from gateway.config.load import load_text
 from gateway.config.snapshot import Backend
 from gateway.domain.progress import Progress, Work
-from gateway.engines.ollama.models import model_names, model_size
+from gateway.engines.ollama.installed_models import model_names, model_size
 from gateway.engines.registry import ENGINES
-from gateway.engines.vllm.flags import read_flags
 from gateway.engines.vllm.metrics import read_counters, read_start_time
+from gateway.engines.vllm.reported_flags import read_flags
 from gateway.health import probe_client as module
 from gateway.health.nodes import read_machine
 from gateway.health.probe_client import ProbeClient, ProbeFailure, ProbeResponse, decoded

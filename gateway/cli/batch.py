@@ -140,8 +140,8 @@ def compare(
     score is a JSON answer's `score`, `rating`, `grade` or `points`, a number behind one of these words, or the whole
     answer."""
     from gateway.apps.judging.comparison import compare as compare_all
+    from gateway.apps.judging.comparison_page import render
     from gateway.apps.judging.folder import FolderError
-    from gateway.apps.judging.page import render
     from gateway.apps.judging.scores import by_path, by_pattern, usual_score
 
     if path is not None and pattern is not None:

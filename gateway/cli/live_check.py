@@ -14,7 +14,7 @@ from gateway.domain.drift import server_drift
 from gateway.domain.engine_traits import Probe, traits_of
 from gateway.domain.recognition import owners_of, paths_to_look, recognise
 from gateway.engines.base import authorized, reported_window
-from gateway.engines.ollama.models import remote_models, runs_elsewhere
+from gateway.engines.ollama.installed_models import remote_models, runs_elsewhere
 from gateway.engines.openai.engine import model_cards
 from gateway.engines.registry import ENGINES
 from gateway.printable import visible

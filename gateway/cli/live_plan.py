@@ -14,7 +14,7 @@ from gateway.cli.live_check import ANSWER_MOST, NO_ANSWER, WAIT, get, liveness
 from gateway.config.snapshot import Backend, Node, Snapshot
 from gateway.domain.engine_traits import traits_of
 from gateway.domain.observed_flags import ObservedFlags
-from gateway.engines.vllm.flags import read_flags
+from gateway.engines.vllm.reported_flags import read_flags
 from gateway.fleet.memory.arithmetic import GIB
 from gateway.fleet.memory.live import LiveEngine, LiveMemory, beside_the_plan, engine_beside_the_plan
 from gateway.fleet.memory.plan import FleetPlan, NodePlan

@@ -22,8 +22,8 @@ from gateway.config.snapshot import Snapshot
 from gateway.config.sources import read_file
 from gateway.config.suggest import did_you_mean
 from gateway.fleet.catalog_rows import DraftMethod, FamilyRow, Image, Publisher, Row, Variable, read_row
-from gateway.fleet.memory import models
-from gateway.fleet.memory.models import ModelCatalog
+from gateway.fleet.memory import model_catalog
+from gateway.fleet.memory.model_catalog import ModelCatalog
 
 R = TypeVar("R", bound=Row)
 Version = tuple[int, int]
@@ -35,7 +35,7 @@ SECTIONS: Mapping[str, type[Row]] = {
     "variables": Variable,
     "drafts": DraftMethod,
 }
-ALL_SECTIONS = (*SECTIONS, *models.SECTIONS)  # with those that the planner of memory asks
+ALL_SECTIONS = (*SECTIONS, *model_catalog.SECTIONS)  # with those that the planner of memory asks
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _read_catalog(text: str, name: str) -> Catalog:
     data = read_document(text, report) or {}
     found: dict[str, dict[str, Any]] = {}
     for section, rows in data.items():
-        if section in models.SECTIONS:
+        if section in model_catalog.SECTIONS:
             continue
         if section not in SECTIONS:
             hint = did_you_mean(section, ALL_SECTIONS) or "there are " + ", ".join(ALL_SECTIONS)
@@ -154,7 +154,7 @@ def _read_catalog(text: str, name: str) -> Catalog:
         else:
             read = {key: read_row(SECTIONS[section], row, (section, key), report) for key, row in (rows or {}).items()}
             found[section] = {key: row for key, row in read.items() if row is not None}
-    memory = models.read_models(data, report)
+    memory = model_catalog.read_models(data, report)
     report.finish()
     own = frozenset(f"{section}.{key}" for section, rows in found.items() for key in rows)
     return Catalog(**found, memory=memory, own=own)

@@ -22,11 +22,11 @@ from gateway.domain.health_machine import ASLEEP
 from gateway.domain.health_state import SERVING, WELL
 from gateway.domain.progress import IDLE, Work
 from gateway.domain.reason import quoting
-from gateway.engines.ollama.models import remote_models, runs_elsewhere
+from gateway.engines.ollama.installed_models import remote_models, runs_elsewhere
 from gateway.engines.openai.engine import loaded_models
 from gateway.engines.registry import ENGINES
-from gateway.engines.vllm.flags import read_flags
 from gateway.engines.vllm.metrics import read_start_time
+from gateway.engines.vllm.reported_flags import read_flags
 from gateway.health.canary_schedule import CanarySchedule
 from gateway.health.engine_look import EngineLooks, looks_at_engine, pause
 from gateway.health.nodes import Machine, NodeHealth, read_machine

@@ -17,7 +17,7 @@ from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import SERVING, WELL, State
-from gateway.engines.ollama.models import INSTALLED, LOAD, LOADED, load_body, model_names, model_size
+from gateway.engines.ollama.installed_models import INSTALLED, LOAD, LOADED, load_body, model_names, model_size
 from gateway.health.nodes import Machine
 from gateway.health.probe_client import ProbeClient, ProbeFailure, decoded
 from gateway.supervision import Failures

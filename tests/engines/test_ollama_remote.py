@@ -11,7 +11,7 @@ from gateway.cli.live_check import ask_fleet
 from gateway.config.load import load_text
 from gateway.domain.health_state import State
 from gateway.engines.ollama.engine import OllamaEngine
-from gateway.engines.ollama.models import INSTALLED, model_windows, remote_models
+from gateway.engines.ollama.installed_models import INSTALLED, model_windows, remote_models
 from simulator import SimOllama
 from tests.engines.ollama_lines import ASK as CHATTED
 from tests.engines.ollama_lines import DONE, backend, ndjson, said, send

@@ -13,7 +13,7 @@ from gateway.apps.importing.render import render
 from gateway.apps.importing.round_trip import verify_round_trip
 from gateway.apps.importing.servers import MODELS, OLLAMA_VERSION, Kind, ServerReply, identify
 from gateway.apps.importing.source import SourceFile, read_source
-from gateway.engines.ollama.models import INSTALLED, LOADED
+from gateway.engines.ollama.installed_models import INSTALLED, LOADED
 
 WORDS = st.sampled_from(
     ["a", "b:c", "http://h:1", "${PORT}", "${env.X}", "${a}", "vllm serve m --max-model-len 8k", "", "é ü", "sk-abcdef",

@@ -13,7 +13,7 @@ from gateway.apps.importing.server_draft import apply_findings, draft_of, short
 from gateway.apps.importing.servers import MODELS, OLLAMA_VERSION, SHOW, FoundServer, Model, ServerReply, identify
 from gateway.config.load import load_text
 from gateway.config.snapshot import Snapshot
-from gateway.engines.ollama.models import INSTALLED, LOADED
+from gateway.engines.ollama.installed_models import INSTALLED, LOADED
 
 QWEN = "RedHatAI/Qwen3.6-35B-A3B-NVFP4"
 URL = "http://spark1:8001"

@@ -12,7 +12,7 @@ from gateway.apps.importing.draft import Draft, DraftEntry, Notes, alias_name, c
 from gateway.apps.importing.litellm_backends import Deployment, DeploymentReader, entries_of, is_glob
 from gateway.apps.importing.litellm_settings import GENERAL, LITELLM, ROUTER, TOP, Meaning
 from gateway.apps.importing.source import SourceFile, count_of, is_true, listed, mapping, text_of
-from gateway.apps.importing.values import Keys, is_no_key
+from gateway.apps.importing.source_values import Keys, is_no_key
 from gateway.config.problems import Path
 from gateway.config.snapshot import Balance
 

@@ -9,7 +9,7 @@ from gateway.apps.importing.draft import DraftEntry, Notes, backend_name, tail_o
 from gateway.apps.importing.litellm_providers import Provider, provider_of
 from gateway.apps.importing.litellm_settings import DEPLOYMENT, INFO_ONLY
 from gateway.apps.importing.source import SourceFile, count_of, is_true, listed, mapping, text_of
-from gateway.apps.importing.values import (
+from gateway.apps.importing.source_values import (
     Keys,
     host_words,
     is_no_key,

@@ -22,7 +22,15 @@ from gateway.apps.importing.draft import (
 )
 from gateway.apps.importing.launch_flags import backend_keys
 from gateway.apps.importing.source import SourceFile, count_of, is_true, listed, mapping, text_of
-from gateway.apps.importing.values import Keys, host_words, literal, mark_cloud, request_params, url_of, variable_name
+from gateway.apps.importing.source_values import (
+    Keys,
+    host_words,
+    literal,
+    mark_cloud,
+    request_params,
+    url_of,
+    variable_name,
+)
 from gateway.config.problems import Path
 
 START_PORT = 5800  # llama-swap's default of the first ${PORT}

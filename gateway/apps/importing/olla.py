@@ -11,7 +11,7 @@ from typing import Any
 
 from gateway.apps.importing.draft import Draft, DraftEntry, Notes, backend_name, unique
 from gateway.apps.importing.source import SourceFile, count_of, listed, mapping, text_of
-from gateway.apps.importing.values import Keys, host_words, mark_cloud, url_of, variable_name
+from gateway.apps.importing.source_values import Keys, host_words, mark_cloud, url_of, variable_name
 from gateway.config.problems import Path
 from gateway.config.units import format_size, parse_duration, parse_size
 

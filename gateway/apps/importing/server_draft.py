@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from gateway.apps.importing.draft import Draft, DraftEntry, Notes, alias_name, backend_name, tail_of, unique
 from gateway.apps.importing.recipes import recipe_for
 from gateway.apps.importing.servers import FoundServer, Model
-from gateway.apps.importing.values import host_words, mark_cloud, variable_name
+from gateway.apps.importing.source_values import host_words, mark_cloud, variable_name
 from gateway.launch.families import family_of
 
 Findings = Mapping[str, Any]  # as `probe_report` of gateway/health/probes.py makes them

@@ -11,7 +11,7 @@ from gateway.config.snapshot import Engine
 from gateway.domain.engine_traits import TRAITS, EngineTraits
 from gateway.domain.recognition import owners_of, paths_to_look, recognise, value_at
 from gateway.engines.base import reported_window
-from gateway.engines.ollama.models import INSTALLED, LOADED, model_entries, remote_models
+from gateway.engines.ollama.installed_models import INSTALLED, LOADED, model_entries, remote_models
 from gateway.engines.openai.engine import model_cards
 
 Kind = Literal["vllm", "llamacpp", "mlx", "ollama", "openai", "gateway", "locked", "unknown"]

@@ -20,7 +20,7 @@ from gateway.domain.upstream import Response, UpstreamFailure
 from gateway.domain.usage import count_of
 from gateway.engines.base import EngineRequest, InexpressibleRequest, WholeResponse, authorized, error_response
 from gateway.engines.ollama.calls import RequiredCallReader
-from gateway.engines.ollama.models import loaded_window, model_windows, runs_elsewhere, window_of
+from gateway.engines.ollama.installed_models import loaded_window, model_windows, runs_elsewhere, window_of
 from gateway.engines.ollama.reply import OllamaLine, ReplyBuilder
 from gateway.engines.ollama.request import OllamaCall, chat_call, completion_call, embeddings_call
 from gateway.engines.ollama.stream import OllamaStream, OllamaWhole, whole_line

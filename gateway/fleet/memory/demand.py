@@ -27,8 +27,8 @@ from gateway.fleet.memory.arithmetic import (
     resident_gib,
 )
 from gateway.fleet.memory.geometry import Geometry
+from gateway.fleet.memory.model_catalog import FieldReport, MeasuredMemory, ModelCatalog, ModelRow, weights_of
 from gateway.fleet.memory.model_files import ModelFiles
-from gateway.fleet.memory.models import FieldReport, MeasuredMemory, ModelCatalog, ModelRow, weights_of
 from gateway.fleet.memory.settings import EngineSettings, engine_settings
 from gateway.launch.command import ServeCommand
 

@@ -14,8 +14,8 @@ from gateway.config.snapshot import Backend, Mode, Snapshot
 from gateway.domain.engine_traits import traits_of
 from gateway.fleet.memory.arithmetic import ADVISED_FREE_GIB, GIB, SYSTEM_GIB
 from gateway.fleet.memory.demand import Demand, Place, Verdict, demand_of
+from gateway.fleet.memory.model_catalog import SPARK_GIB, ModelCatalog
 from gateway.fleet.memory.model_files import ModelFiles
-from gateway.fleet.memory.models import SPARK_GIB, ModelCatalog
 from gateway.launch.command import ServeCommand, with_changes
 
 Changes = Mapping[str, Mapping[str, Any]]
