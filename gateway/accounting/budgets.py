@@ -132,6 +132,6 @@ class Budgets:
         days = self._spent[account]
         days[day] = days.get(day, 0.0) + usd
 
-    def elsewhere(self, spent: Mapping[Account, Mapping[int, float]], reserved: Mapping[Account, float]) -> None:
+    def set_others(self, spent: Mapping[Account, Mapping[int, float]], reserved: Mapping[Account, float]) -> None:
         """Set the spending and the reservations of the other gateways."""
         self._spent_elsewhere, self._reserved_elsewhere = spent, reserved

@@ -114,7 +114,7 @@ class RateLimits:
         requests_wait = 0.0 if client.rpm is None else windows.requests.wait(client.rpm, 1, now)
         tokens_wait = 0.0 if client.tpm is None else windows.tokens.wait(client.tpm, tokens, now)
         if requests_wait or tokens_wait:
-            raise refused(client, requests_wait, tokens_wait)
+            raise limit_error(client, requests_wait, tokens_wait)
         if client.rpm is not None:
             windows.requests.add(1, now)
         if client.tpm is None:
@@ -170,7 +170,7 @@ def text_estimate(prompt_bytes: int, limit: int | None, answers: int = 1, more: 
     return max(1, int(prompt_bytes / PRIOR_USUAL) + more + answers * min(limit or ANSWER_MOST, ANSWER_MOST))
 
 
-def refused(client: Client, requests_wait: float, tokens_wait: float) -> GatewayError:
+def limit_error(client: Client, requests_wait: float, tokens_wait: float) -> GatewayError:
     """The error for a client over a limit. Both waits are in seconds; the longer one is reported."""
     wait = max(requests_wait, tokens_wait)
     key, what = ("rpm", "requests") if requests_wait >= tokens_wait else ("tpm", "tokens")

@@ -117,7 +117,7 @@ class SharedBudgets:
         for theirs in self._their_reserved.values():
             for account, usd in theirs.items():
                 reserved[account] += usd
-        self._budgets.elsewhere(spent, reserved)
+        self._budgets.set_others(spent, reserved)
 
 
 def days(today: int) -> list[int]:

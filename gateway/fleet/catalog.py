@@ -85,7 +85,7 @@ def catalog_name(name: str) -> str:
 
 
 def merged(rows: list[R]) -> R | None:
-    """One row that has of every field the value of the first row that has it. `stated`: where each is from."""
+    """Rows merged; for each field the first row that sets it wins. `stated`: where each is from."""
     if not rows:
         return None
     values: dict[str, Any] = {}

@@ -136,7 +136,7 @@ class DockerRun:
         """The port of the host that leads to `port` of the container: the same port where none is published."""
         if self.network == "host":
             return port
-        return next((host for host, inside in map(published, self.ports) if host and inside == port), port)
+        return next((host for host, inside in map(published_ports, self.ports) if host and inside == port), port)
 
 
 def bound_to(text: str) -> str:
@@ -144,7 +144,7 @@ def bound_to(text: str) -> str:
     return text.partition("/")[0].rsplit(":", 2)[0].strip("[]") if text.count(":") > 1 else ""
 
 
-def published(text: str) -> tuple[int | None, int | None]:
+def published_ports(text: str) -> tuple[int | None, int | None]:
     """(port of the host, port of the container) of `-p [ADDRESS:][HOST:]CONTAINER[/tcp]`; None for a port that is not
     given, a range, or not of TCP."""
     ports, _, protocol = text.partition("/")

@@ -121,7 +121,7 @@ class AlertState:
                 yield Alert("backend_misconfigured", view.name, text, now)
             return
         elif state in WELL and last.kind:
-            took = lasted(now - last.began)
+            took = duration_text(now - last.began)
             last.kind = ""
             yield Alert("backend_back", view.name, f"{view.name} is back, after {took}", now, good=True)
         last.differs_since = None
@@ -149,12 +149,12 @@ class AlertState:
             since = _differs_since(last, now)
             if not last.kind and now - since >= self.timing.rejected_for:
                 last.kind, last.began = "rejected", since
-                text = f"{name} accepts only {share:.0%} of its draft tokens, for {lasted(now - since)}: its"
+                text = f"{name} accepts only {share:.0%} of its draft tokens, for {duration_text(now - since)}: its"
                 yield Alert("draft_acceptance", name, f"{text} speculative decoding may cost more than it gives", now)
         elif last is not None and (share is not None or not last.kind):
             del self._drafts[name]
             if last.kind:
-                text = f"{name} accepts {share:.0%} of its draft tokens again, after {lasted(now - last.began)}"
+                text = f"{name} accepts {share:.0%} of its draft tokens again, after {duration_text(now - last.began)}"
                 yield Alert("draft_acceptance_back", name, text, now, good=True)
 
     # -- aliases --------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class AlertState:
             again = {"cloud": self.timing.cloud_again, "nothing": self.timing.nothing_again}.get(course)
             if again is not None and now - last.at >= again:
                 last.at = now
-                yield Alert(_kind(course), view.name, _words(view, lasted(now - last.began)), now)
+                yield Alert(_kind(course), view.name, _words(view, duration_text(now - last.began)), now)
             return
         since = _differs_since(last, now)
         if now - since < self.timing.settle:
@@ -177,7 +177,7 @@ class AlertState:
             yield Alert(_kind(course), view.name, _words(view), now)
         elif before:
             by = f"{_and(view.serving)} serves it" if view.serving else "what it needs is parked"
-            text = f"alias {view.name} is back: {by}, after {lasted(now - began)}"
+            text = f"alias {view.name} is back: {by}, after {duration_text(now - began)}"
             yield Alert("alias_back", view.name, text, now, good=True)
 
     # -- the rest -------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def _and(names: Iterable[str]) -> str:
     return " or ".join(names)
 
 
-def lasted(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """`45 s`, `12 min`, `3 h 5 min`."""
     if seconds < 90:
         return f"{seconds:.0f} s"

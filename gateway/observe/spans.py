@@ -24,7 +24,7 @@ from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer
 from gateway.proxy.exchange import ClientGone
 from gateway.proxy.failures import AttemptFailed, StreamBroken
-from gateway.routing.alias_status import shown
+from gateway.routing.alias_status import public_reason
 
 Value = str | bool | int | float | tuple[str, ...]
 Attributes = dict[str, Value]
@@ -190,9 +190,9 @@ def outcome_of(error: BaseException) -> tuple[str, str]:
     """Why an attempt ended without an answer: (a word of a fixed list, a reason for people without the backend's own
     text, which may repeat the prompt)."""
     if isinstance(error, AttemptFailed):
-        return ("timeout" if error.timeout else error.verdict.kind), shown(error.verdict.reason)
+        return ("timeout" if error.timeout else error.verdict.kind), public_reason(error.verdict.reason)
     if isinstance(error, StreamBroken):
-        return "stream_interrupted", shown(error.args[0])
+        return "stream_interrupted", public_reason(error.args[0])
     return _WORDS.get(type(error), type(error).__name__), ""
 
 

@@ -90,7 +90,7 @@ class FleetPicture:
     unstarted: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
-def shown(reason: str) -> str:
+def public_reason(reason: str) -> str:
     """A reason that every client may read: one line, without a backend's own error text."""
     return _line(_ITS_WORDS.sub(r"\1", kind_of(reason)))
 
@@ -109,9 +109,9 @@ def _line(text: str) -> str:
 
 def view_backend(state: BackendState, now: float) -> BackendView:
     health = state.health
-    differs = () if health.set_aside else tuple(shown(line) for line in drift(state, now))
+    differs = () if health.set_aside else tuple(public_reason(line) for line in drift(state, now))
     on_demand = state.backend.run != "always"
-    return BackendView(state.name, health.state, shown(health.reason), on_demand, health.half_open, differs)
+    return BackendView(state.name, health.state, public_reason(health.reason), on_demand, health.half_open, differs)
 
 
 def view_alias(alias: Alias, states: Mapping[str, BackendState], now: float) -> AliasView:
@@ -164,8 +164,8 @@ def _why(member: ChainMember, now: float) -> str:
     """Why the backend does not serve: the reason of its health where that is the cause, else the planner's."""
     health, why = member.state.health, member.why
     if why is not None and not _is_unhealthy(member):
-        return f"{member.state.name} {shown(reason_of(why, member.state, now))}"
-    reason = "" if _parked(member) and not health.set_aside else shown(health.reason)
+        return f"{member.state.name} {public_reason(reason_of(why, member.state, now))}"
+    reason = "" if _parked(member) and not health.set_aside else public_reason(health.reason)
     return f"{member.state.name} is {health.state.value}" + (f" ({reason})" if reason else "")
 
 

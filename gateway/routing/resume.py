@@ -90,7 +90,7 @@ def can_resume(broken: BrokenStream, *, suspected: bool) -> bool:
     return all(not is_limit(limit) or limit > sent.tokens for limit in limits)
 
 
-def can_go_on(state: BackendState, left: BackendState) -> bool:
+def can_continue(state: BackendState, left: BackendState) -> bool:
     """Can this backend continue the answer of `left`? Only one in the LAN with the same model can."""
     return state.traits.continues_text is True and not state.backend.cloud and same_model(state, left)
 
@@ -134,6 +134,6 @@ def with_message(messages: Raw, text: str) -> Raw:
     return Raw(listed[:-1] + b"," + _encode({"role": "assistant", "content": text}) + b"]")
 
 
-def as_continued(alias: Alias) -> Alias:
+def alias_for_continuation(alias: Alias) -> Alias:
     """The alias for the request that continues: its params are in the fields already, and once is enough."""
     return replace(alias, params={}, min_max_tokens=None, resume=False)

@@ -66,7 +66,7 @@ async def test_a_long_list_of_tokens_is_read_beside_other_requests(monkeypatch: 
         threads.append(threading.current_thread())
         return read(answer, key)
 
-    monkeypatch.setattr(tokenize, "_read", noted)
+    monkeypatch.setattr(tokenize, "_token_count", noted)
 
     async def long(turn: Turn) -> None:
         await turn.send(json_answer({"count": LARGE, "tokens": [1] * LARGE}))

@@ -13,7 +13,7 @@ from gateway.apps.fleet.lint.subject import Rule, Subject
 from gateway.apps.fleet.preflight.terms import CONTAINER_HOME
 from gateway.config.problems import Path
 from gateway.fleet.catalog import Catalog
-from gateway.launch.docker import bound_to, published
+from gateway.launch.docker import bound_to, published_ports
 
 GUIDE = "guide to vLLM on a Spark"
 IMAGE: Path = ("launch", "image")
@@ -173,7 +173,7 @@ def port_mapping(one: Subject, _: Catalog) -> Iterator[Remark]:
     if (unreached := _unreached(one)) is not None:
         yield unreached
         return
-    pairs = [(outer, inner) for outer, inner in map(published, one.docker.ports) if outer and inner]
+    pairs = [(outer, inner) for outer, inner in map(published_ports, one.docker.ports) if outer and inner]
     if not pairs or port is None or one.on_host_network:
         return
     inside = [outer for outer, inner in pairs if inner == port]
