@@ -20,7 +20,7 @@ from gateway.domain.health_state import State
 from gateway.domain.request import ENDPOINTS
 from gateway.errors import CATALOGUE, STREAM_INTERRUPTED, context_length_exceeded
 from gateway.inspection.answer import KINDS as VIOLATIONS
-from gateway.metrics.counters import Family
+from gateway.metrics.counters import MetricFamily
 from gateway.metrics.registry import Metrics
 from gateway.routing.plan import KINDS
 from tests.demo_process import PATIENCE, ROOT, Demo, needs_curl, running_demo
@@ -79,7 +79,7 @@ def test_every_response_header_is_documented_and_no_other() -> None:
 
 
 def test_every_metric_is_documented_with_its_labels_and_no_other() -> None:
-    families = [family for family in vars(Metrics()).values() if isinstance(family, Family)]
+    families = [family for family in vars(Metrics()).values() if isinstance(family, MetricFamily)]
     table = rows(page("metrics"))
     assert families
     for family in families:

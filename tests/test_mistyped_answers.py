@@ -18,7 +18,7 @@ from gateway.apps.dialects.anthropic.stream import MessageStream
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, InferenceRequest, parse
 from gateway.domain.upstream import ProtocolFailure
 from gateway.domain.usage import COUNT_MOST, read_usage
-from gateway.health.checks.reply import Reply, read_stream
+from gateway.health.checks.reply import CheckReply, read_stream
 from gateway.health.checks.reply import read_whole as read_checked
 from gateway.inspection import rewrite
 from gateway.inspection.error_replies import judge
@@ -92,7 +92,7 @@ def follow(answer: WholeAnswer) -> bytes:
 @given(st.sampled_from(WHOLE).flatmap(mutated), st.sampled_from(EXPECTED), st.sampled_from([None, THINK]))
 def test_no_whole_answer_raises_in_any_reader(body: bytes, expected: InspectionPolicy | None, thoughts: Any) -> None:
     answer = read_whole(body, asked(), expected, thoughts)
-    read_checked(Reply(200, {}, body))
+    read_checked(CheckReply(200, {}, body))
     if answer.failure is None:
         message = json.loads(to_message(follow(answer), "msg_1"))
         assert all(type(count) is int for count in message["usage"].values())
@@ -182,7 +182,7 @@ def test_no_stream_raises_in_any_reader(
     request = asked(endpoint, prompt="x", stream=True, n=choices)
     identity, message = Identity(), MessageStream("r")
     sent = [event for one in events(data) for event in Framer().feed(one)]
-    read_stream(Reply(200, {"content-type": "text/event-stream"}, b"".join(sent)))
+    read_stream(CheckReply(200, {"content-type": "text/event-stream"}, b"".join(sent)))
     for _ in range(2):
         track = StreamTrack(request, identity, expected if endpoint is CHAT else None, THINK)
         out = [track.feed(batch) for batch in ([sent] if together else [[event] for event in sent])]

@@ -33,7 +33,7 @@ from gateway.domain.request import (
 )
 from gateway.domain.token_ratio import silence_budget
 from gateway.domain.upstream import UpstreamFailure
-from gateway.engines.base import Refused
+from gateway.engines.base import InexpressibleRequest
 from gateway.engines.litellm.request import chat_arguments, embeddings_arguments
 from gateway.engines.ollama.request import chat_call, completion_call, embeddings_call
 from gateway.engines.outgoing import outgoing_fields
@@ -197,7 +197,7 @@ def asked_elsewhere(endpoint: Endpoint, fields: dict[str, msgspec.Raw], stream: 
     for make in ENGINES_CALLS[endpoint.name]:
         try:
             msgspec.json.encode(make(fields, stream))
-        except Refused as refused:
+        except InexpressibleRequest as refused:
             json.dumps(str(refused.message))
 
 

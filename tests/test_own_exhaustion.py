@@ -22,10 +22,10 @@ from gateway.config.problems import NotRead
 from gateway.domain.health_state import State
 from gateway.domain.upstream import ConnectFailure, OwnFailure
 from gateway.health.canary_schedule import outcome_of
-from gateway.health.checks import Reply
+from gateway.health.checks import CheckReply
 from gateway.health.probes import probe
 from gateway.observe.alerts import AlertState
-from gateway.routing.alias_status import Picture
+from gateway.routing.alias_status import FleetPicture
 from gateway.shortage import KINDS, WORDS, OwnShortage, shortage_of
 from gateway.transport.client import open_client
 from simulator import SimVllm
@@ -303,7 +303,7 @@ async def test_a_canary_that_could_not_be_asked_proves_nothing(monkeypatch: pyte
             raise OwnFailure("files", unsent=True)
 
         monkeypatch.setattr(state.client, "send", lacks)
-        replies: dict[bytes, Reply] = {}
+        replies: dict[bytes, CheckReply] = {}
         found = await probe(state, ("plain", "arithmetic"), now=True, replies=replies)
         assert outcome_of(found, replies.values()).kind == "unasked"
         assert not state.facts.observed
@@ -380,12 +380,12 @@ def test_a_file_that_cannot_be_read_for_want_of_files_is_told_apart(tmp_path: Pa
 
 def test_a_shortage_is_told_once_and_when_it_is_over() -> None:
     state = AlertState()
-    assert [a.kind for a in state.step(0.0, Picture())] == []
-    (told,) = state.step(1.0, Picture(short=("files",)))
+    assert [a.kind for a in state.step(0.0, FleetPicture())] == []
+    (told,) = state.step(1.0, FleetPicture(short=("files",)))
     assert (told.kind, told.name, told.good) == ("shortage", "files", False)
     assert "ulimit" in told.text
-    assert state.step(2.0, Picture(short=("files",))) == []
-    more, over = state.step(3.0, Picture(short=("memory",)))
+    assert state.step(2.0, FleetPicture(short=("files",))) == []
+    more, over = state.step(3.0, FleetPicture(short=("memory",)))
     assert (more.kind, more.name, over.kind, over.name, over.good) == (
         "shortage",
         "memory",

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from gateway.config.load import load_text
 from gateway.config.snapshot import Backend
 from gateway.domain.progress import Progress, Work
-from gateway.engines.ollama.models import model_names, model_size
+from gateway.engines.ollama.installed_models import model_names, model_size
 from gateway.engines.registry import ENGINES
-from gateway.engines.vllm.flags import read_flags
 from gateway.engines.vllm.metrics import read_counters, read_start_time
+from gateway.engines.vllm.reported_flags import read_flags
 from gateway.health import probe_client as module
 from gateway.health.nodes import read_machine
-from gateway.health.probe_client import Answer, NoAnswer, ProbeClient, decoded
+from gateway.health.probe_client import ProbeClient, ProbeFailure, ProbeResponse, decoded
 from gateway.health.prober import reported_version
 from gateway.transport.prometheus_text import SLICE, VALUE_MOST, number, slices
 from tests.hostile import MIB, Write, body, bomb, dripping, endless, hostile, packed
@@ -119,9 +119,9 @@ async def test_an_answer_that_drips_ends_at_the_deadline(head: bytes, monkeypatc
         took = time.monotonic() - began
         fine = await client.get(backend(url), "/version")
         await client.close()
-    assert all(isinstance(answer, NoAnswer) and "no answer" in answer.reason for answer in answers)
+    assert all(isinstance(answer, ProbeFailure) and "no answer" in answer.reason for answer in answers)
     assert 1.4 < took < 6.0
-    assert not isinstance(fine, NoAnswer)
+    assert not isinstance(fine, ProbeFailure)
     assert fine.status == 200
 
 
@@ -138,7 +138,7 @@ async def test_servers_that_hold_their_probes_take_no_place_from_others() -> Non
         await standing(lambda: len(asked))  # as many are held as ever will be
         began = time.monotonic()
         answer = await client.get(backend(good), "/health")
-        assert not isinstance(answer, NoAnswer)
+        assert not isinstance(answer, ProbeFailure)
         assert time.monotonic() - began < 2.0
         for task in held:
             task.cancel()
@@ -165,7 +165,7 @@ async def test_a_probe_follows_no_redirect_and_keeps_no_cookie() -> None:
     async with hostile(health=elsewhere) as url:
         client = ProbeClient()
         answer = await client.get(backend(url), "/health")
-        assert not isinstance(answer, NoAnswer)
+        assert not isinstance(answer, ProbeFailure)
         assert answer.status == 307
         assert not seen
         await client.page(target)
@@ -298,7 +298,7 @@ def test_what_is_no_count_is_none(text: bytes) -> None:
 
 def test_json_of_too_many_values_is_not_read() -> None:
     for content in (b"[" * 300_000, b"[" + b"[]," * 300_000 + b"1]", b"\xff", b"", DEEP, b'"\\ud800"'):
-        assert decoded(Answer(200, {}, content), "none") == "none"
+        assert decoded(ProbeResponse(200, {}, content), "none") == "none"
 
 
 def test_what_is_no_version_is_none() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.domain.health_state import State
-from gateway.routing.resume import can_go_on
+from gateway.routing.resume import can_continue
 from simulator import SimVllm
 from tests.raw_client import chat, raw_client
 from tests.resuming import CHAT, INTERRUPTED, WORDS, Chain, chain, of
@@ -80,8 +80,8 @@ async def test_a_cloud_never_goes_on() -> None:
         routes = f"backends: {backends}\naliases: {{chat: {{use: [a, b], resume: true}}}}"
         async with running_gateway(routes) as gateway:
             fleet = gateway.gateway.fleet
-            assert can_go_on(fleet["a"], fleet["a"])
-            assert not can_go_on(fleet["b"], fleet["a"])
+            assert can_continue(fleet["a"], fleet["a"])
+            assert not can_continue(fleet["b"], fleet["a"])
 
 
 async def test_a_stream_goes_on_once() -> None:

@@ -22,11 +22,11 @@ from gateway.domain.request_timer import TICK, Pulse, RequestTimer
 from gateway.metrics.registry import Metrics
 from gateway.observe.alert_sender import AlertSender, RetryPolicy
 from gateway.observe.alerts import AlertState
-from gateway.observe.channels import Answer, Message
+from gateway.observe.channels import AlertMessage, DeliveryResult
 from gateway.observe.export import Exporter
 from gateway.observe.log import EventLine
 from gateway.observe.log_writer import LogWriter
-from gateway.routing.alias_status import Picture
+from gateway.routing.alias_status import FleetPicture
 from gateway.supervision import Failures
 from tests.raw_client import chat
 from tests.scripted import Turn, json_answer, scripted
@@ -235,13 +235,13 @@ class OddChannel:
     name = "odd"
 
     def __init__(self) -> None:
-        self.sent: list[Message] = []
+        self.sent: list[AlertMessage] = []
 
-    async def send(self, client: Any, message: Message, now: float) -> Answer:
+    async def send(self, client: Any, message: AlertMessage, now: float) -> DeliveryResult:
         self.sent.append(message)
         if len(self.sent) == 1:
             raise Defect
-        return Answer(True, "taken")
+        return DeliveryResult(True, "taken")
 
 
 async def test_a_message_that_cannot_be_sent_is_counted_and_the_next_is_sent(metrics: Metrics) -> None:
@@ -250,7 +250,7 @@ async def test_a_message_that_cannot_be_sent_is_counted_and_the_next_is_sent(met
     sender = AlertSender(channel, client, RetryPolicy(), metrics.failures)
     try:
         for _ in range(2):
-            sender.enqueue(Message((), "spark1", time.time()))
+            sender.enqueue(AlertMessage((), "spark1", time.time()))
         await until(lambda: len(channel.sent) == 2)
         assert (sender.dropped, counted(metrics, "alerts")) == (1, 1.0)
     finally:
@@ -369,7 +369,7 @@ def test_a_failure_is_told_once_and_further_ones_hourly() -> None:
         (2 * hour, 6),
         (9 * hour, 6),
     ):
-        alerts = state.step(now, Picture(failed={"ledger": count}))
+        alerts = state.step(now, FleetPicture(failed={"ledger": count}))
         told += [(now, alert.kind, alert.name) for alert in alerts]
     assert told == [(2.0, "internal_failure", "ledger"), (hour + 3.0, "internal_failure", "ledger")]
 

@@ -17,7 +17,7 @@ from gateway.inspection.error_replies import Verdict, judge
 from gateway.inspection.overflows import LEAST_WINDOW
 from gateway.proxy.feedback import Feedback, ask_again, learn, within_reason
 from gateway.routing.plan import make_plan
-from gateway.routing.refusal import Tried, refusal
+from gateway.routing.refusal import FailedAttempt, refusal
 from tests.routing.parts import NOW, alias, backend, fleet, request
 from tests.test_learned import ask, is_the_overflow, overflow, vllm
 from tests.test_learned import fleet as gateway_with
@@ -46,7 +46,7 @@ def told(state: BackendState, asked: InferenceRequest, text: str) -> tuple[str, 
     learn(state, Feedback(asked, "r"), verdict, NOW)
     plan = make_plan(alias(state.name), fleet(state), asked, NOW)
     plan.outcomes[state.name] = verdict.kind
-    tried = Tried(state.name, verdict.kind, "x", False, verdict.window, verdict.prompt_tokens, verdict.least)
+    tried = FailedAttempt(state.name, verdict.kind, "x", False, verdict.window, verdict.prompt_tokens, verdict.least)
     return refusal(plan, [tried], asked, NOW).message, verdict
 
 
@@ -102,7 +102,9 @@ def test_what_one_backend_says_of_itself_does_not_name_the_window_of_another() -
         text = SAYINGS[0].format(window=window, prompt=window + 1)
         verdict = within_reason(judged(text), state, asked, alias("liar", "honest"))
         ask_again(state, asked, alias("liar", "honest"), verdict)
-        tried.append(Tried(state.name, "too_long", "x", False, verdict.window, verdict.prompt_tokens, verdict.least))
+        tried.append(
+            FailedAttempt(state.name, "too_long", "x", False, verdict.window, verdict.prompt_tokens, verdict.least)
+        )
     plan = make_plan(alias("liar", "honest"), fleet(*states), asked, NOW)
     plan.outcomes |= {"liar": "too_long", "honest": "too_long"}
     assert refusal(plan, tried, asked, NOW).message.startswith("This model's maximum context length is 8192 tokens.")

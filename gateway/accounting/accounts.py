@@ -12,7 +12,7 @@ from typing import NamedTuple
 from gateway.accounting.budgets import Account, Budgets
 from gateway.accounting.ledger import Ledger
 from gateway.accounting.ledger_file import DAY
-from gateway.accounting.limits import Limits
+from gateway.accounting.limits import RateLimits
 from gateway.accounting.prices import FREE, Prices, Tokens, costs_money
 from gateway.config.snapshot import Backend, Budget, Client, Snapshot
 from gateway.domain.backend import BackendState
@@ -28,7 +28,7 @@ ANSWER_GUESS, ANSWER_MOST = 1024, 4096
 
 
 class Reservation(NamedTuple):
-    """What a request under way will probably cost an account, in USD."""
+    """The estimated cost of a request under way, in USD, held on an account."""
 
     account: Account
     usd: float
@@ -39,7 +39,7 @@ class Accounts:
     request costs only a few look-ups here."""
 
     def __init__(self, folder: str, failures: Failures | None = None) -> None:
-        self.limits = Limits()
+        self.limits = RateLimits()
         self.prices = Prices()
         self.budgets = Budgets()
         self.ledger = Ledger(Path(folder), failures)
@@ -55,7 +55,7 @@ class Accounts:
         await asyncio.to_thread(self.ledger.close)
 
     def over_budget(self, snapshot: Snapshot, client: Client | None) -> OverBudget | None:
-        """The budget check for `make_plan`. None = no budget applies to this request."""
+        """The budget check for `make_plan`. None if no budget applies to this request."""
         if snapshot is not self._looked_at:
             self._looked_at = snapshot
             self._any_budget = any(backend.budget is not None for backend in snapshot.backends.values())
@@ -64,7 +64,7 @@ class Accounts:
         return lambda state: self.why_over_budget(state.backend, client)
 
     def why_over_budget(self, backend: Backend, client: Client | None) -> str | None:
-        """Which budget is spent, as text for people; None = none is, or requests to this backend cost nothing."""
+        """Which budget is spent, as text for people; None if none is, or if this backend costs nothing."""
         for account, budget in _budgets_of(backend, client):
             spent = self.budgets.exhausted(account, budget, today())
             if spent is not None:
@@ -76,7 +76,7 @@ class Accounts:
         self, state: BackendState, client: Client | None, request: InferenceRequest, held: list[Reservation]
     ) -> str | None:
         """Before an attempt: reserve its probable cost (added to `held`, for `release`). Returns the budget that
-        forbids the attempt, as text; None = none does."""
+        forbids the attempt, as text; None if no budget does."""
         budgets = _budgets_of(state.backend, client)
         if not budgets:
             return None
@@ -105,7 +105,7 @@ class Accounts:
         return Tokens(known_tokens(state, request), answer)
 
     def cost(self, backend: Backend, client: Client | None, used: Tokens) -> float | None:
-        """The cost of reported tokens in USD; None = unknown, which is logged once per backend if a budget depends
+        """The cost of reported tokens in USD; None if unknown, which is logged once per backend if a budget depends
         on it."""
         rates = self.prices.of(backend)
         if rates is not None:

@@ -47,7 +47,7 @@ def next_day(per: Literal["day", "week", "month"], today: int) -> int:
 
 class Budgets:
     """Spent and reserved USD of each account: this gateway's own, and what other gateways have reported. `on_change`
-    is called with the account that has changed and the day; None = its reservations."""
+    is called with the account that has changed and the day (None: its reservations have)."""
 
     def __init__(self) -> None:
         self._spent: dict[Account, dict[int, float]] = defaultdict(dict)  # account -> day -> USD
@@ -80,7 +80,7 @@ class Budgets:
             self.on_change(account, None)
 
     def release(self, account: Account, usd: float) -> None:
-        """Release what `reserve` reserved; an account without reservations is exactly 0 again."""
+        """Give back a reservation; an account without reservations is exactly 0 again, without rounding errors."""
         rest = self._reserved.get(account, 0.0) - usd
         if rest > ROUNDING:
             self._reserved[account] = rest
@@ -101,7 +101,7 @@ class Budgets:
         return self.own_reserved(account) + self._reserved_elsewhere.get(account, 0.0)
 
     def exhausted(self, account: Account, budget: Budget, today: int) -> str | None:
-        """Why nothing more may be spent now, as text for people; None = spending is allowed."""
+        """Why nothing more may be spent now, as text for people; None if spending is allowed."""
         spent, reserved = self.spent(account, budget, today), self.reserved(account)
         if spent + reserved < budget.usd - ROUNDING:
             return None
@@ -132,6 +132,6 @@ class Budgets:
         days = self._spent[account]
         days[day] = days.get(day, 0.0) + usd
 
-    def elsewhere(self, spent: Mapping[Account, Mapping[int, float]], reserved: Mapping[Account, float]) -> None:
-        """Set what the other gateways have spent, and have reserved."""
+    def set_others(self, spent: Mapping[Account, Mapping[int, float]], reserved: Mapping[Account, float]) -> None:
+        """Set the spending and the reservations of the other gateways."""
         self._spent_elsewhere, self._reserved_elsewhere = spent, reserved

@@ -73,7 +73,8 @@ class Window:
         self._sum += amount
 
     def take_back(self, amount: int, at: float, now: float) -> None:
-        """`amount` of what was added at `at` was too much; an amount that has left the window needs no correction."""
+        """Correct an amount added at `at`, which was `amount` too high; one that has left the window needs no
+        correction."""
         self.used(now)
         for bucket in reversed(self._buckets):
             if bucket[0] <= int(at):
@@ -97,7 +98,7 @@ class _Windows:
     tokens: Window = field(default_factory=Window)
 
 
-class Limits:
+class RateLimits:
     """The windows of all clients with a limit, by name, so that they survive an edit of routes.yaml."""
 
     def __init__(self) -> None:
@@ -113,7 +114,7 @@ class Limits:
         requests_wait = 0.0 if client.rpm is None else windows.requests.wait(client.rpm, 1, now)
         tokens_wait = 0.0 if client.tpm is None else windows.tokens.wait(client.tpm, tokens, now)
         if requests_wait or tokens_wait:
-            raise refused(client, requests_wait, tokens_wait)
+            raise limit_error(client, requests_wait, tokens_wait)
         if client.rpm is not None:
             windows.requests.add(1, now)
         if client.tpm is None:
@@ -128,7 +129,7 @@ class Limits:
         return self._windows(client).requests.admits(client.rpm, now)
 
     def charge(self, client: Client, tokens: int, now: float) -> Charge | None:
-        """`check` for a client with tpm, and a request of that estimate. None = it is refused; nothing was counted."""
+        """`check` for a client with tpm, and a request of that estimate. None if it is refused; nothing was counted."""
         assert client.tpm is not None
         windows = self._windows(client)
         if windows.tokens.wait(client.tpm, tokens, now) or not self.admits(client, now):
@@ -169,7 +170,7 @@ def text_estimate(prompt_bytes: int, limit: int | None, answers: int = 1, more: 
     return max(1, int(prompt_bytes / PRIOR_USUAL) + more + answers * min(limit or ANSWER_MOST, ANSWER_MOST))
 
 
-def refused(client: Client, requests_wait: float, tokens_wait: float) -> GatewayError:
+def limit_error(client: Client, requests_wait: float, tokens_wait: float) -> GatewayError:
     """The error for a client over a limit. Both waits are in seconds; the longer one is reported."""
     wait = max(requests_wait, tokens_wait)
     key, what = ("rpm", "requests") if requests_wait >= tokens_wait else ("tpm", "tokens")

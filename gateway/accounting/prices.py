@@ -42,7 +42,7 @@ class Prices:
         self._known: dict[str, tuple[Backend, Rates | None]] = {}
 
     def of(self, backend: Backend) -> Rates | None:
-        """The rates of a backend; None = unknown. Never imports litellm: as long as it is not loaded, no request has
+        """The rates of a backend; None if unknown. Never imports litellm: as long as it is not loaded, no request has
         used it."""
         known = self._known.get(backend.name)
         if known is not None and known[0] is backend:
@@ -58,7 +58,7 @@ class Prices:
 
 
 def declared(backend: Backend) -> Rates | None:
-    """The rates that routes.yaml declares: `price`, or 0 for a backend in the LAN; None = a cloud without `price`."""
+    """The rates that routes.yaml declares: `price`, or 0 for a backend in the LAN; None for a cloud without `price`."""
     price = backend.price
     if price is not None:
         return Rates(price.input / 1e6, price.output / 1e6, price.input / 1e6)

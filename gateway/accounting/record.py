@@ -20,7 +20,7 @@ from gateway.errors import CATALOGUE
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer
 from gateway.metrics.registry import OPEN
-from gateway.routing.refusal import Tried
+from gateway.routing.refusal import FailedAttempt
 
 
 @dataclass(slots=True, eq=False)
@@ -53,14 +53,14 @@ class RequestRecord:
     began: float  # in the loop's seconds
     client_label: str = OPEN  # for metrics: the client's name, where routes.yaml has `clients`
     client: Client | None = None
-    request: InferenceRequest | None = None  # None = the body could not be read
+    request: InferenceRequest | None = None  # None: the body could not be read
     alias: str = ""  # "" = none was found
     charge: Charge | None = None  # tokens that were counted against the client's tpm
     reserved: list[Reservation] = field(default_factory=list)  # the probable cost of its attempts
     attempts: list[AttemptRecord] = field(default_factory=list)
     trying: AttemptRecord | None = None  # the latest attempt, unless it has failed before content
-    tried: list[Tried] = field(default_factory=list)  # the backends that did not answer, and why
-    queued: float | None = None  # seconds that it has waited for slots; None = it did not get that far
+    tried: list[FailedAttempt] = field(default_factory=list)  # the backends that did not answer, and why
+    queued: float | None = None  # seconds that it has waited for slots; None if it did not get that far
     resumed: str = ""  # the backend that went on with the stream after it had broken at another one
     joined: str = ""  # the id of the request whose answer it got, because it repeats it
     committed: bool = False  # the status of a stream was sent
@@ -86,7 +86,7 @@ class RequestRecord:
 class RequestLine(msgspec.Struct, frozen=True, gc=False):
     """A request that has ended. `at`: Unix seconds. `backend`: the one that answered, else the last one that was
     tried; "" = none. `left`: (backend, reason) of the failed attempts. `detour`: ("fallback" | "routed", reason).
-    `queued`, `first_token` (None = there was none) and `total` in seconds. `resumed`: the backend that went on with a
+    `queued`, `first_token` (None without a token) and `total` in seconds. `resumed`: the backend that went on with a
     stream that broke at another one. `joined`: the request whose answer it got."""
 
     at: float
@@ -170,7 +170,7 @@ def usual_line(
     first_token: float,
     total: float,
 ) -> RequestLine:
-    """The line of a request that the first backend has answered at once, with nothing else to say of it."""
+    """The line of a request that its first backend answered at once, without a detour, a wait or a mend."""
     return RequestLine(
         at, id_, client, alias, endpoint, stream, backend, 1, "200", None, (), (), tokens, 0.0, first_token, total
     )

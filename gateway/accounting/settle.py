@@ -28,7 +28,7 @@ class Settler:
         self._on_spent = on_spent
 
     def settle(self, record: RequestRecord) -> int:
-        """Count the request, its time, its tokens and what they cost. Returns the tokens that count against limits."""
+        """Count the request, its time, its tokens and their cost. Returns the tokens that count against limits."""
         self._metrics.seconds.observe(record.seconds)
         self._accounts.release(record.reserved)
         used = 0
@@ -58,7 +58,7 @@ class Settler:
         usage: dict[str, Any] | None,
     ) -> Tokens | None:
         """`settle` for a request without a limit of tokens that was served at once, by a backend that costs nothing,
-        with an answer that teaches nothing. `at`: Unix seconds. Returns the tokens; None = nothing was counted, and
+        with an answer that teaches nothing. `at`: Unix seconds. Returns the tokens; None if nothing was counted, and
         `settle` has to do it."""
         used = read_usage(usage)
         if not (used.prompt and used.completion):

@@ -18,7 +18,7 @@ from gateway.domain.token_ratio import room_needed
 from gateway.engines.tokenize import count_tokens
 from gateway.errors import GatewayError
 from gateway.routing.plan import STARTING, Candidate
-from gateway.routing.refusal import Tried, refusal
+from gateway.routing.refusal import FailedAttempt, refusal
 from gateway.routing.window import fits_window, near_limit
 
 log = logging.getLogger("gateway.admission")
@@ -40,7 +40,7 @@ class SlotAcquirer:
         client: Identity,
         request_id: str,
         began: float,
-        tried: list[Tried],
+        tried: list[FailedAttempt],
     ) -> None:
         self.waiter: Waiter | None = None  # its entry in the waiting set, from its first wait on
         self.queued = 0.0  # seconds of waiting for slots so far
@@ -230,7 +230,9 @@ class SlotAcquirer:
         if fits_window(state, request, room, now):
             return True
         reason = "is too small for this prompt"
-        self._tried.append(Tried(state.name, "too_long", reason, window=state.window(now), prompt_tokens=tokens))
+        self._tried.append(
+            FailedAttempt(state.name, "too_long", reason, window=state.window(now), prompt_tokens=tokens)
+        )
         return False
 
     async def _still_fits(self, lease: Lease) -> bool:

@@ -14,7 +14,7 @@ from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
 from gateway.domain.request import InferenceRequest
-from gateway.fleet.starting import Decision
+from gateway.fleet.starting import StartDecision
 from gateway.kept_error import fresh
 from gateway.metrics.registry import Metrics
 from gateway.routing.plan import Candidate
@@ -63,7 +63,7 @@ class Lease:
 class Starts(Protocol):
     """Starts parked backends for requests (runtime/starts/). `client` None = routes.yaml has no `clients`."""
 
-    def decision(self, state: BackendState, client: Client | None, alias: Alias) -> Decision:
+    def decision(self, state: BackendState, client: Client | None, alias: Alias) -> StartDecision:
         """Whether a request of this client and alias has the backend started now."""
         ...
 

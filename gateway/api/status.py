@@ -32,7 +32,7 @@ from gateway.observe.node_view import view_nodes
 from gateway.observe.plan_view import PlanView
 from gateway.proxy.exchange import CONNECTION
 from gateway.proxy.header_map import header_map
-from gateway.routing.alias_status import AWAY, AliasView, BackendView, shown, shown_to_admin
+from gateway.routing.alias_status import AWAY, AliasView, BackendView, public_reason, shown_to_admin
 from gateway.runtime.gateway import Gateway
 
 RECENT = 100  # events in /status
@@ -254,7 +254,7 @@ def _event(event: Event, *, words: bool = False) -> dict[str, Any]:
     if event.kind == "operation":
         named = {"backend": event.backend, "reason": event.reason}
         return {"at": event.at, "kind": "operation", **named, "state": event.after}
-    fields = {**asdict(event), "reason": (shown_to_admin if words else shown)(event.reason)}
+    fields = {**asdict(event), "reason": (shown_to_admin if words else public_reason)(event.reason)}
     if event.kind == "mode":
         return {k: v for k, v in fields.items() if k != "backend"}
     return fields if event.kind == "state" else {k: v for k, v in fields.items() if k not in ("before", "after")}

@@ -20,11 +20,11 @@ from gateway.domain.body import read_fields, value_of
 from gateway.domain.reason import reason_of
 from gateway.domain.upstream import UpstreamFailure
 from gateway.engines.outgoing import fill_in
-from gateway.engines.tokens import Asker, Unanswered
+from gateway.engines.tokens import TokenClient, TokenizeError
 from gateway.errors import GatewayError, PassedOn
 from gateway.inspection.error_replies import judge
 from gateway.proxy.exchange import AsgiExchange, ClientGone
-from gateway.routing.tokenizing import Told, refusal, tokenizers_of
+from gateway.routing.tokenizing import TokenizeFailure, refusal, tokenizers_of
 from gateway.runtime.gateway import Gateway
 
 WAIT = 60.0  # seconds for one backend, its client's turn included
@@ -91,21 +91,21 @@ async def _ask(
     now = time.monotonic()
     asked, passed = tokenizers_of(alias, [gateway.fleet.states[name] for step in alias.steps for name in step], now)
     for state in asked:
-        asker = Asker(state, sender, exchange.share.add)
+        asker = TokenClient(state, sender, exchange.share.add)
         try:
             async with asyncio.timeout(WAIT), state.counting.turn(sender):
                 told = await (asker.tokens(fields) if endpoint == TOKENIZE else asker.text(fields))
             return state, told
-        except Unanswered as answer:
+        except TokenizeError as answer:
             verdict = judge(answer.status, answer.headers, answer.body, endpoint, model=state.model)
             if verdict.kind in ("client", "too_long", "incapable"):
                 raise PassedOn(verdict.status, verdict.message, verdict.param, verdict.code) from None
             lacking = verdict.kind == "unserved" or answer.status in (404, 405)
-            passed.append(Told(state, "lacking" if lacking else "failed", verdict.reason))
+            passed.append(TokenizeFailure(state, "lacking" if lacking else "failed", verdict.reason))
         except TimeoutError:
-            passed.append(Told(state, "failed", f"has not answered within {WAIT:.0f} s", timeout=True))
+            passed.append(TokenizeFailure(state, "failed", f"has not answered within {WAIT:.0f} s", timeout=True))
         except UpstreamFailure as failure:
-            passed.append(Told(state, "failed", reason_of(failure)))
+            passed.append(TokenizeFailure(state, "failed", reason_of(failure)))
     raise refusal(alias, f"/{endpoint}", passed, now)
 
 

@@ -1,1 +1,2 @@
-"""What the core never imports: each package here can be deleted, and the gateway serves without it."""
+"""Applications on top of the core, which never imports them: each package can be deleted, and the gateway serves
+without it."""

@@ -14,7 +14,7 @@ from gateway.cli.options import config_option, examples, json_option, load_or_ex
 
 if TYPE_CHECKING:
     from gateway.config.snapshot import Alerts
-    from gateway.observe.channels import Answer
+    from gateway.observe.channels import DeliveryResult
 
 TEXT = "this is a test: alerts of the gateway arrive here"
 
@@ -49,22 +49,22 @@ def test(config: Path, as_json: bool) -> None:
     sys.exit(0 if ok else 1)
 
 
-async def send_test(alerts: Alerts) -> list[tuple[str, Answer]]:
+async def send_test(alerts: Alerts) -> list[tuple[str, DeliveryResult]]:
     """(name, answer) of each channel: one attempt each, all at once."""
     import socket
     import time
 
     from gateway.observe.alerts import Alert
-    from gateway.observe.channels import Deadman, Message, channels_of, new_client
+    from gateway.observe.channels import AlertMessage, DeadmanChannel, channels_of, new_client
 
     now = time.time()
-    message = Message((Alert("test", "test", TEXT, now, good=True),), socket.gethostname(), now)
+    message = AlertMessage((Alert("test", "test", TEXT, now, good=True),), socket.gethostname(), now)
     channels = channels_of(alerts)
     async with new_client() as client:
         sent = [channel.send(client, message, now) for channel in channels]
         names = [channel.name for channel in channels]
         if alerts.deadman is not None:
-            deadman = Deadman(alerts.deadman)
+            deadman = DeadmanChannel(alerts.deadman)
             sent.append(deadman.ping(client))
             names.append(deadman.name)
         return list(zip(names, await asyncio.gather(*sent), strict=True))

@@ -16,7 +16,7 @@ from gateway.config.snapshot import Alias, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import traits_of
 from gateway.launch.families import family_of
-from gateway.routing.serving import Need, Unmet, all_ready, reason_of, unmet_needs
+from gateway.routing.serving import Need, UnmetNeed, all_ready, reason_of, unmet_needs
 
 _NOW = 0.0  # the plan of a fleet that is all ready does not depend on the time
 
@@ -39,8 +39,8 @@ _WITHOUT: Mapping[Need, str] = {
 
 
 @dataclass(frozen=True)
-class Member:
-    """One backend in one step (counted from 1) of an alias. `window` in tokens; None = read from the backend.
+class StepBackend:
+    """One backend in one step (counted from 1) of an alias. `window` in tokens; None: read from the backend.
     `thinking`: optional, always, never, or "-" = not known. `thinks_by_default`: of a model whose thinking is optional,
     whether it thinks unless told not to. `skipped`: for what it is not used, each to be read behind the word "skipped".
     """
@@ -69,7 +69,7 @@ class AliasFacts:
     window: int | None
     leaves_lan: tuple[str, ...]
     cloud_when: str
-    members: tuple[Member, ...]
+    members: tuple[StepBackend, ...]
 
     @property
     def too_small_for_hermes(self) -> bool:
@@ -106,10 +106,10 @@ def _when(alias: Alias) -> str:
     return " or ".join(_CLOUD_WHEN[word] for word in alias.cloud_when)
 
 
-def _member(state: BackendState, step: int, skipped: tuple[str, ...]) -> Member:
+def _member(state: BackendState, step: int, skipped: tuple[str, ...]) -> StepBackend:
     backend = state.backend
     slots = "unlimited" if backend.slots is None else str(backend.slots)
-    return Member(
+    return StepBackend(
         step=step,
         backend=backend.name,
         engine=backend.engine,
@@ -135,7 +135,7 @@ def _tools(state: BackendState) -> str:
 
 
 def _thinks_by_default(state: BackendState) -> bool | None:
-    """Whether it thinks unless told not to: as it is launched, else as its family does. None = not known, or no
+    """Whether it thinks unless told not to: as it is launched, else as its family does. None if not known, or no
     choice."""
     able, backend = state.capabilities(_NOW), state.backend
     if able.thinking != "optional":
@@ -153,7 +153,7 @@ def _thinks_by_default(state: BackendState) -> bool | None:
 
 
 def _skipped(
-    alias: Alias, states: Mapping[str, BackendState], state: BackendState, number: int, unmet: Mapping[Need, Unmet]
+    alias: Alias, states: Mapping[str, BackendState], state: BackendState, number: int, unmet: Mapping[Need, UnmetNeed]
 ) -> Iterator[str]:
     backend = state.backend
     if backend.parked is not None:
@@ -182,7 +182,7 @@ def _skipped(
     yield from (words for need, words in _WITHOUT.items() if need in unmet)
 
 
-def _tool_calls(alias: Alias, unmet: Mapping[Need, Unmet]) -> Iterator[str]:
+def _tool_calls(alias: Alias, unmet: Mapping[Need, UnmetNeed]) -> Iterator[str]:
     tools, call = unmet.get(Need.TOOLS), unmet.get(Need.CALL) or unmet.get(Need.NAMED_CALL)
     words = "for requests with tools" if tools else "when a tool call is required"
     if tools and not call:

@@ -15,7 +15,7 @@ from gateway.cli.options import complete_alias, config_option, examples, json_op
 from gateway.printable import visible
 
 if TYPE_CHECKING:
-    from gateway.apps.judging.comparison import Comparison
+    from gateway.apps.judging.comparison import JudgeComparison
     from gateway.apps.judging.runs import BatchClient
 
 _folder = click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
@@ -53,14 +53,14 @@ def run(
     """Ask every alias all lines of FILE, and write the answers into a folder. Run it again after an interruption: it
     goes on where it was. A line is one of OpenAI's batches, or `{"custom_id", "messages"}`."""
     from gateway.apps.judging.folder import FolderError
-    from gateway.apps.judging.runs import NotDone
+    from gateway.apps.judging.runs import BatchFailure
     from gateway.apps.judging.runs import run as run_all
 
     asking = _client(config, at, key, as_json=as_json)
     show = _Progress(quiet=as_json)
     try:
         batches = run_all(asking, file, list(dict.fromkeys(aliases)), folder, show)
-    except (NotDone, FolderError, OSError) as error:
+    except (BatchFailure, FolderError, OSError) as error:
         _fail(error, as_json=as_json)
     except KeyboardInterrupt:
         click.echo("\nThe batches go on without you; run the same command again to fetch their results.", err=True)
@@ -140,8 +140,8 @@ def compare(
     score is a JSON answer's `score`, `rating`, `grade` or `points`, a number behind one of these words, or the whole
     answer."""
     from gateway.apps.judging.comparison import compare as compare_all
+    from gateway.apps.judging.comparison_page import render
     from gateway.apps.judging.folder import FolderError
-    from gateway.apps.judging.page import render
     from gateway.apps.judging.scores import by_path, by_pattern, usual_score
 
     if path is not None and pattern is not None:
@@ -179,7 +179,7 @@ def _client(config: Path, at: str | None, key: str | None, *, as_json: bool) -> 
 def _each(folder: Path, config: Path, at: str | None, key: str | None, as_json: bool, what: str) -> None:
     """Look at, cancel, or fetch every batch of a folder. Exits 1 when one of them cannot be."""
     from gateway.apps.judging.folder import FolderError, judges_in
-    from gateway.apps.judging.runs import ENDED, NotDone, fetch
+    from gateway.apps.judging.runs import ENDED, BatchFailure, fetch
 
     asking = _client(config, at, key, as_json=as_json)
     shown = {}
@@ -193,7 +193,7 @@ def _each(folder: Path, config: Path, at: str | None, key: str | None, as_json: 
             elif what == "results" and batch["status"] in ENDED:
                 fetch(asking, state, batch, folder)
             shown[state.alias] = batch
-    except (NotDone, FolderError, OSError) as error:
+    except (BatchFailure, FolderError, OSError) as error:
         _fail(error, as_json=as_json)
     finally:
         asking.close()
@@ -272,7 +272,7 @@ class _Progress:
             self._bars.stop()
 
 
-def _print_comparison(found: Comparison, most: int) -> None:
+def _print_comparison(found: JudgeComparison, most: int) -> None:
     from rich.console import Console
     from rich.table import Table
 

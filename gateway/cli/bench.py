@@ -112,7 +112,7 @@ def command(
     Exit code 0: all was measured; 1: something failed; 2: wrong usage.
     """
     from gateway.apps.bench import chart as charts
-    from gateway.apps.bench.benchmark import Benchmark, Subject, UnsuitableOptions
+    from gateway.apps.bench.benchmark import Benchmark, BenchSubject, UnsuitableOptions
     from gateway.apps.bench.session import Settings
 
     if not lengths:
@@ -133,7 +133,7 @@ def command(
         raise click.UsageError(problem)
     by_default = context.get_parameter_source("lengths") is ParameterSource.DEFAULT
     url = server_url(target) if is_url else server_url(_gateway_url(at, snapshot))
-    subject = Subject(url, None if is_url else target, model, key, direct, cloud, trim=by_default)
+    subject = BenchSubject(url, None if is_url else target, model, key, direct, cloud, trim=by_default)
     progress = ProgressBar(quiet=as_json)
     try:
         benchmark = Benchmark(subject, settings, snapshot, progress.step)
@@ -170,12 +170,12 @@ def _measure(benchmark: Benchmark, progress: ProgressBar, *, as_json: bool) -> N
     measured. Raises UnsuitableOptions."""
     import uvloop
 
-    from gateway.apps.bench.targets import NotMeasurable
+    from gateway.apps.bench.targets import UnmeasurableTarget
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, progress:
             runner.run(benchmark.run())
-    except NotMeasurable as problem:
+    except UnmeasurableTarget as problem:
         click.echo(f"Nothing was measured: {visible(str(problem))}", err=True)
         if as_json:
             click.echo(json.dumps({"ok": False, "error": str(problem)}, indent=2))

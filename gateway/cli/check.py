@@ -28,8 +28,8 @@ from gateway.printable import visible
 
 if TYPE_CHECKING:
     from gateway.apps.fleet.lint.finding import Finding
-    from gateway.cli.alias_facts import AliasFacts, Member
-    from gateway.cli.live_check import Answer
+    from gateway.cli.alias_facts import AliasFacts, StepBackend
+    from gateway.cli.live_check import BackendAnswer
     from gateway.config.loaded import Loaded
 
 
@@ -71,7 +71,7 @@ def command(file: Path | None, config: Path, live: bool, mode: str | None, as_js
     sys.exit(0 if _is_fine(found, answers) else 1)
 
 
-def _is_fine(found: list[Finding], answers: list[Answer]) -> bool:
+def _is_fine(found: list[Finding], answers: list[BackendAnswer]) -> bool:
     from gateway.cli.fleet_check import mode_cannot_run
 
     return not mode_cannot_run(found) and not any(answer.problems for answer in answers)
@@ -86,7 +86,7 @@ def _findings(loaded: Loaded, as_json: bool) -> list[Finding]:
         fail_with(error, as_json=as_json)
 
 
-def _ask(loaded: Loaded) -> list[Answer]:
+def _ask(loaded: Loaded) -> list[BackendAnswer]:
     from gateway.cli.live_check import ask_fleet
 
     return asyncio.run(ask_fleet(loaded.snapshot))
@@ -103,7 +103,7 @@ def _fail(error: ConfigError, as_json: bool) -> NoReturn:
     sys.exit(1)
 
 
-def _as_json(loaded: Loaded, found: list[Finding], answers: list[Answer]) -> dict[str, Any]:
+def _as_json(loaded: Loaded, found: list[Finding], answers: list[BackendAnswer]) -> dict[str, Any]:
     from gateway.cli.alias_facts import alias_facts
 
     facts = alias_facts(loaded.snapshot)
@@ -118,7 +118,7 @@ def _as_json(loaded: Loaded, found: list[Finding], answers: list[Answer]) -> dic
     }
 
 
-def _print_text(loaded: Loaded, found: list[Finding], answers: list[Answer], path: Path) -> None:
+def _print_text(loaded: Loaded, found: list[Finding], answers: list[BackendAnswer], path: Path) -> None:
     from gateway.cli.alias_facts import alias_facts
     from gateway.cli.fleet_check import mode_cannot_run, print_findings
 
@@ -165,7 +165,7 @@ def _window(tokens: int | None) -> str:
     return "read" if tokens is None else f"{tokens:,}"
 
 
-def _thinking(member: Member) -> str:
+def _thinking(member: StepBackend) -> str:
     """`optional, thinks unless told not to`."""
     words = {True: ", thinks unless told not to", False: ", thinks when told to"}
     return member.thinking + ("" if member.thinks_by_default is None else words[member.thinks_by_default])
@@ -188,7 +188,7 @@ def _print_aliases(facts: list[AliasFacts]) -> None:
                 click.echo(f"       skipped {reason}")
 
 
-def _line(member: Member) -> str:
+def _line(member: StepBackend) -> str:
     words = [f"{member.step}. {member.backend}", member.engine, member.host, f"window {_window(member.window)}"]
     words += [f"slots {member.slots}", f"tools {member.tools}", f"thinking {_thinking(member)}"]
     return "  ".join([*words, *(["CLOUD"] if member.cloud else [])])

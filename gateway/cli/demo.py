@@ -159,7 +159,7 @@ def sim_command(order: str, backend: str, control_url: str) -> str:
 
 
 def memory_held(snapshot: Snapshot) -> dict[str, dict[str, int]]:
-    """Bytes that each backend holds on each of its nodes once it runs, by the memory plan; only what it knows."""
+    """Bytes that each backend holds on each of its nodes once it runs, by the memory plan; only where it knows."""
     from gateway.config.problems import ConfigError
     from gateway.config.snapshot import Mode
     from gateway.fleet.catalog import catalog_of, load_catalog

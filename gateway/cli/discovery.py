@@ -10,7 +10,16 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from gateway.apps.importing.servers import MODELS, PATHS, SHOW, Reply, Server, further_paths, identify, tagged
+from gateway.apps.importing.servers import (
+    MODELS,
+    PATHS,
+    SHOW,
+    FoundServer,
+    ServerReply,
+    further_paths,
+    identify,
+    tagged,
+)
 from gateway.transport.bounded import Oversized, async_client, fetch
 
 # Where vLLM, Ollama, LM Studio (1234), text-generation-inference (3000), SGLang (30000) and other servers listen by
@@ -24,11 +33,11 @@ SHOWING = 20.0  # seconds for the details of one server's models
 _ROUNDS = 3  # of questions to one server: what it is, what only that server shows, what it tells of itself
 _MOST_SHOWN = 40  # models of one Ollama whose details are read
 
-OnSeen = Callable[[Server], None]
+OnSeen = Callable[[FoundServer], None]
 
 
 class BadTarget(Exception):
-    """Not a host, host:port or URL; the text says what to write."""
+    """Not a host, host:port or URL; the text says how to write one."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,7 @@ class Scan:
     """`servers` answered, in the order of the targets; `exporters` are the hosts with a metrics exporter (host ->
     URL)."""
 
-    servers: list[Server]
+    servers: list[FoundServer]
     exporters: dict[str, str]
 
 
@@ -65,7 +74,7 @@ async def scan(urls: list[str], on_seen: OnSeen) -> Scan:
     timeout = httpx.Timeout(READ, connect=CONNECT)
     async with async_client(timeout) as client:
 
-        async def identified(url: str) -> Server | None:
+        async def identified(url: str) -> FoundServer | None:
             async with limits:
                 server = await _identify(client, url)
             if server is not None:
@@ -79,8 +88,8 @@ async def scan(urls: list[str], on_seen: OnSeen) -> Scan:
     return Scan(servers, {host: url for host, url in zip(hosts, found, strict=True) if url is not None})
 
 
-async def _identify(client: httpx.AsyncClient, url: str) -> Server | None:
-    """The server at `url`; None = no answer."""
+async def _identify(client: httpx.AsyncClient, url: str) -> FoundServer | None:
+    """The server at `url`; None if nothing answers."""
     first = await _get(client, url, MODELS)
     if first is None:
         return None
@@ -88,7 +97,7 @@ async def _identify(client: httpx.AsyncClient, url: str) -> Server | None:
     paths = [path for path in PATHS if path != MODELS]
     for _ in range(_ROUNDS):
         for path, reply in zip(paths, await asyncio.gather(*(_get(client, url, path) for path in paths)), strict=True):
-            replies[path] = reply or Reply(0)
+            replies[path] = reply or ServerReply(0)
         paths = further_paths(replies)
     until = asyncio.get_running_loop().time() + SHOWING
     for name in tagged(replies)[:_MOST_SHOWN]:
@@ -100,21 +109,21 @@ async def _identify(client: httpx.AsyncClient, url: str) -> Server | None:
     return identify(url, replies)
 
 
-async def _get(client: httpx.AsyncClient, url: str, path: str) -> Reply | None:
+async def _get(client: httpx.AsyncClient, url: str, path: str) -> ServerReply | None:
     return await _ask(client, "GET", url + path)
 
 
-async def _ask(client: httpx.AsyncClient, method: str, url: str, **options: Any) -> Reply | None:
+async def _ask(client: httpx.AsyncClient, method: str, url: str, **options: Any) -> ServerReply | None:
     try:
         response = await fetch(client, method, url, most=ANSWER_MOST, seconds=CONNECT + READ, **options)
     except Oversized as error:
-        return Reply(error.status)
+        return ServerReply(error.status)
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError):
         return None
     try:
-        return Reply(response.status_code, response.json(), response.headers)
+        return ServerReply(response.status_code, response.json(), response.headers)
     except (ValueError, RecursionError):
-        return Reply(response.status_code)
+        return ServerReply(response.status_code)
 
 
 async def _exporter(client: httpx.AsyncClient, host: str) -> str | None:

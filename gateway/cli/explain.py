@@ -72,7 +72,7 @@ def command(
     if file is not None and (tools or tokens is not None):
         raise click.UsageError("--request says it all: leave out --tools and --tokens")
     asked: dict[str, Any] = {"alias": alias, "client": client}
-    asked |= {"request": _read(file)} if file is not None else {"tools": tools, "tokens": tokens}
+    asked |= {"request": _read_request(file)} if file is not None else {"tools": tools, "tokens": tokens}
     snapshot = in_mode_or_exit(load_or_exit(config, as_json=as_json).snapshot, mode)
     if mode is None:
         explanation, source = _ask(snapshot, asked, key)
@@ -90,7 +90,7 @@ def command(
     sys.exit(0 if served else 1)
 
 
-def _read(file: Path) -> Any:
+def _read_request(file: Path) -> Any:
     try:
         return json.loads(read_file(file, REQUEST_MOST))
     except OSError as error:
@@ -101,12 +101,12 @@ def _read(file: Path) -> Any:
 
 def _ask(snapshot: Snapshot, asked: dict[str, Any], key: str | None) -> tuple[Explanation, str]:
     """(the explanation, where it comes from). Raises UsageError."""
-    from gateway.cli.probe_run import NotAsked, address, is_running
+    from gateway.cli.probe_run import ProbeImpossible, address, is_running
 
     url = address(snapshot.server)
     try:
         running = asyncio.run(is_running(url))
-    except NotAsked:
+    except ProbeImpossible:
         running = False  # something else listens there
     if running:
         return _from_gateway(url, asked, key), f"the running gateway at {url}"

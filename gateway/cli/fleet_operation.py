@@ -1,4 +1,4 @@
-"""What the commands share that make the running gateway switch, start or stop: asking it, and following the steps."""
+"""Shared by the commands that make the running gateway switch, start or stop: asking it, and following the steps."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def url_of(config: Path, at: str | None, *, as_json: bool) -> str:
     return address(load_or_exit(config, as_json=as_json).snapshot.server)
 
 
-class Away(Exception):
+class GatewayUnreachable(Exception):
     """The gateway did not answer; the text says why."""
 
 
-class Refused(Exception):
+class GatewayRefusal(Exception):
     """The gateway refused, with this status and message."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -51,7 +51,7 @@ class Refused(Exception):
         self.status = status
 
 
-class Asking:
+class OperationClient:
     """Asks one gateway."""
 
     def __init__(self, url: str, key: str | None) -> None:
@@ -76,14 +76,14 @@ class Asking:
                 answer = fetch_now(asking, method, path, most=ANSWER_MOST, seconds=WAIT, **options)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             why = visible(str(error)) or type(error).__name__
-            raise Away(f"the gateway at {self.url} cannot be reached: {why}") from None
+            raise GatewayUnreachable(f"the gateway at {self.url} cannot be reached: {why}") from None
         try:
             found = answer.json()
         except (ValueError, RecursionError):
             found = None
         if answer.status_code in (200, 202) and isinstance(found, dict):
             return dict(visible_lines_of(found))
-        raise Refused(answer.status_code, _message(found, answer.status_code, self.url))
+        raise GatewayRefusal(answer.status_code, _message(found, answer.status_code, self.url))
 
 
 def visible_lines_of(value: Any) -> Any:
@@ -105,7 +105,7 @@ def _message(found: Any, status: int, url: str) -> str:
 
 def leave(error: Exception, *, as_json: bool) -> NoReturn:
     """Print why nothing was begun. Exits 2 for a name that there is not, else 1."""
-    unknown = isinstance(error, Refused) and error.status == 404
+    unknown = isinstance(error, GatewayRefusal) and error.status == 404
     if as_json:
         click.echo(json.dumps({"ok": False, "error": str(error)}, indent=2))
     else:
@@ -116,12 +116,12 @@ def leave(error: Exception, *, as_json: bool) -> NoReturn:
 # -- one operation ----------------------------------------------------------------------------------------------------
 
 
-def run(asking: Asking, path: str, body: Mapping[str, Any], *, as_json: bool) -> NoReturn:
+def run(asking: OperationClient, path: str, body: Mapping[str, Any], *, as_json: bool) -> NoReturn:
     """Begin an operation, and show its steps until it has ended. Exits 0 when it is done, 1 when it failed or was
     refused, 2 for an unknown name."""
     try:
         operation = asking.post(path, body)
-    except (Away, Refused) as error:
+    except (GatewayUnreachable, GatewayRefusal) as error:
         leave(error, as_json=as_json)
     shown: dict[int, str] = {}
     if not as_json:
@@ -134,8 +134,8 @@ def run(asking: Asking, path: str, body: Mapping[str, Any], *, as_json: bool) ->
                 break
             time.sleep(EVERY)
             operation = _look(asking, operation["id"])
-    except (Away, Refused) as error:
-        leave(Away(f"{error}; `gateway fleet status` shows how far it is"), as_json=as_json)
+    except (GatewayUnreachable, GatewayRefusal) as error:
+        leave(GatewayUnreachable(f"{error}; `gateway fleet status` shows how far it is"), as_json=as_json)
     except KeyboardInterrupt:
         click.echo("\nIt goes on without you: `gateway fleet status` shows how far it is.", err=True)
         sys.exit(1)
@@ -146,13 +146,13 @@ def run(asking: Asking, path: str, body: Mapping[str, Any], *, as_json: bool) ->
     sys.exit(0 if operation["state"] == "done" else 1)
 
 
-def _look(asking: Asking, name: str) -> dict[str, Any]:
+def _look(asking: OperationClient, name: str) -> dict[str, Any]:
     """The operation as it is now; a gateway that does not answer may be back soon."""
     until = time.monotonic() + AWAY_MOST
     while True:
         try:
             return asking.get(f"/admin/operations/{quote(name, safe='')}")
-        except Away:
+        except GatewayUnreachable:
             if time.monotonic() >= until:
                 raise
             time.sleep(EVERY)

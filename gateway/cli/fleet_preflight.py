@@ -14,12 +14,12 @@ import click
 from gateway.cli.options import config_option, examples, json_option, load_or_exit
 
 if TYPE_CHECKING:
-    from gateway.apps.fleet.preflight.run import Looked
-    from gateway.apps.fleet.preflight.terms import Check, ExpectedNode
+    from gateway.apps.fleet.preflight.run import NodeReport
+    from gateway.apps.fleet.preflight.terms import ExpectedNode, HostCheck
     from gateway.config.snapshot import Snapshot
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "unknown": "bright_black"}
-Nodes = list[tuple["ExpectedNode", str | None]]  # with where ssh reaches it; None = this machine
+Nodes = list[tuple["ExpectedNode", str | None]]  # with where ssh reaches it; None: this machine
 
 
 @examples(
@@ -86,7 +86,7 @@ def _without_node(snapshot: Snapshot, node: str | None) -> list[tuple[str, str]]
     return [(f"backend {name}", "has no `node`") for name in names]
 
 
-def _as_json(looked: list[Looked], skipped: list[tuple[str, str]], *, ok: bool) -> dict[str, Any]:
+def _as_json(looked: list[NodeReport], skipped: list[tuple[str, str]], *, ok: bool) -> dict[str, Any]:
     nodes = {
         one.node: {
             "where": one.where,
@@ -101,7 +101,7 @@ def _as_json(looked: list[Looked], skipped: list[tuple[str, str]], *, ok: bool) 
 
 
 # Not a table, also on a terminal: a command that is to be copied must not be folded into a cell.
-def _print(looked: list[Looked], skipped: list[tuple[str, str]]) -> None:
+def _print(looked: list[NodeReport], skipped: list[tuple[str, str]]) -> None:
     for one in looked:
         if one.problem is not None:
             click.echo(f"{one.node} ({one.where}): {click.style('not reached', fg='red')}: {one.problem}")
@@ -115,7 +115,7 @@ def _print(looked: list[Looked], skipped: list[tuple[str, str]]) -> None:
         click.echo(f"skipped: {what}: {why}")
 
 
-def _print_check(check: Check) -> None:
+def _print_check(check: HostCheck) -> None:
     mark = click.style(f"{check.verdict:7}", fg=_COLOURS[check.verdict])
     whose = f"{check.backend}: " if check.backend is not None else ""
     click.echo(f"  {mark}  {check.check:14}  {whose}{check.seen}")

@@ -95,7 +95,7 @@ def command(
 
 
 def _weights(snapshot: Snapshot, as_json: bool) -> dict[str, float]:
-    """What each backend loads, which decides how long its start may take."""
+    """The models of each backend, which decide how long its start may take."""
     from gateway.fleet.catalog import catalog_of
     from gateway.fleet.memory.model_files import read_models
     from gateway.fleet.memory.plan import weights_gib

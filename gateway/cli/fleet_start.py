@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import click
 
-from gateway.cli.fleet_operation import Asking, gateway_options, run, url_of
+from gateway.cli.fleet_operation import OperationClient, gateway_options, run, url_of
 from gateway.cli.options import complete_backend, config_option, examples, json_option
 
 
@@ -31,5 +31,5 @@ def command(
     or profile.
     """
     body = {"force": force} if profile is None else {"force": force, "profile": profile}
-    asking = Asking(url_of(config, at, as_json=as_json), key)
+    asking = OperationClient(url_of(config, at, as_json=as_json), key)
     run(asking, f"/admin/backends/{quote(backend, safe='')}/start", body, as_json=as_json)

@@ -9,7 +9,15 @@ from typing import Any
 
 import click
 
-from gateway.cli.fleet_operation import Asking, Away, Refused, gateway_options, leave, print_step, url_of
+from gateway.cli.fleet_operation import (
+    GatewayRefusal,
+    GatewayUnreachable,
+    OperationClient,
+    gateway_options,
+    leave,
+    print_step,
+    url_of,
+)
 from gateway.cli.options import config_option, examples, json_option
 
 
@@ -24,12 +32,12 @@ def command(config: Path, as_json: bool, at: str | None, key: str | None) -> Non
 
     Exit code 0: it was shown; 1: the gateway could not be reached, or refuses the key; 2: wrong usage.
     """
-    asking = Asking(url_of(config, at, as_json=as_json), key)
+    asking = OperationClient(url_of(config, at, as_json=as_json), key)
     try:
         found = asking.get("/admin/operations")
         backends = asking.get("/status").get("backends", {})
-    except (Away, Refused) as error:
-        leave(Away(str(error)), as_json=as_json)
+    except (GatewayUnreachable, GatewayRefusal) as error:
+        leave(GatewayUnreachable(str(error)), as_json=as_json)
     states = {name: {key: one.get(key) for key in ("state", "reason")} for name, one in backends.items()}
     if as_json:
         click.echo(json.dumps({"ok": True, **found, "backends": states}, indent=2))

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import click
 
-from gateway.cli.fleet_operation import Asking, gateway_options, run, url_of
+from gateway.cli.fleet_operation import OperationClient, gateway_options, run, url_of
 from gateway.cli.options import complete_backend, config_option, examples, json_option
 
 
@@ -24,5 +24,5 @@ def command(backend: str, config: Path, as_json: bool, at: str | None, key: str 
     Exit code 0: it is stopped; 1: it failed, was refused, or the gateway could not be reached; 2: there is no such
     backend.
     """
-    asking = Asking(url_of(config, at, as_json=as_json), key)
+    asking = OperationClient(url_of(config, at, as_json=as_json), key)
     run(asking, f"/admin/backends/{quote(backend, safe='')}/stop", {}, as_json=as_json)

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 import click
 
 from gateway.cli.fleet_operation import (
-    Asking,
-    Away,
-    Refused,
+    GatewayRefusal,
+    GatewayUnreachable,
+    OperationClient,
     gateway_options,
     leave,
     print_notes,
@@ -43,15 +43,15 @@ def command(
 
     Exit code 0: done; 1: it failed, was refused, or the gateway could not be reached; 2: there is no such mode.
     """
-    asking = Asking(url_of(config, at, as_json=as_json), key)
+    asking = OperationClient(url_of(config, at, as_json=as_json), key)
     body = {"mode": mode, "force": force}
     if not dry_run:
         run(asking, "/admin/mode", body, as_json=as_json)
     try:
         steps = asking.post("/admin/mode", {**body, "dry_run": True})
-    except Refused as error:
+    except GatewayRefusal as error:
         leave(error, as_json=as_json)
-    except Away as away:
+    except GatewayUnreachable as away:
         steps = _from_file(mode, config, str(away), as_json=as_json)
     _show(steps, force=force, as_json=as_json)
 
@@ -64,7 +64,7 @@ def _from_file(mode: str, config: Path, away: str, *, as_json: bool) -> dict[str
     snapshot = load_or_exit(config, as_json=as_json).snapshot
     if mode not in snapshot.modes:
         there = ", ".join(snapshot.modes) or "none: the file has no `modes`"
-        leave(Refused(404, f"There is no mode '{mode}'. Modes: {there}."), as_json=as_json)
+        leave(GatewayRefusal(404, f"There is no mode '{mode}'. Modes: {there}."), as_json=as_json)
     current = next(iter(snapshot.modes))
     steps = steps_of("switch", mode, snapshot, current, assumed_presence(snapshot, current))
     found = described("switch", mode, current, steps)

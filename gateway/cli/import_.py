@@ -17,8 +17,8 @@ from gateway.config.problems import ConfigError
 from gateway.printable import visible
 
 if TYPE_CHECKING:
-    from gateway.apps.importing.draft import Draft, Note
-    from gateway.apps.importing.source import Source
+    from gateway.apps.importing.draft import Draft, ImportNote
+    from gateway.apps.importing.source import SourceFile
     from gateway.config.loaded import Loaded
 
 _FORMATS = ("litellm", "llama-swap", "olla")
@@ -67,11 +67,11 @@ def command(file: Path, kind: str | None, address: str | None, output: Path, for
 
 
 def _converted(file: Path, kind: str | None, address: str | None, as_json: bool) -> tuple[str, Draft]:
-    """(the format, the draft). Exits 1 with what is wrong with the file."""
+    """(the format, the draft). Exits 1 with the mistakes of the file."""
     from gateway.apps.importing.formats import FORMATS, STARTS, text_format_of
     from gateway.apps.importing.source import read_source
 
-    text = _read(file)
+    text = _read_config(file)
     try:
         kind = kind or text_format_of(text)
         source = None if kind in STARTS else read_source(text, file.name)
@@ -86,7 +86,7 @@ def _converted(file: Path, kind: str | None, address: str | None, as_json: bool)
         fail_with(error, as_json=as_json)
 
 
-def _read(file: Path) -> str:
+def _read_config(file: Path) -> str:
     from gateway.config.sources import read_file
 
     if not is_there(file):
@@ -99,7 +99,7 @@ def _read(file: Path) -> str:
         sys.exit(1)
 
 
-def _kind(source: Source | None, file: Path) -> str:
+def _kind(source: SourceFile | None, file: Path) -> str:
     from gateway.apps.importing.formats import OURS, format_of
 
     kind = format_of(source.data) if source is not None else None
@@ -124,7 +124,7 @@ def _with_head(draft: Draft, file: str, kind: str) -> Draft:
     return draft
 
 
-def _line(note: Note) -> str:
+def _line(note: ImportNote) -> str:
     problem = note.problem
     where = f"line {problem.line}, " if problem.line is not None else ""
     return visible(f"{where}{problem.path}: {problem.message}" + (f" - {problem.hint}" if problem.hint else ""))
@@ -147,7 +147,7 @@ def _as_json(kind: str, draft: Draft, text: str, loaded: Loaded | None, output: 
     return document
 
 
-def _without_level(note: Note) -> dict[str, Any]:
+def _without_level(note: ImportNote) -> dict[str, Any]:
     document = problem_json(note.problem, "")
     del document["level"]
     return document

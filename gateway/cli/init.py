@@ -16,7 +16,7 @@ from gateway.printable import visible
 
 if TYPE_CHECKING:
     from gateway.apps.importing.draft import Draft
-    from gateway.apps.importing.servers import Server
+    from gateway.apps.importing.servers import FoundServer
     from gateway.cli.discovery import Scan
     from gateway.config.loaded import Loaded
     from gateway.config.snapshot import Backend
@@ -146,7 +146,7 @@ def _ports(text: str) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def _server_line(server: Server) -> str:
+def _server_line(server: FoundServer) -> str:
     if server.kind in _SKIPPED:
         return f"{server.url}  {_SKIPPED[server.kind]}"
     names = [(visible((m.label or m.name)[:_NAME_SHOWN]), m.context) for m in server.models[:_SHOWN]]
@@ -221,5 +221,5 @@ def _print(draft: Draft, loaded: Loaded, output: Path) -> None:
 
 
 def _named(output: Path) -> str:
-    """What a command needs to find this file."""
+    """The options by which a command finds this file."""
     return "" if output == Path("routes.yaml") else f" --config {output}"

@@ -14,7 +14,7 @@ from gateway.domain.drift import server_drift
 from gateway.domain.engine_traits import Probe, traits_of
 from gateway.domain.recognition import owners_of, paths_to_look, recognise
 from gateway.engines.base import authorized, reported_window
-from gateway.engines.ollama.models import remote_models, runs_elsewhere
+from gateway.engines.ollama.installed_models import remote_models, runs_elsewhere
 from gateway.engines.openai.engine import model_cards
 from gateway.engines.registry import ENGINES
 from gateway.printable import visible
@@ -27,15 +27,15 @@ NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError)
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What one backend answered, as text. `problems`: its differences from the file, or that there is no answer."""
+class BackendAnswer:
+    """One backend's answer, as text. `problems`: its differences from the file, or that there is no answer."""
 
     name: str
     result: str
     problems: tuple[str, ...] = ()
 
 
-async def ask_fleet(snapshot: Snapshot) -> list[Answer]:
+async def ask_fleet(snapshot: Snapshot) -> list[BackendAnswer]:
     """One answer per backend in the file's order, then `server.shared` when it is set. All are asked in parallel."""
     async with async_client(WAIT) as client:
         answers = await asyncio.gather(*(_ask(client, backend) for backend in snapshot.backends.values()))
@@ -43,10 +43,10 @@ async def ask_fleet(snapshot: Snapshot) -> list[Answer]:
     return answers + ([await _ping(shared.reveal())] if shared else [])
 
 
-async def _ask(client: httpx.AsyncClient, backend: Backend) -> Answer:
+async def _ask(client: httpx.AsyncClient, backend: Backend) -> BackendAnswer:
     probe = traits_of(backend).probe
     if probe is None:
-        return Answer(backend.name, f"not asked ({backend.engine})")
+        return BackendAnswer(backend.name, f"not asked ({backend.engine})")
     try:
         async with asyncio.timeout(2 * WAIT):
             health = None if backend.cloud else await liveness(client, backend, probe)
@@ -60,7 +60,7 @@ async def _ask(client: httpx.AsyncClient, backend: Backend) -> Answer:
 
 
 async def _server_of(client: httpx.AsyncClient, backend: Backend, models: httpx.Response) -> str | None:
-    """The server that it shows itself to be; None = it is not recognised. Raises as `get`."""
+    """The kind of server, by the signs it shows; None if it is not recognised. Raises the errors of `get`."""
     answers: dict[str, Any] = {}
     owners = owners_of(_decoded(models))
     server = recognise(owners, models.headers, answers)
@@ -85,7 +85,7 @@ def _models_path(backend: Backend, probe: Probe) -> str:
 
 
 async def liveness(client: httpx.AsyncClient, backend: Backend, probe: Probe) -> int:
-    """The status of the backend's liveness check. Raises as `get`."""
+    """The status of the backend's liveness check. Raises the errors of `get`."""
     below_root = probe.liveness is not None and probe.liveness.startswith("/")  # else it is `health.path`, also here
     path = probe.liveness if probe.liveness is not None and below_root else backend.health.path
     return (await get(client, backend, backend.root_path + path)).status_code
@@ -102,22 +102,22 @@ async def get(client: httpx.AsyncClient, backend: Backend, path: str) -> httpx.R
         return httpx.Response(error.status, request=httpx.Request("GET", url))
 
 
-def _absent(backend: Backend, error: Exception) -> Answer:
+def _absent(backend: Backend, error: Exception) -> BackendAnswer:
     late = isinstance(error, httpx.TimeoutException | TimeoutError)
     reason = f"no answer within {WAIT:.0f} s" if late else "not reachable"
     if backend.parked is not None:
-        return Answer(backend.name, f"{reason}: parked ({backend.parked})")
+        return BackendAnswer(backend.name, f"{reason}: parked ({backend.parked})")
     if backend.run != "always":
-        return Answer(backend.name, f"{reason}: parked ({backend.run})")
-    return Answer(backend.name, reason, (reason,))
+        return BackendAnswer(backend.name, f"{reason}: parked ({backend.run})")
+    return BackendAnswer(backend.name, reason, (reason,))
 
 
-def _only_health(backend: Backend, health: int | None) -> Answer:
+def _only_health(backend: Backend, health: int | None) -> BackendAnswer:
     fine = health is not None and health < 500
-    return Answer(backend.name, f"health {health}", () if fine else (f"{backend.health.path} answers {health}",))
+    return BackendAnswer(backend.name, f"health {health}", () if fine else (f"{backend.health.path} answers {health}",))
 
 
-def _judge(backend: Backend, health: int | None, models: httpx.Response, server: str | None) -> Answer:
+def _judge(backend: Backend, health: int | None, models: httpx.Response, server: str | None) -> BackendAnswer:
     results = [] if health is None else [f"health {health}"]
     problems = [f"{backend.health.path} answers {health}"] if health is not None and health >= 500 else []
     if models.status_code in (401, 403):
@@ -130,11 +130,11 @@ def _judge(backend: Backend, health: int | None, models: httpx.Response, server:
         results.append("serves " + (", ".join(visible(name[:NAME_SHOWN]) for name in list(served)[:5]) or "nothing"))
         results += [server] if server not in (None, backend.engine) else []
         problems += [*_differences(backend, served, remote_models(answer)), *server_drift(backend, server)]
-    return Answer(backend.name, ", ".join(results) or "answered", tuple(problems))
+    return BackendAnswer(backend.name, ", ".join(results) or "answered", tuple(problems))
 
 
 def _served(answer: Any) -> dict[str, int | None]:
-    """Model names with their windows (tokens; None = not reported, or not as vLLM does)."""
+    """Model names with their windows (tokens; None if not reported, or not as vLLM does)."""
     return {card["id"]: reported_window(card.get("max_model_len")) for card in model_cards(answer)}
 
 
@@ -154,7 +154,7 @@ def _differences(backend: Backend, served: dict[str, int | None], remote: dict[s
     return []
 
 
-async def _ping(url: str) -> Answer:
+async def _ping(url: str) -> BackendAnswer:
     from redis.asyncio import Redis
     from redis.exceptions import RedisError
 
@@ -166,5 +166,5 @@ async def _ping(url: str) -> Answer:
             finally:
                 await redis.aclose()
     except (RedisError, TimeoutError, OSError, ValueError):
-        return Answer("server.shared", "not reachable", ("redis does not answer",))
-    return Answer("server.shared", "answers")
+        return BackendAnswer("server.shared", "not reachable", ("redis does not answer",))
+    return BackendAnswer("server.shared", "answers")

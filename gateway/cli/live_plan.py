@@ -14,9 +14,9 @@ from gateway.cli.live_check import ANSWER_MOST, NO_ANSWER, WAIT, get, liveness
 from gateway.config.snapshot import Backend, Node, Snapshot
 from gateway.domain.engine_traits import traits_of
 from gateway.domain.observed_flags import ObservedFlags
-from gateway.engines.vllm.flags import read_flags
+from gateway.engines.vllm.reported_flags import read_flags
 from gateway.fleet.memory.arithmetic import GIB
-from gateway.fleet.memory.live import Live, LiveEngine, beside_the_plan, engine_beside_the_plan
+from gateway.fleet.memory.live import LiveEngine, LiveMemory, beside_the_plan, engine_beside_the_plan
 from gateway.fleet.memory.plan import FleetPlan, NodePlan
 from gateway.health.nodes import read_machine
 from gateway.transport.bounded import async_client, fetch
@@ -25,9 +25,9 @@ from gateway.transport.prometheus_text import in_turns
 
 @dataclass(frozen=True)
 class LiveFleet:
-    """What was found beside a plan: by node (None = no exporter answers), and by backend that tells its flags."""
+    """The live figures beside a plan: by node (None if no exporter answers), and by backend that tells its flags."""
 
-    nodes: Mapping[str, Live | None] = field(default_factory=dict)
+    nodes: Mapping[str, LiveMemory | None] = field(default_factory=dict)
     engines: Mapping[str, LiveEngine] = field(default_factory=dict)
 
     def add_to(self, plan: dict[str, Any]) -> None:
@@ -40,7 +40,7 @@ class LiveFleet:
                 demand["live"] = None if engine is None else asdict(engine)
 
     def lines(self, node: NodePlan) -> list[str]:
-        """What to print of a node; a warning begins with `warning:`."""
+        """The lines to print of a node; a warning begins with `warning:`."""
         live = self.nodes.get(node.name)
         if live is None:
             return ["live: no exporter tells its memory", *self._engine_lines(node)]
@@ -79,7 +79,7 @@ async def ask_plan(snapshot: Snapshot, plan: FleetPlan) -> LiveFleet:
 def _beside(
     snapshot: Snapshot, plan: FleetPlan, memory: Mapping[str, float | None], running: Mapping[str, ObservedFlags]
 ) -> LiveFleet:
-    nodes: dict[str, Live | None] = {}
+    nodes: dict[str, LiveMemory | None] = {}
     engines: dict[str, LiveEngine] = {}
     for name, node in plan.nodes.items():
         here = [backend for backend in running if name in snapshot.backends[backend].nodes]
@@ -102,7 +102,7 @@ def _share(value: object) -> float | None:
 
 
 async def _memory_used(client: httpx.AsyncClient, node: Node) -> float | None:
-    """GiB in use; None = it has no exporter, or that tells none."""
+    """GiB in use; None if it has no exporter, or that tells none."""
     if node.exporter is None:
         return None
     try:
@@ -114,7 +114,7 @@ async def _memory_used(client: httpx.AsyncClient, node: Node) -> float | None:
 
 
 async def _flags(client: httpx.AsyncClient, backend: Backend) -> ObservedFlags | None:
-    """What the engine tells of its flags, nothing for an engine that tells none; None = it does not answer."""
+    """The flags that the engine tells, nothing for an engine that tells none; None if it does not answer."""
     probe = traits_of(backend).probe
     if probe is None:
         return None

@@ -1,4 +1,4 @@
-"""What several commands share: options, examples in the help, reading routes.yaml, completion of its names."""
+"""Shared by several commands: options, examples in the help, reading routes.yaml, completion of its names."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def mode_option(command: F) -> F:
 
 
 def in_mode_or_exit(snapshot: Snapshot, mode: str | None) -> Snapshot:
-    """The fleet as it is in this mode; None = the first one. Raises UsageError where the file has no such mode."""
+    """The fleet as it is in this mode; None: the first one. Raises UsageError where the file has no such mode."""
     from gateway.config.modes import in_mode
 
     if mode is not None and mode not in snapshot.modes:
@@ -128,7 +128,7 @@ def is_there(path: Path) -> bool:
 
 
 def no_file(path: Path) -> click.UsageError:
-    """The error for a missing routes.yaml, with what to do about it."""
+    """The error for a missing routes.yaml, with the way to get one."""
     return click.UsageError(
         f"there is no file '{path}': name another one with --config, or make one with `gateway init` "
         "(looks for running servers) or `gateway import FILE` (from LiteLLM, llama-swap, Olla, or what starts vLLM)"

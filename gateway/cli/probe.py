@@ -85,7 +85,7 @@ def _ask(
     snapshot: Snapshot, chosen: list[Backend], key: str | None, *, now: bool, direct: bool, quiet: bool
 ) -> tuple[str, list[Findings]]:
     """("gateway" or "direct", the findings in order)."""
-    from gateway.cli.probe_run import NotAsked, address, is_running, probe_by_gateway, probe_directly
+    from gateway.cli.probe_run import ProbeImpossible, address, is_running, probe_by_gateway, probe_directly
 
     def on_seen(backend: str, check: str, result: str) -> None:
         if not quiet and result != "untested":
@@ -101,7 +101,7 @@ def _ask(
 
     try:
         return asyncio.run(ask())
-    except NotAsked as problem:
+    except ProbeImpossible as problem:
         raise click.UsageError(str(problem)) from None
 
 

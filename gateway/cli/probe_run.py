@@ -29,12 +29,12 @@ OnSeen = Callable[[str, str, str], None]  # backend, check, result
 Result = Literal["yes", "no", "mended", "untested"]
 
 
-class _Seen(msgspec.Struct):
+class _FinishedCheck(msgspec.Struct):
     result: Result
     seen: str
 
 
-class _Line(msgspec.Struct):
+class _ProbeLine(msgspec.Struct):
     """A line of the gateway's answer: one finished check, or with `checks` the findings."""
 
     check: str = ""
@@ -43,16 +43,16 @@ class _Line(msgspec.Struct):
     engine: str = ""
     model: str | None = None
     state: str = ""
-    checks: dict[str, _Seen] | None = None
+    checks: dict[str, _FinishedCheck] | None = None
     drift: list[str] = []
     problems: list[str] = []
 
 
-_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_line = msgspec.json.Decoder(_ProbeLine).decode
 
 
-class NotAsked(Exception):
-    """No backend was probed; the text says why and what to do."""
+class ProbeImpossible(Exception):
+    """No backend was probed; the text says why, and the way out."""
 
 
 def address(server: Server) -> str:
@@ -62,7 +62,7 @@ def address(server: Server) -> str:
 
 
 async def is_running(url: str) -> bool:
-    """Does a gateway answer at `url`? Raises NotAsked when something else does."""
+    """Does a gateway answer at `url`? Raises ProbeImpossible when something else does."""
     try:
         async with async_client(WAIT) as client:
             answer = await fetch(client, "GET", url + "/health", most=REFUSAL_MOST, seconds=WAIT)
@@ -72,7 +72,9 @@ async def is_running(url: str) -> bool:
         return False
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
         pass
-    raise NotAsked(f"what listens at {url} does not answer as a gateway; use --direct to ask the backends from here")
+    raise ProbeImpossible(
+        f"what listens at {url} does not answer as a gateway; use --direct to ask the backends from here"
+    )
 
 
 # -- by the running gateway -------------------------------------------------------------------------------------------
@@ -82,25 +84,25 @@ async def probe_by_gateway(
     url: str, key: str | None, backends: Iterable[Backend], on_seen: OnSeen, *, now: bool
 ) -> list[Findings]:
     """The findings in the order of `backends`; servers are probed in parallel, the backends of one server in turn.
-    Raises NotAsked."""
+    Raises ProbeImpossible."""
     headers = {"accept": NDJSON} | ({"authorization": f"Bearer {key}"} if key else {})
     timeout = httpx.Timeout(WAIT, read=None)  # the gateway bounds every check
     async with async_client(timeout, base_url=url, headers=identity(headers)) as client:
         try:
             return await _by_server(backends, lambda backend: _post(client, backend.name, on_seen, now))
         except httpx.HTTPError as error:
-            raise NotAsked(
+            raise ProbeImpossible(
                 f"the gateway at {url} broke off the answer: {visible(str(error)) or type(error).__name__}"
             ) from None
         except (ValueError, RecursionError):
-            raise NotAsked(f"what listens at {url} does not answer as a gateway") from None
+            raise ProbeImpossible(f"what listens at {url} does not answer as a gateway") from None
 
 
 async def _post(client: httpx.AsyncClient, name: str, on_seen: OnSeen, now: bool) -> Findings:
     path = f"/admin/backends/{quote(name, safe='')}/probe"
     async with client.stream("POST", path, params={"now": "1"} if now else None) as answer:
         if answer.status_code != 200:
-            raise NotAsked(_refusal(answer.status_code, await _refused(answer)))
+            raise ProbeImpossible(_refusal(answer.status_code, await _refused(answer)))
         findings: Findings | None = None
         async for line in lines(answer, ANSWER_MOST):
             report = _decode_line(line)
@@ -109,7 +111,7 @@ async def _post(client: httpx.AsyncClient, name: str, on_seen: OnSeen, now: bool
             else:
                 on_seen(name, visible(report.check), report.result)
     if findings is None:
-        raise NotAsked(f"the gateway stopped while it probed '{name}'")
+        raise ProbeImpossible(f"the gateway stopped while it probed '{name}'")
     return findings
 
 

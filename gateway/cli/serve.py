@@ -113,7 +113,7 @@ async def _serve(app: App, sock: socket.socket) -> None:
 
 
 def announce(snapshot: Snapshot, warnings: list[str]) -> None:
-    """Print where it listens, what it serves, and the warnings."""
+    """Print the addresses it listens at, the aliases it serves, and the warnings."""
     address = snapshot.server.host
     shown = "localhost" if address in ("0.0.0.0", "::") else address
     url = f"http://{shown}:{snapshot.server.port}"

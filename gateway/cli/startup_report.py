@@ -1,5 +1,5 @@
-"""What `gateway serve` logs when all backends were probed: which are reachable, which are not, and which aliases no
-backend serves."""
+"""The log lines of `gateway serve` when all backends were probed: which are reachable, which are not, and which aliases
+no backend serves."""
 
 from __future__ import annotations
 

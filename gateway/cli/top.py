@@ -69,7 +69,7 @@ def _listens(config: Path) -> str:
 
 
 class StatusPoller:
-    """Polls one gateway; `view` has what is known of it."""
+    """Polls one gateway; `view` has the latest of it."""
 
     def __init__(self, client: httpx.Client, url: str) -> None:
         from gateway.cli.top_view import View
@@ -92,7 +92,7 @@ class StatusPoller:
             self.view = replace(self.view, usage=self._ask("/status/usage")[0] or {})
 
     def _ask(self, path: str) -> tuple[Mapping[str, Any] | None, str | None]:
-        """(the decoded answer, None), or (None, why there is none)."""
+        """(the decoded answer, None), or (None, the reason why none came)."""
         import httpx
 
         from gateway.transport.bounded import fetch_now

@@ -55,9 +55,9 @@ SPENT = 0.8  # share of a budget from which on it is shown
 
 @dataclass(frozen=True)
 class View:
-    """What is shown. `now`: Unix seconds of the gateway's clock. `status` empty: there was no answer yet. `trouble`:
-    why there is no newer status ("cannot be reached: ..."). `usage`: the answer of /status/usage. `height` False:
-    unlimited, for a pipe."""
+    """The figures shown. `now`: Unix seconds of the gateway's clock. `status`: empty before the first answer.
+    `trouble`: why there is no newer status ("cannot be reached: ..."). `usage`: the answer of /status/usage. `height`
+    False: unlimited, for a pipe."""
 
     url: str
     status: Fields = field(default_factory=dict)

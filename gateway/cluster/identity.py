@@ -1,4 +1,4 @@
-"""What a gateway keeps across restarts: its identity, and the number of gateways in the cluster."""
+"""The facts that a gateway keeps across restarts: its identity, and the number of gateways in the cluster."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ class Membership:
         if self.joined or not self.times_away:
             self.times_away += 1
             self._fleet.sharers = self.gateways
-            self.slots.go_alone(self.gateways)
+            self.slots.serve_alone(self.gateways)
             share = f"with a share of the slots (1 of {self.gateways} gateways)"
             self._change(f"redis {self._redis.where} is away ({reason}): goes on alone, {share}")
             log.warning("%s", self.reason)

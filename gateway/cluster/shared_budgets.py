@@ -30,7 +30,7 @@ class SharedBudgets:
     # -- operations to send ---------------------------------------------------------------------------------------
 
     def changed(self, account: Account, day: int | None) -> None:
-        """The spending of this day has changed; None = the reserved amount has."""
+        """The spending of this day has changed; without a day, the reserved amount."""
         if day is None:
             self._reserved.add(account)
         else:
@@ -117,7 +117,7 @@ class SharedBudgets:
         for theirs in self._their_reserved.values():
             for account, usd in theirs.items():
                 reserved[account] += usd
-        self._budgets.elsewhere(spent, reserved)
+        self._budgets.set_others(spent, reserved)
 
 
 def days(today: int) -> list[int]:

@@ -32,9 +32,9 @@ class SharedOperations:
         self._wake = wake
         self._asking: dict[
             asyncio.Future[str | None], str
-        ] = {}  # not sent yet; who runs one, "" = nobody, None = no Redis
+        ] = {}  # not sent yet; who runs one, "" = nobody, None if no Redis
         self._sent: set[asyncio.Future[str | None]] = set()
-        self._said: str | None = None  # of the operation that this gateway runs; None = it runs none
+        self._said: str | None = None  # of the operation that this gateway runs; None if it runs none
         self._ended = False  # and the others have to hear of it
         self._foreign: Record | None = None  # the latest operation, if another gateway runs or ran it
         facts.on_operation = self._received
@@ -46,7 +46,8 @@ class SharedOperations:
     # -- the right to run one -------------------------------------------------------------------------------------
 
     async def claim(self, stated: str) -> bool:
-        """Claim the right to run an operation. False = Redis is away: this gateway decides alone. Raises Claimed."""
+        """Claim the right to run an operation. False if Redis is away: this gateway decides alone. Raises
+        OperationConflict."""
         if not self._joined():
             self._said = stated
             return False
@@ -62,7 +63,7 @@ class SharedOperations:
             self._asking.pop(asked, None)
             self._sent.discard(asked)
         if runs:
-            raise Claimed(runs)
+            raise OperationConflict(runs)
         self._said = stated
         return runs is not None
 
@@ -120,7 +121,7 @@ class SharedOperations:
             self.on_record(record)
 
 
-class Claimed(Exception):
+class OperationConflict(Exception):
     """Another gateway runs an operation; the text says which."""
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gateway.accounting.limits import Limits, refused
+from gateway.accounting.limits import RateLimits, limit_error
 from gateway.admission.capacity import capacity, is_full, total_capacity
 from gateway.admission.scheduler import Scheduler
 from gateway.admission.waiter import SlotGrant, Waiter
@@ -32,7 +32,7 @@ class SharedSlots:
         self,
         gateway: str,
         scheduler: Scheduler,
-        limits: Limits,
+        limits: RateLimits,
         states: Callable[[], Mapping[str, BackendState]],
         wake: Callable[[], None],
     ) -> None:
@@ -199,7 +199,7 @@ class SharedSlots:
         quota = waiter.quota
         assert quota is not None
         self._limits.uncount(quota.client.name, quota.at, time.monotonic())
-        self._refuse(waiter, refused(quota.client, requests_wait, tokens_wait))
+        self._refuse(waiter, limit_error(quota.client, requests_wait, tokens_wait))
 
     def _refuse(self, waiter: Waiter, reason: Exception | None) -> None:
         """The request is not registered in Redis; end its wait where there is a reason."""
@@ -232,7 +232,7 @@ class SharedSlots:
         for waiter in self._scheduler.waiters:
             self.enqueued(waiter)
 
-    def go_alone(self, gateways: int, now: float | None = None) -> None:
+    def serve_alone(self, gateways: int, now: float | None = None) -> None:
         """This gateway serves alone from now on, one of `gateways`: each has its share of the slots, or what is left
         of it until `LEASE` seconds have passed."""
         now = time.monotonic() if now is None else now
@@ -269,7 +269,7 @@ class SharedSlots:
 
 
 def _rank(waiter: Waiter) -> tuple[str, int, bool, bool, int, int]:
-    """What decides the order of waiting requests, in the script's form."""
+    """The order of waiting requests, in the script's form."""
     return (waiter.client, waiter.limit or 0, waiter.batch, waiter.returning, *waiter.ticket)
 
 

@@ -32,7 +32,7 @@ _json = msgspec.json.Encoder().encode
 
 
 class Fact(msgspec.Struct, array_like=True):
-    """What was published for a field; `at` and `until` in Unix ms, `until` 0 = for ever."""
+    """A published value of a field; `at` and `until` in Unix ms, `until` 0 = for ever."""
 
     at: float
     until: float
@@ -59,7 +59,7 @@ class StateSync:
     # -- reports from this gateway --------------------------------------------------------------------------------
 
     def on_news(self, state: BackendState, news: str, what: Any) -> None:
-        """Publish what was found out about a backend, as `Observers.news` reports it."""
+        """Publish a discovery about a backend, as `Observers.news` reports it."""
         if self._applying:
             return
         if news == "known":  # the engine is identified: facts about it can be applied now
@@ -192,7 +192,7 @@ class StateSync:
 
 
 def _engine_of(state: BackendState) -> list[object]:
-    """What distinguishes one running engine from another: version and start."""
+    """Version and start: together they distinguish one running engine from another."""
     return [state.reported.version, state.reported.started]
 
 

@@ -19,7 +19,7 @@ from gateway.config.snapshot import Backend
 from gateway.domain.engine_traits import EngineTraits, traits_of
 from gateway.domain.facts import Observation
 from gateway.domain.own_responses import ENDPOINT, asked_there
-from gateway.launch.families import ENFORCES, Family, Thinking, family_of
+from gateway.launch.families import ENFORCES, ModelFamily, Thinking, family_of
 
 OnDemand = Literal["enforced", "tried", "emulated", "no"]
 Origin = Literal["declared", "learned", "observed", "engine", "family", "unknown"]
@@ -147,7 +147,7 @@ def conclude(
 class _Facts:
     backend: Backend
     traits: EngineTraits
-    family: Family | None
+    family: ModelFamily | None
     version: str | None
     learned: Set[str]
     observed: Mapping[str, Observation]

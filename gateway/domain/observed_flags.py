@@ -1,5 +1,5 @@
-"""The flags that an engine runs with, as far as its `/metrics` tell them (read in gateway/engines/vllm/flags.py), and
-where they differ from the launch block of its backend. Pure."""
+"""The flags that an engine runs with, as far as its `/metrics` tell them (gateway/engines/vllm/reported_flags.py reads
+them), and where they differ from the launch block of its backend. Pure."""
 
 from __future__ import annotations
 

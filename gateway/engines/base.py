@@ -16,7 +16,7 @@ from gateway.domain.upstream import Response
 from gateway.transport.upload import Upload
 
 
-class Own(NamedTuple):
+class NativeRequest(NamedTuple):
     """The client's own request, at its own endpoint. `only`: it cannot be asked as a chat."""
 
     endpoint: Endpoint
@@ -25,7 +25,7 @@ class Own(NamedTuple):
 
 
 @dataclass(slots=True)
-class Call:
+class EngineRequest:
     """One attempt, ready to be sent. `fields` already contain the backend's model name, the alias' params and the
     clamped limits; `headers` are the allowed ones of the client and the gateway's own. `request_id`: as the log has it;
     the id in the headers may be longer."""
@@ -35,7 +35,7 @@ class Call:
     fields: dict[str, Raw]
     headers: list[tuple[str, str]]
     request_id: str
-    own: Own | None = None  # set where the server is asked at the client's own endpoint
+    own: NativeRequest | None = None  # set where the server is asked at the client's own endpoint
     upload: Upload | None = None  # the file of a form; then the body is a form with these fields
 
 
@@ -51,10 +51,10 @@ class Engine(Protocol):
         """Do slow initialisation (imports); called at start if any backend has this engine. Raises nothing."""
         ...
 
-    async def send(self, state: BackendState, call: Call) -> Response: ...
+    async def send(self, state: BackendState, call: EngineRequest) -> Response: ...
 
     def read_models(self, answer: Any) -> Mapping[str, int | None]:
-        """Model name -> window in tokens (None = not reported), from the decoded answer of `probe.models`."""
+        """Model name -> window in tokens (None if not reported), from the decoded answer of `probe.models`."""
         ...
 
 
@@ -105,7 +105,7 @@ class WholeResponse:
 MESSAGE_MOST = 2000  # characters
 
 
-class Refused(Exception):
+class InexpressibleRequest(Exception):
     """The engine's API cannot express the client's request; becomes a 400 in OpenAI's format."""
 
     def __init__(self, message: str, param: str | None = None) -> None:

@@ -116,7 +116,7 @@ def outgoing_fields(
 
 
 def strip_server_fields(fields: dict[str, Raw], adapted: list[str]) -> None:
-    """Take out what no client may decide: what its server would do for the others too."""
+    """Take out the fields no client may decide, because they change the server for the others too."""
     for name in CHOSEN_IDS:
         fields.pop(name, None)
     stated = [value for name in OF_THE_SERVER if (value := fields.pop(name, None)) is not None]
@@ -125,7 +125,7 @@ def strip_server_fields(fields: dict[str, Raw], adapted: list[str]) -> None:
 
 
 def adapt_tools(fields: dict[str, Raw], adapt: Adaptation) -> None:
-    """Change the tools in `fields` to what this backend can do with them."""
+    """Reduce the tools in `fields` to those this backend can serve."""
     if adapt.mode == "strip":
         for name in ("tools", "tool_choice", "parallel_tool_calls"):
             fields.pop(name, None)
@@ -138,8 +138,7 @@ def adapt_tools(fields: dict[str, Raw], adapt: Adaptation) -> None:
 
 
 def fill_limit(fields: dict[str, Raw], request: InferenceRequest, state: BackendState, now: float) -> None:
-    """Add a limit of the answer where none is set: the whole window, of which `send_limit` leaves what the prompt
-    does."""
+    """Add a limit of the answer where none is set: the whole window, which `send_limit` reduces by the prompt."""
     names, window = request.endpoint.limits, window_for(state, request, now)
     if names and window is not None and all(value_of(fields.get(name)) is None for name in names):
         fields[names[-1]] = Raw(_encode(window))
@@ -177,7 +176,7 @@ def send_limit(
     name: str, fields: Mapping[str, Raw], request: InferenceRequest, alias: Alias, state: BackendState, now: float
 ) -> int | None:
     """The limit of the answer to send in field `name` (tokens), raised to the alias' least and clamped to the window;
-    None = it is sent as it is."""
+    None if it is sent as it is."""
     asked = request.limits.get(name)
     if asked is None:  # from the alias' params, or no valid limit: then the backend refuses it
         asked = value_of(fields[name])
@@ -215,7 +214,7 @@ def outgoing_limits(request: InferenceRequest, alias: Alias, state: BackendState
 
 
 def clamps_itself(state: BackendState) -> bool:
-    """Does the server itself shorten the answer to what the window leaves? One that does not answers 400."""
+    """Does the server itself shorten the answer to the rest of the window? A server that does not answers 400."""
     since = state.traits.clamps_since
     return since is not None and at_least(state.reported.version, *since) is True
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from gateway.domain.backend import BackendState
 from gateway.domain.body import unreadable
 from gateway.domain.upstream import OwnFailure, Response
-from gateway.engines.base import Call, Engine
+from gateway.engines.base import Engine, EngineRequest
 from gateway.engines.http.engine import HttpEngine
 from gateway.engines.litellm.engine import LiteLLMEngine
 from gateway.engines.ollama.engine import OllamaEngine
@@ -31,7 +31,7 @@ ENGINES: Mapping[str, Engine] = {
 PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
 
 
-async def send(state: BackendState, call: Call, on_short: Callable[[Kind], object]) -> Response:
+async def send(state: BackendState, call: EngineRequest, on_short: Callable[[Kind], object]) -> Response:
     """Send a call with the client of the backend's engine. What the gateway itself lacks for it is reported to
     `on_short`, and waited for as long as nothing was sent. Raises as `Engine.send`, and `invalid_request_body`."""
     engine = ENGINES[state.backend.engine]

@@ -30,7 +30,7 @@ def set_thinking(
     fields: dict[str, Raw], request: InferenceRequest, state: BackendState, adapt: Adaptation, now: float
 ) -> bool:
     """Write the demanded thinking into `fields` (the client's fields with the alias' params), which are changed in
-    place. `adapt.thinking` None = no demand, or the backend has no switch. Returns False if the alias or the client's
+    place. `adapt.thinking` None: no demand, or the backend has no switch. Returns False if the alias or the client's
     settings demand thinking on or off and this backend has no field for it."""
     field, wanted = state.traits.thinking_field, adapt.thinking
     if field == "chat_template_kwargs":

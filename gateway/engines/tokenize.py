@@ -47,7 +47,7 @@ async def count_tokens(state: BackendState, request: InferenceRequest) -> int | 
             answer = await _ask(state.client, path, headers, body)
             if answer is None:
                 return None
-            read = partial(_read, answer, count.answer)
+            read = partial(_token_count, answer, count.answer)
             return read() if len(answer) <= LARGE else await apart(request.sender, read)
     except Exception as failure:  # no failure of the count may fail the request itself
         log.debug("%s did not count a prompt: %s", state.name, failure or type(failure).__name__)
@@ -98,7 +98,7 @@ async def _ask(client: Client, path: str, headers: list[tuple[str, str]], body: 
         response.release()
 
 
-def _read(answer: bytes, key: str) -> int | None:
+def _token_count(answer: bytes, key: str) -> int | None:
     """The number of tokens in an answer; None if it has none. The tokens of a list are counted, and not decoded."""
     found = _decode_object(answer).get(key) if key else Raw(answer.strip())
     if found is None:

@@ -32,7 +32,7 @@ Fields = Mapping[str, Raw]
 Count = Callable[[int], object]
 
 
-class Unanswered(Exception):
+class TokenizeError(Exception):
     """The server's answer with another status than 200. `body`: its beginning."""
 
     def __init__(self, response: Response, body: bytes) -> None:
@@ -40,9 +40,9 @@ class Unanswered(Exception):
         self.status, self.headers, self.body = response.status, response.headers, body
 
 
-class Asker:
+class TokenClient:
     """Asks one server for one client. `count` is called with the size of each part of an answer, and may raise. The
-    methods raise `UpstreamFailure`, `Unanswered`."""
+    methods raise `UpstreamFailure`, `TokenizeError`."""
 
     def __init__(self, state: BackendState, sender: str, count: Count) -> None:
         self._state, self._sender, self._count = state, sender, count
@@ -79,7 +79,7 @@ class Asker:
         )
         try:
             if response.status != 200:
-                raise Unanswered(response, state.without_key(await read_beginning(response, ERROR_MOST)))
+                raise TokenizeError(response, state.without_key(await read_beginning(response, ERROR_MOST)))
             return await read_counted(response, ANSWER_MOST, self._count)
         finally:
             response.release()

@@ -21,21 +21,21 @@ from gateway.config.problems import ConfigError, Problem, Report
 from gateway.config.snapshot import Snapshot
 from gateway.config.sources import read_file
 from gateway.config.suggest import did_you_mean
-from gateway.fleet.catalog_rows import Draft, Family, Image, Publisher, Row, Variable, read_row
-from gateway.fleet.memory import models
-from gateway.fleet.memory.models import ModelCatalog
+from gateway.fleet.catalog_rows import DraftMethod, FamilyRow, Image, Publisher, Row, Variable, read_row
+from gateway.fleet.memory import model_catalog
+from gateway.fleet.memory.model_catalog import ModelCatalog
 
 R = TypeVar("R", bound=Row)
 Version = tuple[int, int]
 
 SECTIONS: Mapping[str, type[Row]] = {
-    "families": Family,
+    "families": FamilyRow,
     "publishers": Publisher,
     "images": Image,
     "variables": Variable,
-    "drafts": Draft,
+    "drafts": DraftMethod,
 }
-ALL_SECTIONS = (*SECTIONS, *models.SECTIONS)  # with those that the planner of memory asks
+ALL_SECTIONS = (*SECTIONS, *model_catalog.SECTIONS)  # with those that the planner of memory asks
 
 
 @dataclass(frozen=True)
@@ -43,49 +43,49 @@ class Catalog:
     """The rows by section and name, the operator's own first. `memory`: the models' sizes and the reports from the
     field. `own`: dotted names of the operator's rows ("families.my-model")."""
 
-    families: Mapping[str, Family] = field(default_factory=dict)
+    families: Mapping[str, FamilyRow] = field(default_factory=dict)
     publishers: Mapping[str, Publisher] = field(default_factory=dict)
     images: Mapping[str, Image] = field(default_factory=dict)
     variables: Mapping[str, Variable] = field(default_factory=dict)
-    drafts: Mapping[str, Draft] = field(default_factory=dict)
+    drafts: Mapping[str, DraftMethod] = field(default_factory=dict)
     memory: ModelCatalog = field(default_factory=ModelCatalog)
     own: frozenset[str] = frozenset()
 
-    def family(self, names: Iterable[str]) -> Family | None:
-        """What is known of a model by its names (repository, path, served name); None = no row takes any of them."""
-        wanted = [plain(name) for name in names]
+    def family(self, names: Iterable[str]) -> FamilyRow | None:
+        """The facts about a model by its names (repository, path, served name); None if no row takes any of them."""
+        wanted = [catalog_name(name) for name in names]
         rows = [r for r in self.families.values() if any(re.search(r.match, name) for name in wanted)]
         return merged(rows)
 
     def publisher(self, model: str) -> Publisher | None:
-        return next((row for row in self.publishers.values() if re.search(row.match, plain(model))), None)
+        return next((row for row in self.publishers.values() if re.search(row.match, catalog_name(model))), None)
 
     def image(self, image: str) -> Image | None:
-        """What is known of an image by its name with its tag. A digest behind it is not looked at; with a digest alone
+        """The facts about an image by its name with its tag. A digest behind it is not looked at; with a digest alone
         it is no tag that has a row."""
         name = image.partition("@")[0].removeprefix("docker.io/")
         if ":" not in name.rsplit("/", 1)[-1]:
             name += ":"
         return merged([row for row in self.images.values() if fnmatchcase(name, row.match)])
 
-    def draft(self, method: str) -> Draft | None:
+    def draft(self, method: str) -> DraftMethod | None:
         return next((row for row in self.drafts.values() if re.fullmatch(row.match, method)), None)
 
     def drafter_target(self, drafter: str) -> str | None:
-        """The models (an expression over plain names) that a published drafter was trained for; None = not known."""
-        name = plain(drafter)
+        """The models (an expression over plain names) that a published drafter was trained for; None if not known."""
+        name = catalog_name(drafter)
         return next(
             (target for draft in self.drafts.values() for d, target in draft.drafters.items() if d == name), None
         )
 
 
-def plain(name: str) -> str:
+def catalog_name(name: str) -> str:
     """A model's name as the expressions of the catalogue see it: small letters, "-" between words."""
     return re.sub(r"[_\s:]+", "-", name.strip().lower().rstrip("/"))
 
 
 def merged(rows: list[R]) -> R | None:
-    """One row that has of every field the value of the first row that has it. `stated`: where each is from."""
+    """Rows merged; for each field the first row that sets it wins. `stated`: where each is from."""
     if not rows:
         return None
     values: dict[str, Any] = {}
@@ -99,7 +99,7 @@ def merged(rows: list[R]) -> R | None:
 
 
 def version_of(text: str) -> Version | None:
-    """`0.23.0`, `v0.23`, `0.23.x` -> (0, 23); None = it names no version."""
+    """`0.23.0`, `v0.23`, `0.23.x` -> (0, 23); None if it names no version."""
     found = re.match(r"v?(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else None
 
@@ -119,13 +119,13 @@ def load_catalog(extra: Path | None = None) -> Catalog:
     shipped = _shipped()
     if extra is None:
         return shipped
-    return _joined(_read(_text_of(extra), str(extra)), shipped)
+    return _joined(_read_catalog(_text_of(extra), str(extra)), shipped)
 
 
 @cache
 def _shipped() -> Catalog:
     text = files("gateway.fleet").joinpath("catalog.yaml").read_text(encoding="utf-8")
-    return replace(_read(text, "catalog.yaml"), own=frozenset())
+    return replace(_read_catalog(text, "catalog.yaml"), own=frozenset())
 
 
 def _text_of(file: Path) -> str:
@@ -139,12 +139,12 @@ def _text_of(file: Path) -> str:
         raise ConfigError([Problem(str(file), None, "", "the catalogue cannot be read", str(why))]) from None
 
 
-def _read(text: str, name: str) -> Catalog:
+def _read_catalog(text: str, name: str) -> Catalog:
     report = Report(name)
     data = read_document(text, report) or {}
     found: dict[str, dict[str, Any]] = {}
     for section, rows in data.items():
-        if section in models.SECTIONS:
+        if section in model_catalog.SECTIONS:
             continue
         if section not in SECTIONS:
             hint = did_you_mean(section, ALL_SECTIONS) or "there are " + ", ".join(ALL_SECTIONS)
@@ -154,7 +154,7 @@ def _read(text: str, name: str) -> Catalog:
         else:
             read = {key: read_row(SECTIONS[section], row, (section, key), report) for key, row in (rows or {}).items()}
             found[section] = {key: row for key, row in read.items() if row is not None}
-    memory = models.read_models(data, report)
+    memory = model_catalog.read_models(data, report)
     report.finish()
     own = frozenset(f"{section}.{key}" for section, rows in found.items() for key in rows)
     return Catalog(**found, memory=memory, own=own)

@@ -29,7 +29,7 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family(Row):
+class FamilyRow(Row):
     """Models of one kind; `match` is an expression over the plain name. Parsers: the first is the best one; omitted =
     as the gateway's own table of families says (gateway/launch/families.py).
 
@@ -118,7 +118,7 @@ class Variable(Row):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draft(Row):
+class DraftMethod(Row):
     """Methods of speculative decoding; `match` is an expression over the whole name of the method.
 
     `counts`: [fewest, most] tokens per step that make sense. `attention`: what the target needs; `crashing_attention`:

@@ -36,8 +36,9 @@ class Command:
 
 
 def start_commands(backend: Backend, nodes: Mapping[str, Node], profile: str = "") -> tuple[Command, ...]:
-    """What starts the backend with a profile ("" = with none), in this order: of an engine over several nodes the
-    workers first, then the head. Empty = no command is known. A line of the operator's own knows no profiles."""
+    """The commands that start the backend with a profile ("" = with none), in this order: of an engine over several
+    nodes the workers first, then the head. Empty if no command is known. A line of the operator's own knows no
+    profiles."""
     if backend.start is not None:
         return (_written(backend.name, "start", backend.start),)
     order = backend.nodes[:0:-1] + backend.nodes[:1]
@@ -63,7 +64,8 @@ def _choices(backend: Backend, nodes: Mapping[str, Node], order: tuple[str, ...]
 
 
 def stop_commands(backend: Backend, nodes: Mapping[str, Node]) -> tuple[Command, ...]:
-    """What stops the backend, and has ended when it is stopped: the head first. Empty = no command is known."""
+    """The commands that stop the backend and return when it is stopped: the head first. Empty if no command is
+    known."""
     if backend.stop is not None:
         return (_written(backend.name, "stop", backend.stop),)
     return _units(backend, nodes, ("stop",), backend.nodes)
@@ -77,8 +79,8 @@ def journal_of(backend: Backend, nodes: Mapping[str, Node]) -> str:
 
 
 def watch_commands(backend: Backend, nodes: Mapping[str, Node]) -> tuple[Command, ...]:
-    """What tells whether the rendered unit has failed for good, on every node. Needs no root. Empty where another
-    command starts the backend."""
+    """The commands that tell whether the rendered unit has failed for good, on every node. Needs no root. Empty where
+    another command starts the backend."""
     if backend.start is not None or not start_commands(backend, nodes):
         return ()
     unit = unit_name(backend.name)
@@ -88,7 +90,7 @@ def watch_commands(backend: Backend, nodes: Mapping[str, Node]) -> tuple[Command
 
 
 def has_failed(shown: str) -> str | None:
-    """What `watch_commands` has shown: why the unit is down for good; None = it is not. Between two attempts systemd
+    """Why the unit is down for good, by the output of `watch_commands`; None if it is not. Between two attempts systemd
     calls a unit `activating`."""
     values = dict(line.partition("=")[::2] for line in shown.splitlines())
     if values.get("ActiveState") != "failed":

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class StartMember:
     """A backend of the fleet as it is now. Times are seconds of the caller's clock.
 
     `there`: it runs or starts; `expected`: it is to run, whether it is there or not (the mode in force contains it, or
-    without modes `run: always`). `on_request`: only requests start it. `idle_since` None = it has work, or starts.
+    without modes `run: always`). `on_request`: only requests start it. `idle_since` None if it has work, or starts.
     `ran_since`: when it became ready. `unstoppable`: why it cannot be stopped, empty = it can."""
 
     name: str
@@ -36,8 +36,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The memory of one node in GiB, None = not known. `free`: as its exporter reports it now. `demands`: backend ->
-    what it asks of this node."""
+    """The memory of one node in GiB, None if not known. `free`: as its exporter reports it now. `demands`: backend ->
+    its demand on this node."""
 
     memory: float | None = None
     free: float | None = None
@@ -45,10 +45,10 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """`refusal` empty = it is started, after those of `stops` were stopped. `stops`: backend -> for how long it has
-    been idle (seconds), the longest first. `notes`: what the operator should know of the start. `wait`: seconds after
-    which the refusal may end by itself; None = not known."""
+class StartDecision:
+    """`refusal`: empty if it is started, after those of `stops` were stopped. `stops`: backend -> for how long it has
+    been idle (seconds), the longest first. `notes`: remarks on the start, for the operator. `wait`: seconds after which
+    the refusal may end by itself; None if not known."""
 
     refusal: str = ""
     stops: Mapping[str, float] = field(default_factory=dict)
@@ -57,12 +57,12 @@ class Decision:
 
 
 def decide(
-    name: str, members: Mapping[str, Member], rooms: Mapping[str, Room], now: float, *, may_stop: bool = True
-) -> Decision:
+    name: str, members: Mapping[str, StartMember], rooms: Mapping[str, Room], now: float, *, may_stop: bool = True
+) -> StartDecision:
     """Whether the backend `name` is started now. `rooms`: by node. `may_stop`: others may be stopped for it."""
     target = members[name]
     if not target.nodes:
-        return Decision(notes=(f"{name} has no `node`: the memory plan has no say in its start",))
+        return StartDecision(notes=(f"{name} has no `node`: the memory plan has no say in its start",))
     beside = {
         other.name: other
         for other in members.values()
@@ -70,11 +70,11 @@ def decide(
     }
     missing = _missing(target, beside, rooms, ())
     if not missing:
-        return Decision(notes=_notes(target, rooms))
+        return StartDecision(notes=_notes(target, rooms))
     order = sorted((m for m in beside.values() if not _stays(m, now)), key=lambda member: member.idle_since or 0.0)
     if not may_stop or not order:
         return _refused(missing, beside, now, may_stop=may_stop)
-    stops: list[Member] = []
+    stops: list[StartMember] = []
     for member in order:
         stops.append(member)
         if not _missing(target, beside, rooms, stops):
@@ -85,11 +85,13 @@ def decide(
         fewer = [other for other in stops if other is not member]
         if not _missing(target, beside, rooms, fewer):
             stops = fewer
-    return Decision(stops={m.name: now - (m.idle_since or now) for m in stops}, notes=_notes(target, rooms))
+    return StartDecision(stops={m.name: now - (m.idle_since or now) for m in stops}, notes=_notes(target, rooms))
 
 
-def _missing(target: Member, beside: Mapping[str, Member], rooms: Mapping[str, Room], stopped: Sequence[Member]) -> str:
-    """What keeps the target from starting when these are stopped; empty = nothing does."""
+def _missing(
+    target: StartMember, beside: Mapping[str, StartMember], rooms: Mapping[str, Room], stopped: Sequence[StartMember]
+) -> str:
+    """The reason why the target cannot start when these are stopped; empty if it can."""
     gone = {member.name for member in stopped}
     for node in target.nodes:
         others = [m for m in beside.values() if node in m.nodes and m.name not in gone]
@@ -99,7 +101,7 @@ def _missing(target: Member, beside: Mapping[str, Member], rooms: Mapping[str, R
     return ""
 
 
-def _missing_on(node: str, name: str, others: Sequence[Member], room: Room, gone: set[str]) -> str:
+def _missing_on(node: str, name: str, others: Sequence[StartMember], room: Room, gone: set[str]) -> str:
     from gateway.fleet.memory.arithmetic import SYSTEM_GIB  # the planner of memory, which serving has no use for
     from gateway.fleet.memory.demand import Demand
 
@@ -126,7 +128,7 @@ def _missing_on(node: str, name: str, others: Sequence[Member], room: Room, gone
 
 
 def _most(demand: Demand) -> float | None:
-    """GiB that it takes at its start or later, whichever is more; None = not known."""
+    """GiB that it takes at its start or later, whichever is more; None if not known."""
     known = [amount for amount in (demand.needs, demand.held) if amount is not None]
     return max(known, default=None)
 
@@ -135,16 +137,16 @@ def _held(room: Room, name: str) -> float | None:
     return room.demands[name].held if name in room.demands else None
 
 
-def _taken(room: Room, member: Member) -> float | None:
-    """GiB that are kept for another backend: what it holds, or what it needs to start if it is expected and away;
-    None = not known. What the memory plan leaves out (a speech server that nobody has measured) counts as nothing."""
+def _taken(room: Room, member: StartMember) -> float | None:
+    """GiB kept for another backend: those it holds, or those it needs to start if it is expected and away; None if not
+    known. A backend that the memory plan leaves out (a speech server that nobody has measured) counts as nothing."""
     demand = room.demands.get(member.name)
     if demand is None:
         return 0.0
     return demand.held if member.there else _most(demand)
 
 
-def _stays(member: Member, now: float) -> str:
+def _stays(member: StartMember, now: float) -> str:
     """Why this backend is not stopped for another one; empty = it is."""
     if not member.on_request or member.expected or not member.there:
         return "stays"
@@ -155,21 +157,21 @@ def _stays(member: Member, now: float) -> str:
     return f"runs for less than its min_run ({member.min_run:g} s)" if now - member.ran_since < member.min_run else ""
 
 
-def _refused(missing: str, beside: Mapping[str, Member], now: float, *, may_stop: bool) -> Decision:
+def _refused(missing: str, beside: Mapping[str, StartMember], now: float, *, may_stop: bool) -> StartDecision:
     """Why nothing gives way, with the time after which a young backend may."""
     others = [member for member in beside.values() if member.on_request and member.there and not member.expected]
     if not may_stop:
         idle = [member.name for member in others if not _stays(member, now)]
-        return Decision(missing + (f"; a batch request does not have {', '.join(idle)} stopped" if idle else ""))
+        return StartDecision(missing + (f"; a batch request does not have {', '.join(idle)} stopped" if idle else ""))
     reasons = [f"{member.name} {why}" for member in others if (why := _stays(member, now))]
     young = [
         member.ran_since + member.min_run - now
         for member in others
         if member.idle_since is not None and now - member.ran_since < member.min_run
     ]
-    return Decision("; ".join([missing, *reasons]), wait=min(young, default=None))
+    return StartDecision("; ".join([missing, *reasons]), wait=min(young, default=None))
 
 
-def _notes(target: Member, rooms: Mapping[str, Room]) -> tuple[str, ...]:
+def _notes(target: StartMember, rooms: Mapping[str, Room]) -> tuple[str, ...]:
     unseen = [node for node in target.nodes if rooms.get(node, Room()).free is None]
     return (f"fits on paper: nothing tells how much memory is free on {', '.join(unseen)} now",) if unseen else ()

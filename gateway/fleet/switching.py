@@ -27,7 +27,7 @@ _ALONE = "start"  # the name of the mode that stands for one backend beside thos
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """`commands`: what is run; of a wait, what tells whether it is in vain. `skip`: why there is nothing to do.
+    """`commands`: those to run; of a wait, those that tell whether it is in vain. `skip`: why there is nothing to do.
     `journal`: a command that shows why it failed. `profile`: the one that the backend is started with, "" = none."""
 
     backend: str
@@ -40,7 +40,7 @@ class PlannedStep:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """`refusals`: why it must not begin, unless it is forced. `notes`: what the operator should know."""
+    """`refusals`: why it must not begin, unless it is forced. `notes`: remarks for the operator."""
 
     steps: tuple[PlannedStep, ...]
     refusals: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Steps:
 
 
 @dataclass(slots=True)
-class _Draft:
+class _StepList:
     """Steps in the making."""
 
     snapshot: Snapshot
@@ -107,12 +107,12 @@ def switch_steps(
     started: Mapping[str, str] = NOTHING,
     idle: Collection[str] = (),
 ) -> Steps:
-    """From the mode `current` (None = not known) to `target`. `plan`: the memory plan of the target, or why there is
+    """From the mode `current` (None if not known) to `target`. `plan`: the memory plan of the target, or why there is
     none. `started`: backend -> the profile that the gateway last started it with, "" = none. `idle`: backends that it
     knows not to have started. Backends that are in no mode, and clouds, are left alone."""
     modes = snapshot.modes
     mode, before = modes[target], modes.get(current) if current is not None else None
-    draft = _Draft(snapshot, presence, refusals=_misfits(plan))
+    draft = _StepList(snapshot, presence, refusals=_misfits(plan))
     again = [name for name in mode.backends if _runs_otherwise(name, before, mode, started)]
     leaving = [name for name in snapshot.backends if _leaves(name, snapshot, mode, before, presence, idle)]
     coming = [name for name in mode.backends if presence.get(name, "away") == "away" or name in again]
@@ -134,7 +134,7 @@ def start_steps(
 ) -> Steps:
     """Start one backend with a profile. `plan`: the memory plan of `beside`. `runs`: the profile that it runs with, if
     it runs: with another one it is stopped first."""
-    draft = _Draft(snapshot, presence, refusals=_misfits(plan))
+    draft = _StepList(snapshot, presence, refusals=_misfits(plan))
     if presence.get(name, "away") == "away":
         draft.come([name], {name: profile})
     elif runs != profile:
@@ -149,7 +149,7 @@ def start_steps(
 
 def request_steps(snapshot: Snapshot, name: str, stops: Iterable[str], notes: Iterable[str]) -> Steps:
     """Start one backend for a request, after these were stopped for it."""
-    draft = _Draft(snapshot, {}, notes=list(notes))
+    draft = _StepList(snapshot, {}, notes=list(notes))
     draft.leave(stops)
     draft.come([name])
     return draft.finished()
@@ -157,7 +157,7 @@ def request_steps(snapshot: Snapshot, name: str, stops: Iterable[str], notes: It
 
 def stop_steps(snapshot: Snapshot, name: str, presence: Mapping[str, Presence]) -> Steps:
     """Stop one backend."""
-    draft = _Draft(snapshot, presence)
+    draft = _StepList(snapshot, presence)
     draft.leave([name])
     if not draft.steps[-1].commands and not draft.refusals:
         draft.refusals.append(_no_command(snapshot.backends[name], "stop"))

@@ -16,7 +16,7 @@ from gateway.domain.events import Event
 from gateway.domain.facts import Observation
 from gateway.domain.health_state import SERVING, WELL, State
 from gateway.domain.reason import joined, prefixed, quoting
-from gateway.health.checks import NO_ANSWER, Reply
+from gateway.health.checks import NO_ANSWER, CheckReply
 from gateway.health.probes import probe
 from gateway.inspection.error_replies import judge
 from gateway.supervision import Failures
@@ -143,7 +143,7 @@ class CanarySchedule:
 
     async def _run(self, state: BackendState, checks: tuple[str, ...], *, now: bool) -> Outcome:
         self._last_run[key_of(state)] = time.monotonic()
-        replies: dict[bytes, Reply] = {}
+        replies: dict[bytes, CheckReply] = {}
         observations = await probe(state, checks, now=now, replies=replies)
         self._report_drift(state)
         return outcome_of(observations, replies.values())
@@ -165,9 +165,9 @@ def key_of(state: BackendState) -> BackendKey:
     return state.backend.identity
 
 
-def outcome_of(observations: Mapping[str, Observation], replies: Iterable[Reply]) -> Outcome:
-    """What the observations and replies of a canary mean for the backend's health. A check that fails because the
-    backend lacks a capability is drift and does not affect its health."""
+def outcome_of(observations: Mapping[str, Observation], replies: Iterable[CheckReply]) -> Outcome:
+    """The outcome of a canary for the backend's health, from its observations and replies. A check that fails because
+    the backend lacks a capability is drift and does not affect its health."""
     replies = list(replies)
     if any(reply.ours for reply in replies):
         return Outcome("unasked", "the gateway itself lacked something")

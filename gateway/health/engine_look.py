@@ -13,7 +13,7 @@ from gateway.domain.health_state import SERVING
 from gateway.domain.progress import Sample, Work
 from gateway.engines.llamacpp import slots as llamacpp
 from gateway.engines.vllm.metrics import read_counters
-from gateway.health.probe_client import NoAnswer, ProbeClient, decoded
+from gateway.health.probe_client import ProbeClient, ProbeFailure, decoded
 from gateway.transport.prometheus_text import in_turns
 
 MOVING = 3.0  # seconds between two looks at an engine that has requests of ours
@@ -21,7 +21,7 @@ AGAIN = 0.5  # seconds until the next look at an engine that has not answered on
 
 
 def looks_at_engine(probe: Probe) -> bool:
-    """Does this kind of server show what its engine does?"""
+    """Does this kind of server report the work of its engine?"""
     return probe.metrics is not None or probe.slots is not None
 
 
@@ -48,7 +48,7 @@ class EngineLooks:
             sample = await self._look_at_slots(state, probe.slots, probe.metrics)
         elif probe is not None and probe.metrics is not None:
             response = await self._client.get(state.backend, probe.metrics)
-            if not isinstance(response, NoAnswer) and response.status == 200:
+            if not isinstance(response, ProbeFailure) and response.status == 200:
                 sample = await in_turns(read_counters(response.body, time.monotonic()))
         now = time.monotonic()
         if sample is not None:
@@ -64,7 +64,7 @@ class EngineLooks:
         of_model = f"?model={quote(state.model, safe='')}&autoload=false" if state.model is not None else ""
         for one in (path, metrics):
             response = await self._client.get(state.backend, one + of_model) if one is not None else None
-            if isinstance(response, NoAnswer):
+            if isinstance(response, ProbeFailure):
                 if not (response.own or response.refused):
                     state.progress.unanswered(asked_at)
                 return None

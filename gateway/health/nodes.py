@@ -45,7 +45,7 @@ _KNOWN = {name.encode(): name for names in (_TOTAL, _USED, _FREE, _TEMPERATURE, 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The last report of a machine's exporter; None = not reported. `memory_*` in bytes, `temperature` (of the hottest
+    """The last report of a machine's exporter; None if not reported. `memory_*` in bytes, `temperature` (of the hottest
     sensor) in degrees Celsius, `power` in watts, `gpu` = share of time in which the GPU is busy. `at`: Unix seconds;
     `there` = the exporter answered."""
 
@@ -103,7 +103,7 @@ def _machine(found: dict[str, list[float]], at: float) -> Machine:
 
 
 def _first(names: Names, found: Mapping[str, list[float]], combine: Callable[[list[float]], float]) -> float | None:
-    """The combined values of the first of the metrics `names` that was found; None = none was."""
+    """The combined values of the first of the metrics `names` that the page has, if any."""
     for name, factor in names.items():
         if values := found.get(name):
             return combine(values) * factor
@@ -151,7 +151,7 @@ class NodeHealth:
         return bool(self._backends.get(node) or node in self._exporters) and not self._is_up(node)
 
     def down_node_of(self, backend: str, nodes: Sequence[str]) -> str | None:
-        """The first of the backend's `nodes` that is down and not excused; None = there is none."""
+        """The first of the backend's `nodes` that is down and not excused, if any."""
         excused = self._excused.get(backend, set())
         return next((node for node in nodes if node not in excused and self.is_down(node)), None)
 

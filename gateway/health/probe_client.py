@@ -43,7 +43,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeResponse:
     """The response to a probe. `headers`: names in lower case. `body`: decoded; b"" where it was too large."""
 
     status: int
@@ -52,7 +52,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class NoAnswer:
+class ProbeFailure:
     """A probe without a response. `refused` = no connection could be made, so no server is running there. `own` = this
     process lacked files or memory, so the probe shows nothing about the backend."""
 
@@ -81,22 +81,24 @@ class ProbeClient:
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
-    async def get(self, backend: Backend, path: str, most: int = PAGE_MOST) -> Answer | NoAnswer:
+    async def get(self, backend: Backend, path: str, most: int = PAGE_MOST) -> ProbeResponse | ProbeFailure:
         """The response, or why there is none. A response of more than `most` bytes is returned without its body. A
         probe whose connection breaks is sent once more, because a server may close a connection at any time."""
         return await self._ask(backend.origin, "GET", target_of(backend, path), headers_of(backend), path, most=most)
 
-    async def page(self, url: str) -> bytes | NoAnswer:
+    async def page(self, url: str) -> bytes | ProbeFailure:
         """The body at `url`, which does not belong to a backend; b"" for an error status or a body that is too
         large."""
         parts = urlsplit(url)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         answer = await self._ask(origin_of(url), "GET", target, [_ACCEPT], url)
-        if isinstance(answer, NoAnswer):
+        if isinstance(answer, ProbeFailure):
             return answer
         return answer.body if answer.status == 200 else b""
 
-    async def post(self, backend: Backend, path: str, content: Mapping[str, Any], seconds: float) -> Answer | NoAnswer:
+    async def post(
+        self, backend: Backend, path: str, content: Mapping[str, Any], seconds: float
+    ) -> ProbeResponse | ProbeFailure:
         """The response to a POST of `content` as JSON, within `seconds`."""
         headers = [*headers_of(backend), ("content-type", "application/json")]
         target, body = target_of(backend, path), _encode(content)
@@ -113,26 +115,26 @@ class ProbeClient:
         *,
         most: int = PAGE_MOST,
         seconds: float | None = None,
-    ) -> Answer | NoAnswer:
-        """`name`: what the reasons call it."""
+    ) -> ProbeResponse | ProbeFailure:
+        """`name` stands in the reasons of a failure."""
         seconds = PROBE_TIMEOUT if seconds is None else seconds
         for sends_again in (True, False):
             try:
                 async with asyncio.timeout(seconds):
                     return await self._send(origin, method, target, headers, body, most, fresh=not sends_again)
             except TimeoutError:
-                return NoAnswer(f"no answer to {name} within {seconds:.0f} s")
+                return ProbeFailure(f"no answer to {name} within {seconds:.0f} s")
             except (StaleConnection, ResetFailure) as failure:
                 # Nothing was done with a request whose connection was closed already.
                 if not sends_again or (method != "GET" and not isinstance(failure, StaleConnection)):
-                    return NoAnswer(f"{name}: {failure}")
+                    return ProbeFailure(f"{name}: {failure}")
                 await asyncio.sleep(AGAIN)
             except ConnectFailure as failure:
-                return NoAnswer(f"{name}: {failure}", refused=True)
+                return ProbeFailure(f"{name}: {failure}", refused=True)
             except OwnFailure as failure:
                 return self._short(name, failure.shortage)
             except UpstreamFailure as failure:
-                return NoAnswer(quoting(f"{name}: {failure.kind}", str(failure)))
+                return ProbeFailure(quoting(f"{name}: {failure.kind}", str(failure)))
             except Exception as error:
                 if (kind := shortage_of(error)) is None:
                     raise
@@ -141,7 +143,7 @@ class ProbeClient:
 
     async def _send(
         self, origin: Origin, method: str, target: str, headers: Headers, body: bytes, most: int, *, fresh: bool
-    ) -> Answer:
+    ) -> ProbeResponse:
         client = self._clients.get(origin)
         if client is None:  # a probe's own time limit is shorter than the one for the connection
             client = self._clients[origin] = open_client(origin, connect_timeout=2 * PROBE_TIMEOUT)
@@ -150,13 +152,13 @@ class ProbeClient:
             content = b""
             with suppress(TooLarge):
                 content = await response.read_all(most)
-            return Answer(response.status, response.headers, content)
+            return ProbeResponse(response.status, response.headers, content)
         finally:
             response.release()
 
-    def _short(self, name: str, kind: Kind) -> NoAnswer:
+    def _short(self, name: str, kind: Kind) -> ProbeFailure:
         self._on_short(kind)
-        return NoAnswer(f"{name}: {OwnShortage(kind)}", own=True)
+        return ProbeFailure(f"{name}: {OwnShortage(kind)}", own=True)
 
 
 def headers_of(backend: Backend) -> Headers:
@@ -170,13 +172,13 @@ def origin_of(url: str) -> Origin:
 
 
 def target_of(backend: Backend, path: str) -> str:
-    """What to ask its server for: a path of `Probe` with a leading slash (`/health`) is relative to the server's root,
-    any other (`models`) to its API."""
+    """The target of a request: a path of `Probe` with a leading slash (`/health`) is relative to the server's root, any
+    other (`models`) to its API."""
     base = backend.root_path if path.startswith("/") else backend.api_path + "/"
     return quote(base + path, safe=_PATH)
 
 
-def decoded(answer: Answer, default: Any) -> Any:
+def decoded(answer: ProbeResponse, default: Any) -> Any:
     """The body decoded from JSON; `default` when it is not JSON, is nested too deeply or has more than `VALUES_MOST`
     values."""
     body = answer.body

@@ -22,15 +22,15 @@ from gateway.domain.health_machine import ASLEEP
 from gateway.domain.health_state import SERVING, WELL
 from gateway.domain.progress import IDLE, Work
 from gateway.domain.reason import quoting
-from gateway.engines.ollama.models import remote_models, runs_elsewhere
+from gateway.engines.ollama.installed_models import remote_models, runs_elsewhere
 from gateway.engines.openai.engine import loaded_models
 from gateway.engines.registry import ENGINES
-from gateway.engines.vllm.flags import read_flags
 from gateway.engines.vllm.metrics import read_start_time
+from gateway.engines.vllm.reported_flags import read_flags
 from gateway.health.canary_schedule import CanarySchedule
 from gateway.health.engine_look import EngineLooks, looks_at_engine, pause
 from gateway.health.nodes import Machine, NodeHealth, read_machine
-from gateway.health.probe_client import ALIVE_MOST, NoAnswer, ProbeClient, decoded, origin_of, target_of
+from gateway.health.probe_client import ALIVE_MOST, ProbeClient, ProbeFailure, decoded, origin_of, target_of
 from gateway.health.recogniser import Recogniser
 from gateway.health.suspect_probes import SuspectProbes
 from gateway.health.voices import Voices
@@ -199,20 +199,20 @@ class Prober:
     async def _watch_exporter(self, node: str, url: str) -> None:
         while True:
             page = await self._client.page(url)
-            if isinstance(page, NoAnswer) and page.own:
+            if isinstance(page, ProbeFailure) and page.own:
                 pass  # the probe failed inside this process and shows nothing about the node
-            elif isinstance(page, NoAnswer):
+            elif isinstance(page, ProbeFailure):
                 self.machines[node] = self.machines.get(node, Machine(0.0, there=False)).gone(time.time())
             else:
                 self.machines[node] = await in_turns(read_machine(page, time.time()))
-            if not isinstance(page, NoAnswer) or (page.refused and not page.own):
-                self._nodes.record_exporter(node, reachable=not isinstance(page, NoAnswer))
+            if not isinstance(page, ProbeFailure) or (page.refused and not page.own):
+                self._nodes.record_exporter(node, reachable=not isinstance(page, ProbeFailure))
             await asyncio.sleep(EXPORTER_EVERY)
 
     # -- one check -------------------------------------------------------------------------------------------------
 
     async def look_at_engine(self, state: BackendState) -> None:
-        """Look at what its engine does. Only for servers that show it (`looks_at_engine`)."""
+        """Read the engine's load. Only for servers that report it (`looks_at_engine`)."""
         await self._looks.look(state)
 
     def hurry(self, state: BackendState, *, read_models: bool = False) -> None:
@@ -230,16 +230,16 @@ class Prober:
             self._failures.note("probe", f"the probe of {state.name}")
 
     async def check(self, state: BackendState, *, read_models: bool) -> None:
-        """Run one health check. With `read_models`, and for a backend that is not well, it also reads what the backend
-        serves."""
+        """Run one health check. With `read_models`, and for a backend that is not well, it also reads the backend's
+        models."""
         probe = probe_of(state.backend) and state.traits.probe
         assert probe is not None
         path = probe.liveness or state.backend.health.path
         response = await self._client.get(state.backend, path, ALIVE_MOST)
-        if isinstance(response, NoAnswer) and response.own:
+        if isinstance(response, ProbeFailure) and response.own:
             return  # the probe failed inside this process and shows nothing about the backend
-        self._record_for_node(state, reachable=not (isinstance(response, NoAnswer) and response.refused))
-        if isinstance(response, NoAnswer):
+        self._record_for_node(state, reachable=not (isinstance(response, ProbeFailure) and response.refused))
+        if isinstance(response, ProbeFailure):
             if response.refused:
                 self._recogniser.forget(state)
             last_progress = max(state.last_event, state.progress.moved_at)
@@ -278,7 +278,7 @@ class Prober:
         if state.sleepless == engine:
             return ""
         response = await self._client.get(state.backend, path)
-        if isinstance(response, NoAnswer) or response.status >= 500:
+        if isinstance(response, ProbeFailure) or response.status >= 500:
             return state.health.reason if state.health.asleep else ""
         if response.status != 200:
             state.sleepless = engine
@@ -299,7 +299,7 @@ class Prober:
             self._nodes.record_backend(nodes[0], state.name, reachable=reachable)
 
     def _down_node(self, state: BackendState) -> str | None:
-        """The node that is down and takes this backend down; None = there is none, or the backend works without it.
+        """The node that is down and takes this backend down; None if no node is, or if the backend works without it.
         Once a backend with canaries is down, its canary decides when it is back, and not its nodes."""
         nodes = state.backend.nodes
         if len(nodes) < 2:
@@ -316,19 +316,19 @@ class Prober:
         backend = state.backend
         if probe.version is not None:
             response = await self._client.get(backend, probe.version)
-            if not isinstance(response, NoAnswer) and response.status == 200:
+            if not isinstance(response, ProbeFailure) and response.status == 200:
                 version = reported_version(decoded(response, {}))
                 if version is not None:
                     state.saw_version(version)
         if probe.metrics is not None:
             response = await self._client.get(backend, probe.metrics)
-            if not isinstance(response, NoAnswer) and response.status == 200:
+            if not isinstance(response, ProbeFailure) and response.status == 200:
                 state.saw_start(await in_turns(read_start_time(response.body)))
                 state.saw_flags(await in_turns(read_flags(response.body)))
         if probe.models is None:
             return True
         response = await self._client.get(backend, probe.models)
-        if isinstance(response, NoAnswer):
+        if isinstance(response, ProbeFailure):
             if not response.own:
                 state.evidence.dead(response.reason, refused=response.refused)
             return False
@@ -384,14 +384,14 @@ class Prober:
 
 
 def probe_of(backend: Backend) -> Probe | None:
-    """How this backend is probed; None = it is not probed (as clouds without `health.every`)."""
+    """How this backend is probed; None if it is not probed (as clouds without `health.every`)."""
     if backend.url is None or backend.health.every is None:
         return None
     return traits_of(backend).probe
 
 
 def reported_version(body: Any) -> str | None:
-    """The version in the decoded body of a response; None = no version, or not a usable text."""
+    """The version in the decoded body of a response; None if it has none that is usable text."""
     version = body.get("version") if isinstance(body, dict) else None
     if not isinstance(version, str) or not version.strip():
         return None

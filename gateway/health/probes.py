@@ -23,10 +23,10 @@ from gateway.domain.health_state import State
 from gateway.domain.request import CHAT, Endpoint, parse
 from gateway.domain.token_ratio import DECODE_PRIOR
 from gateway.domain.upstream import ConnectFailure, OwnFailure, Response, TooLarge, UpstreamFailure
-from gateway.engines.base import Call
+from gateway.engines.base import EngineRequest
 from gateway.engines.outgoing import outgoing_headers
 from gateway.engines.registry import ENGINES
-from gateway.health.checks import ALL, CHECKS, NO_ANSWER, Profile, Reply, judge, profile_of, skipped
+from gateway.health.checks import ALL, CHECKS, NO_ANSWER, CheckReply, Profile, judge, profile_of, skipped
 from gateway.health.checks.requests import Body
 from gateway.launch.families import ENFORCES
 from gateway.shortage import OwnShortage, shortage_of
@@ -52,7 +52,7 @@ async def probe(
     now: bool = False,
     patience: float | None = None,
     on_seen: OnSeen = lambda *_: None,
-    replies: dict[bytes, Reply] | None = None,
+    replies: dict[bytes, CheckReply] | None = None,
 ) -> dict[str, Observation]:
     """Run the checks against a backend one by one, in any state of health. Returns check -> observation, and records
     the observations in the backend's state.
@@ -91,7 +91,7 @@ async def probe(
 
 
 async def wait_idle(state: BackendState, seconds: float) -> float | None:
-    """Wait up to `seconds` until no request is under way at the backend. Returns the seconds that are left; None = the
+    """Wait up to `seconds` until no request is under way at the backend. Returns the seconds that are left; None: the
     backend is still busy."""
     until = time.monotonic() + seconds
     while state.under_way:
@@ -106,7 +106,7 @@ def _busy(state: BackendState) -> str:
 
 
 async def _check(
-    state: BackendState, name: str, profile: Profile, replies: dict[bytes, Reply], patience: float | None
+    state: BackendState, name: str, profile: Profile, replies: dict[bytes, CheckReply], patience: float | None
 ) -> Observation:
     """Run one check. A body that an earlier check has sent is not sent again: its reply is used."""
     body = CHECKS[name].ask(profile)
@@ -121,7 +121,7 @@ async def _check(
 
 async def send_probe(
     state: BackendState, body: Body, patience: float | None = None, *, endpoint: Endpoint = CHAT
-) -> Reply:
+) -> CheckReply:
     """Send a request (without `model`) through the backend's engine. Raises nothing: a failure is in the reply."""
     seconds = patience or answer_budget(state, body)
     state.inflight += 1
@@ -129,18 +129,18 @@ async def send_probe(
         async with asyncio.timeout(seconds):
             return await _exchange(state, _call(state, body, endpoint))
     except TimeoutError:
-        return Reply(failure=f"none within {seconds:.0f} s", silent=True)
+        return CheckReply(failure=f"none within {seconds:.0f} s", silent=True)
     except OwnFailure as failure:
-        return Reply(failure=str(failure), ours=True)
+        return CheckReply(failure=str(failure), ours=True)
     except ConnectFailure as failure:
-        return Reply(failure=f"no connection ({failure})", gone=True)
+        return CheckReply(failure=f"no connection ({failure})", gone=True)
     except UpstreamFailure as failure:
-        return Reply(failure=f"{failure.kind}: {failure}" if str(failure) else failure.kind)
+        return CheckReply(failure=f"{failure.kind}: {failure}" if str(failure) else failure.kind)
     except Exception as error:
         if (kind := shortage_of(error)) is not None:
-            return Reply(failure=str(OwnShortage(kind)), ours=True)
+            return CheckReply(failure=str(OwnShortage(kind)), ours=True)
         log.exception("the probe of %s failed inside the gateway", state.name)
-        return Reply(failure=f"the gateway failed: {type(error).__name__}: {error}", ours=True)
+        return CheckReply(failure=f"the gateway failed: {type(error).__name__}: {error}", ours=True)
     finally:
         state.inflight -= 1
 
@@ -154,19 +154,19 @@ def answer_budget(state: BackendState, body: Body) -> float:
     return PATIENCE + loading + float(body.get("max_tokens", 0)) / DECODE_PRIOR
 
 
-def _call(state: BackendState, body: Body, endpoint: Endpoint) -> Call:
+def _call(state: BackendState, body: Body, endpoint: Endpoint) -> EngineRequest:
     request = parse(endpoint, _encode({"model": state.model or state.name, **body}))
     if state.model is None and state.traits.model_optional:
         del request.fields["model"]  # without a model the server uses its first one
     request_id = f"probe-{uuid.uuid4().hex}"
-    return Call(endpoint, request.stream, request.fields, outgoing_headers({}, request_id), request_id)
+    return EngineRequest(endpoint, request.stream, request.fields, outgoing_headers({}, request_id), request_id)
 
 
-async def _exchange(state: BackendState, call: Call) -> Reply:
+async def _exchange(state: BackendState, call: EngineRequest) -> CheckReply:
     response = await ENGINES[state.backend.engine].send(state, call)
     try:
         body = await (_read_stream(response) if call.stream else response.read_all(BODY_MOST))
-        return Reply(response.status, dict(response.headers), state.without_key(body))
+        return CheckReply(response.status, dict(response.headers), state.without_key(body))
     finally:
         response.release()
 
@@ -207,7 +207,7 @@ def probe_report(state: BackendState, seen: Mapping[str, Observation], now: floa
 def problems(
     backend: Backend, seen: Mapping[str, Observation], traits: EngineTraits | None = None, *, parked: bool = False
 ) -> list[str]:
-    """What is wrong with the backend: it did not answer (unless it is parked), or it failed a required check."""
+    """The backend's faults: it did not answer (unless it is parked), or it failed a required check."""
     no_answer = next((found.seen for found in seen.values() if found.seen.startswith(NO_ANSWER)), None)
     if no_answer is not None:
         return [] if parked else [no_answer]
@@ -217,7 +217,7 @@ def problems(
 
 def required_checks(backend: Backend, traits: EngineTraits | None = None) -> frozenset[str]:
     """The checks that a backend has to pass, which follow from its traits and from what routes.yaml declares. `traits`:
-    the row in force; None = the declared one."""
+    the row in force; None: the declared one."""
     traits = traits_of(backend) if traits is None else traits
     checks = set(_ANSWERS)
     if backend.tool_parser not in (None, "none"):

@@ -8,12 +8,12 @@ from typing import Any
 from gateway.domain.backend import BackendState
 from gateway.domain.recognition import owners_of, paths_to_look, recognise, value_at
 from gateway.engines.base import reported_window
-from gateway.health.probe_client import NoAnswer, ProbeClient, decoded
+from gateway.health.probe_client import ProbeClient, ProbeFailure, decoded
 
 
 class Recogniser:
-    """Reads the signs of servers. What the model list shows costs nothing and is read each time; other paths are asked
-    for at first contact and after the port was closed, never in a cloud, where a request may be billed."""
+    """Reads the signs of servers. The model list costs nothing and is read each time; other paths are asked for at
+    first contact and after the port was closed, never in a cloud, where a request may be billed."""
 
     def __init__(self, client: ProbeClient) -> None:
         self._client = client
@@ -56,6 +56,6 @@ class Recogniser:
         found = {}
         for path in paths:
             response = await self._client.get(state.backend, path)
-            if not isinstance(response, NoAnswer) and response.status == 200:
+            if not isinstance(response, ProbeFailure) and response.status == 200:
                 found[path] = decoded(response, None)
         return found

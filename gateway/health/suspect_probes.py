@@ -16,7 +16,7 @@ from gateway.domain.reason import prefixed, quoting
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE, Endpoint
 from gateway.domain.upstream import ConnectFailure, OwnFailure, UpstreamFailure
 from gateway.engines.base import authorized
-from gateway.health.checks import Reply, profile_of, requests
+from gateway.health.checks import CheckReply, profile_of, requests
 from gateway.health.checks.reply import read_stream, read_whole
 from gateway.health.checks.requests import Body
 from gateway.health.probes import send_probe
@@ -43,7 +43,7 @@ Identity = tuple[str, str, str | None]  # `Backend.identity`: equal for the same
 
 
 class ProbeResult(NamedTuple):
-    """The result of a harmless request. `lives`: the backend answers it; None = unknown. `refuses_us`: it refuses our
+    """The result of a harmless request. `lives`: the backend answers it; None if unknown. `refuses_us`: it refuses our
     credential. `gone`: no connection could be made. `unserved`: it does not serve this endpoint."""
 
     lives: bool | None
@@ -71,12 +71,12 @@ class SuspectProbes:
 
     def probe_credential(self, state: BackendState) -> RunningProbe | None:
         """Probe a backend that refused a request with 401 or 403, or did not know the model: it is misconfigured
-        only if it refuses a harmless request too. None = it is a cloud that was probed within `CLOUD_EVERY`."""
+        only if it refuses a harmless request too. None if it is a cloud that was probed within `CLOUD_EVERY`."""
         return self._start_sparingly(state, lambda: self._probe_credential(state))
 
     def probe_endpoint(self, state: BackendState, endpoint: Endpoint) -> RunningProbe | None:
         """Probe a backend that answered a request with 404: it does not serve the endpoint only if a harmless
-        request is answered so too. None = it is a cloud that was probed within `CLOUD_EVERY`."""
+        request is answered so too. None if it is a cloud that was probed within `CLOUD_EVERY`."""
         return self._start_sparingly(state, lambda: self._probe_endpoint(state, endpoint))
 
     async def serves(self, state: BackendState, endpoint: Endpoint) -> bool:
@@ -196,7 +196,7 @@ def _harmless_body(state: BackendState, endpoint: Endpoint, *, stream: bool) -> 
     return {**body, "stream": True} if stream else body
 
 
-def result_of(reply: Reply, endpoint: Endpoint, *, stream: bool) -> ProbeResult:
+def result_of(reply: CheckReply, endpoint: Endpoint, *, stream: bool) -> ProbeResult:
     """The result that follows from the reply to a harmless request. A timeout shows nothing, because the backend may be
     busy; a backend that hangs is detected by the timeouts of real requests."""
     if reply.failure is not None:

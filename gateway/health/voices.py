@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from gateway.config.snapshot import Backend
-from gateway.health.probe_client import NoAnswer, ProbeClient, decoded
+from gateway.health.probe_client import ProbeClient, ProbeFailure, decoded
 from gateway.supervision import Failures
 
 FRESH = 60.0  # seconds until a server is asked again
@@ -43,7 +43,7 @@ class Voices:
         for backend in asked:
             at, _ = self._known.get(backend.identity, (-FRESH, []))
             if now - at >= FRESH:
-                reading = self._read(backend)
+                reading = self._refresh(backend)
                 if backend.identity not in self._known:
                     new.add(reading)
         if new:
@@ -61,7 +61,7 @@ class Voices:
             task.cancel()
         await asyncio.gather(*self._reading.values(), return_exceptions=True)
 
-    def _read(self, backend: Backend) -> asyncio.Task[None]:
+    def _refresh(self, backend: Backend) -> asyncio.Task[None]:
         key = backend.identity
         task = self._reading.get(key)
         if task is None:
@@ -73,8 +73,8 @@ class Voices:
         path = backend.paths.get("voices", PATH)
         response = await self._client.get(backend, str(path), PAGE_MOST)
         _, before = self._known.get(backend.identity, (0.0, []))
-        found = before if isinstance(response, NoAnswer) else []
-        if not isinstance(response, NoAnswer) and response.status == 200:
+        found = before if isinstance(response, ProbeFailure) else []
+        if not isinstance(response, ProbeFailure) and response.status == 200:
             found = read_voices(decoded(response, None))
         self._known[backend.identity] = time.monotonic(), found
 

@@ -17,9 +17,9 @@ from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import SERVING, WELL, State
-from gateway.engines.ollama.models import INSTALLED, LOAD, LOADED, load_body, model_names, model_size
+from gateway.engines.ollama.installed_models import INSTALLED, LOAD, LOADED, load_body, model_names, model_size
 from gateway.health.nodes import Machine
-from gateway.health.probe_client import NoAnswer, ProbeClient, decoded
+from gateway.health.probe_client import ProbeClient, ProbeFailure, decoded
 from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.health")
@@ -51,9 +51,9 @@ class OllamaLoader:
         self._client = client
 
     async def size(self, state: BackendState) -> int | None:
-        """The size of the backend's model on disk, in bytes; None = not reported."""
+        """The size of the backend's model on disk, in bytes; None if not reported."""
         response = await self._client.get(state.backend, INSTALLED)
-        if isinstance(response, NoAnswer) or response.status != 200:
+        if isinstance(response, ProbeFailure) or response.status != 200:
             return None
         return model_size(decoded(response, {}), state.model or "")
 
@@ -61,9 +61,9 @@ class OllamaLoader:
         """Does this Ollama hold the backend's model in memory? True also when the request failed because the gateway
         itself lacked files or memory, which shows nothing about the model."""
         response = await self._client.get(state.backend, LOADED)
-        if isinstance(response, NoAnswer) and response.own:
+        if isinstance(response, ProbeFailure) and response.own:
             return True
-        if isinstance(response, NoAnswer) or response.status != 200:
+        if isinstance(response, ProbeFailure) or response.status != 200:
             return False
         return (state.model or "") in model_names(decoded(response, {}))
 
@@ -71,7 +71,7 @@ class OllamaLoader:
         """Load the backend's model with the window that requests use, and keep it for `keep_alive` (a duration in
         Ollama's format); 0 = unload it. True = done."""
         response = await self._client.post(state.backend, LOAD, load_body(state, keep_alive), LOADING)
-        if isinstance(response, NoAnswer):
+        if isinstance(response, ProbeFailure):
             log.info("%s was not asked to load its model: %s", state.name, response.reason)
             return False
         return response.status == 200
@@ -141,7 +141,7 @@ class WarmStandby:
             del self.free[name]
 
     def _free_bytes(self, state: BackendState) -> float | None:
-        """The free bytes of the backend's node with the least free memory; None = a node does not report them."""
+        """The free bytes of the backend's node with the least free memory; None if a node does not report them."""
         per_node = [_free_of(self._machines.get(node)) for node in state.backend.nodes]
         known = [free for free in per_node if free is not None]
         return min(known) if known and len(known) == len(per_node) else None

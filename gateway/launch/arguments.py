@@ -24,10 +24,9 @@ _SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """What is wrong with one word of a command line.
-
-    `flag` is the flag's full name without dashes ("" for the line as a whole). `fix`: the words to write instead, which
-    begin with a dash, or what to do. Secrets are masked in both."""
+    """One word of a command line that is wrong, and why. `flag` is the flag's full name without dashes ("" for the line
+    as a whole). `fix`: the words to write instead, which begin with a dash, or an advice. Secrets are masked in
+    both."""
 
     severity: Literal["error", "warning"]
     rule: str
@@ -38,10 +37,10 @@ class Mistake:
 
 @dataclass(slots=True)
 class Arguments:
-    """What was read. `flags`: full name -> value; `unknown`: flags that this version does not have, as written -> the
-    words after them; `positional`: the words that are no flag and no value of one; `private`: those of them that stand
-    behind a flag with a secret, and may be one; `spans`: (full name, first word,
-    word after the last) of every flag, in order."""
+    """The parsed arguments. `flags`: full name -> value; `unknown`: flags that this version does not have, as written
+    -> the words after them; `positional`: the words that are no flag and no value of one; `private`: those of them that
+    stand behind a flag with a secret, and may be one; `spans`: (full name, first word, word after the last) of every
+    flag, in order."""
 
     flags: dict[str, Any] = field(default_factory=dict)
     unknown: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -52,8 +51,9 @@ class Arguments:
 
 
 def read_arguments(words: tuple[str, ...], table: FlagTable) -> Arguments:
-    """Read the arguments. Never raises: what vLLM would refuse is a mistake, and the rest is read on."""
-    return _Reader(words, table).read()
+    """Parse the arguments. Never raises: an argument that vLLM would refuse is a mistake, and the rest is still
+    parsed."""
+    return _ArgumentReader(words, table).read()
 
 
 def opposites(words: tuple[str, ...], table: FlagTable) -> list[tuple[str, str]]:
@@ -63,7 +63,7 @@ def opposites(words: tuple[str, ...], table: FlagTable) -> list[tuple[str, str]]
     return [(word, named[word]) for word in found if word in named]
 
 
-class _Reader:
+class _ArgumentReader:
     def __init__(self, words: tuple[str, ...], table: FlagTable) -> None:
         self.words = [dashed(word) for word in words]
         self.table = table
@@ -97,7 +97,8 @@ class _Reader:
         return name in SECRET_FLAGS if name in self.table.flags else is_secret_flag(name)
 
     def _is_option(self, word: str) -> bool:
-        """As argparse: a lone dash, a negative number, and words with a space that begin no flag are values."""
+        """Does a word begin a flag? By argparse's rules a lone dash, a negative number, and words with a space that
+        begin no flag are values."""
         if not word.startswith("-") or word == "-" or _NEGATIVE.match(word):
             return False
         name = word.partition("=")[0]
@@ -126,7 +127,7 @@ class _Reader:
         if not texts and not flag.optional:
             self._mistake("error", "flag-value", flag.name, f"{name} needs a value, and none follows")
             return flag.name
-        values = [read for text in texts if (read := self._read(flag, text)) is not _REFUSED]
+        values = [read for text in texts if (read := self._value_of(flag, text)) is not _REFUSED]
         if flag.repeated:
             self.found.flags[flag.name] = [*self.found.flags.get(flag.name, ()), *values]
         elif values or not texts:
@@ -144,7 +145,7 @@ class _Reader:
             self.at += 1
         return texts
 
-    def _read(self, flag: Flag, text: str) -> Any:
+    def _value_of(self, flag: Flag, text: str) -> Any:
         try:
             return read_value(flag, text)
         except ValueMistake as mistake:
@@ -175,7 +176,7 @@ class _Reader:
     # -- names ----------------------------------------------------------------------------------------------------
 
     def _known(self, name: str, given: list[str] | None) -> tuple[Flag, bool] | None:
-        """The flag of this name or unique abbreviation; None = there is none, which is a mistake. `given`: its value
+        """The flag of this name or unique abbreviation; None, and a mistake, if no flag has it. `given`: its value
         where that is known already."""
         options = self.table.by_option
         if name in options:

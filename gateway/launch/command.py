@@ -21,7 +21,7 @@ from gateway.launch.flags import one_typo_away, vllm_flags
 from gateway.launch.secrets import MASK, masked_keys
 from gateway.launch.values import is_reference
 from gateway.launch.words import (
-    Parts,
+    CommandParts,
     assignments,
     end_of_command,
     is_vllm_program,
@@ -46,7 +46,7 @@ class ServeCommand:
     """One command line that starts an engine.
 
     `text`: as it is written. `words`: what is run, as a shell splits it, with `entrypoint` as its program. `image`:
-    None = it runs on the host. `entrypoint`: that of `docker run`; "" = the image's own is switched off, None = it
+    None if it runs on the host. `entrypoint`: that of `docker run`; "" = the image's own is switched off, None if it
     stays. `env`: the NAME=value words before the program. `program`: what is run, ("vllm", "serve"), or () where the
     words are only arguments. `model`: the positional argument, or --model.
     `flags`: full name without dashes ("max-model-len") -> value: int, float, str, bool for switches, plain data for
@@ -62,7 +62,7 @@ class ServeCommand:
     flags: Mapping[str, Any] = field(default_factory=dict)
     unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     mistakes: tuple[Mistake, ...] = ()
-    parts: Parts = field(default_factory=Parts)
+    parts: CommandParts = field(default_factory=CommandParts)
     image: str | None = None
     entrypoint: str | None = None
 
@@ -73,7 +73,7 @@ class ServeCommand:
 
     @property
     def port(self) -> int | None:
-        """The port on which its vLLM listens, in its container; None = only known where it is started (`${PORT}`)."""
+        """The port on which its vLLM listens, in its container; None if only known where it is started (`${PORT}`)."""
         port = self.flags.get("port", DEFAULT_PORT)
         return port if isinstance(port, int) else None
 
@@ -97,19 +97,19 @@ def is_serving_image(image: str | None) -> bool:
 
 
 def parse(text: str, *, image: str | None = None, entrypoint: str | None = None) -> ServeCommand:
-    """Read a command line that runs in `image` (None = on the host), under the `--entrypoint` of `docker run` (None =
-    the image's own). Never raises: what is wrong is a mistake."""
+    """Read a command line that runs in `image` (None: on the host), under the `--entrypoint` of `docker run` (None: the
+    image's own). Never raises: errors become mistakes."""
     words, problem = split(text)
     entrypoint = entrypoint if image is not None else None
     if entrypoint:
         start = 0 if words[:1] == ("env",) else assignments(words)[1]
         words = (*words[:start], entrypoint, *words[start:])
     mistakes = [] if problem is None else [Mistake("error", "command-quotes", "", problem, "close the quote")]
-    return _read(ServeCommand(text, words, image=image, entrypoint=entrypoint), mistakes)
+    return _with_meaning(ServeCommand(text, words, image=image, entrypoint=entrypoint), mistakes)
 
 
-def _read(command: ServeCommand, mistakes: list[Mistake]) -> ServeCommand:
-    """The command with what its words mean. `mistakes`: what is known to be wrong with it already."""
+def _with_meaning(command: ServeCommand, mistakes: list[Mistake]) -> ServeCommand:
+    """Fill in the fields that follow from the command's words. `mistakes`: those found before."""
     parts = parts_of(command.words, serving=command.image is not None and command.entrypoint is None)
     command = replace(command, env=parts.env, program=parts.program, parts=parts)
     if parts.program and parts.program[0].rsplit("/", 1)[-1] in _CONTAINER_TOOLS:
@@ -128,9 +128,9 @@ def _read(command: ServeCommand, mistakes: list[Mistake]) -> ServeCommand:
     )
 
 
-def _behind_subcommand(parts: Parts, mistakes: list[Mistake]) -> tuple[str, ...]:
+def _behind_subcommand(parts: CommandParts, mistakes: list[Mistake]) -> tuple[str, ...]:
     """The arguments of `vllm serve`. Where another subcommand stands there, or none, that is a mistake, and the rest is
-    read as what `serve` would get."""
+    read as the arguments of `serve`."""
     if not lacks_subcommand(parts.program):
         return parts.arguments
     first, program = next(iter(parts.arguments), ""), " ".join(parts.program)
@@ -179,7 +179,7 @@ def with_changes(command: ServeCommand, changes: Mapping[str, Any]) -> ServeComm
         script = _with_new_arguments(command.words[parts.script], parts, arguments)
         words = (*command.words[: parts.script], script, *command.words[parts.script + 1 :])
     plain = ServeCommand(shlex.join(words), tuple(words), image=command.image, entrypoint=command.entrypoint)
-    return _read(plain, [])
+    return _with_meaning(plain, [])
 
 
 def _name(flag: str) -> str:
@@ -208,7 +208,7 @@ def _without(arguments: tuple[str, ...], names: set[str]) -> list[str]:
     return [word for i, word in enumerate(arguments) if i not in dropped]
 
 
-def _with_new_arguments(script: str, parts: Parts, arguments: list[str]) -> str:
+def _with_new_arguments(script: str, parts: CommandParts, arguments: list[str]) -> str:
     """The text for `sh -c` with other arguments after the program."""
     match = re.search(r"(?<!\S)" + r"\s+".join(map(re.escape, parts.program)) + r"(?!\S)", script)
     if match is None:  # quoted in the script itself: nothing to put the arguments into

@@ -71,11 +71,10 @@ _OF_THEIR_OWN = ("env", "volume", "publish", "name", "entrypoint")  # flags that
 
 @dataclass(frozen=True, slots=True)
 class DockerRun:
-    """One `docker run`, or the flags of one.
-
-    `given`: its flags in order; what follows one that docker does not have is taken for its value unless it begins with
-    a dash. `command`: the words behind the image. `image` is None when the line has none. `problem`: why docker would
-    not take the flags, in words; None = it would, as far as is known here."""
+    """One `docker run`, or the flags of one. `given`: its flags in order; the word after a flag that docker does not
+    have counts as its value unless it begins with a dash. `command`: the words behind the image. `image`: None if the
+    line has none. `problem`: why docker would not take the flags, in words; None if it would, as far as is known
+    here."""
 
     image: str | None = None
     given: tuple[DockerFlag, ...] = ()
@@ -92,7 +91,7 @@ class DockerRun:
 
     @property
     def env(self) -> dict[str, str | None]:
-        """Name -> value; None = taken from the caller's environment (`-e NAME`)."""
+        """Name -> value; None: taken from the caller's environment (`-e NAME`)."""
         pairs = (text.partition("=") for text in self.values("env"))
         return {name: value if equals else None for name, equals, value in pairs}
 
@@ -102,7 +101,7 @@ class DockerRun:
 
     @property
     def ports(self) -> tuple[str, ...]:
-        """As for `-p`."""
+        """The values of `-p`."""
         return self.values("publish")
 
     @property
@@ -111,7 +110,7 @@ class DockerRun:
 
     @property
     def entrypoint(self) -> str | None:
-        """What replaces the image's own entrypoint; "" = nothing does, None = the image's own stays."""
+        """The replacement of the image's own entrypoint: "" switches it off, None leaves it."""
         return next(reversed(self.values("entrypoint")), None)
 
     @property
@@ -137,7 +136,7 @@ class DockerRun:
         """The port of the host that leads to `port` of the container: the same port where none is published."""
         if self.network == "host":
             return port
-        return next((host for host, inside in map(published, self.ports) if host and inside == port), port)
+        return next((host for host, inside in map(published_ports, self.ports) if host and inside == port), port)
 
 
 def bound_to(text: str) -> str:
@@ -145,9 +144,9 @@ def bound_to(text: str) -> str:
     return text.partition("/")[0].rsplit(":", 2)[0].strip("[]") if text.count(":") > 1 else ""
 
 
-def published(text: str) -> tuple[int | None, int | None]:
-    """(port of the host, port of the container) of `-p [ADDRESS:][HOST:]CONTAINER[/tcp]`; None for what is not given,
-    is a range or is no port of TCP."""
+def published_ports(text: str) -> tuple[int | None, int | None]:
+    """(port of the host, port of the container) of `-p [ADDRESS:][HOST:]CONTAINER[/tcp]`; None for a port that is not
+    given, a range, or not of TCP."""
     ports, _, protocol = text.partition("/")
     if protocol not in ("", "tcp"):
         return None, None

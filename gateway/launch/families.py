@@ -18,7 +18,7 @@ Enforced = Literal["envelope", "schema", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ModelFamily:
     """`tool_parser`, `reasoning_parser`: vLLM's names; `older_tool_parsers`: names of the parser for the same models in
     other builds. `switch`: the key of chat_template_kwargs that turns thinking on and off."""
 
@@ -31,28 +31,32 @@ class Family:
     switch: str | None = None
 
 
-def _never(name: str, tool_parser: str | None, *older: str) -> Family:
-    return Family(name, tool_parser, older)
+def _never(name: str, tool_parser: str | None, *older: str) -> ModelFamily:
+    return ModelFamily(name, tool_parser, older)
 
 
-def _always(name: str, tool_parser: str | None, reasoning_parser: str | None, *older: str) -> Family:
-    return Family(name, tool_parser, older, reasoning_parser, "always", True)
+def _always(name: str, tool_parser: str | None, reasoning_parser: str | None, *older: str) -> ModelFamily:
+    return ModelFamily(name, tool_parser, older, reasoning_parser, "always", True)
 
 
-def _on(name: str, tool: str | None, reasoning: str | None, *older: str, switch: str = "enable_thinking") -> Family:
+def _on(
+    name: str, tool: str | None, reasoning: str | None, *older: str, switch: str = "enable_thinking"
+) -> ModelFamily:
     """Thinks unless the request turns thinking off."""
-    return Family(name, tool, older, reasoning, "optional", True, switch)
+    return ModelFamily(name, tool, older, reasoning, "optional", True, switch)
 
 
-def _off(name: str, tool: str | None, reasoning: str | None, *older: str, switch: str = "enable_thinking") -> Family:
+def _off(
+    name: str, tool: str | None, reasoning: str | None, *older: str, switch: str = "enable_thinking"
+) -> ModelFamily:
     """Thinks only when the request turns thinking on."""
-    return Family(name, tool, older, reasoning, "optional", False, switch)
+    return ModelFamily(name, tool, older, reasoning, "optional", False, switch)
 
 
 _NOT_CHAT = re.compile(r"embed|rerank|whisper|[-_](asr|tts|reward)\b")
 
-# Expressions over the name as `_plain` makes it: small letters, "-" between words, "." in versions.
-_ROWS: tuple[tuple[str, Family], ...] = (
+# Expressions over the name as `_normalised_name` makes it: small letters, "-" between words, "." in versions.
+_ROWS: tuple[tuple[str, ModelFamily], ...] = (
     (r"deepseek-?r1.*(distill|qwen|llama)", _always("DeepSeek-R1-Distill", None, "deepseek_r1")),
     (r"deepseek-?r1", _always("DeepSeek-R1", "deepseek_v3", "deepseek_r1")),
     (r"deepseek-?v4\.1", _off("DeepSeek-V4.1", "deepseek_v41", "deepseek_v41", switch="thinking")),
@@ -142,12 +146,12 @@ SWITCH_VALUES: Mapping[str, tuple[object, object]] = MappingProxyType({"thinking
 
 
 @lru_cache(maxsize=512)
-def family_of(model: str | None) -> Family | None:
+def family_of(model: str | None) -> ModelFamily | None:
     """The family of a model by its name, however it is written: `RedHatAI/Qwen3.6-35B-A3B-NVFP4`, `qwen3:8b`,
-    `accounts/fireworks/models/deepseek-v3p1`. None = not known."""
+    `accounts/fireworks/models/deepseek-v3p1`. None if not known."""
     if not model:
         return None
-    name = _plain(model)
+    name = _normalised_name(model)
     if _NOT_CHAT.search(name):
         return None
     return next((family for pattern, family in _TABLE if pattern.search(name)), None)
@@ -155,15 +159,15 @@ def family_of(model: str | None) -> Family | None:
 
 @lru_cache(maxsize=512)
 def takes_images(model: str | None) -> bool | None:
-    """Whether the models of this family take images; None = not known, e.g. of names like Qwen3-VL that a text family
+    """Whether the models of this family take images; None if not known, e.g. of names like Qwen3-VL that a text family
     has too."""
     family = family_of(model)
-    if family is None or model is None or _EYES.search(_plain(model)):
+    if family is None or model is None or _EYES.search(_normalised_name(model)):
         return None if family is None or family.name not in _SEEING else True
     return True if family.name in _SEEING else False if family.name in _TEXT_ONLY else None
 
 
-def _plain(model: str) -> str:
+def _normalised_name(model: str) -> str:
     name = model.rstrip("/").rsplit("/", 1)[-1].lower()
     name = re.sub(r"(?<=\d)p(?=\d)", ".", name)  # v3p1, as some clouds write it
     return re.sub(r"[_:\s]+", "-", name)

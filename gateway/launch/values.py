@@ -75,7 +75,7 @@ def _number(flag: Flag, text: str) -> float:
 
 
 def _with_a_point(text: str) -> str | None:
-    """The number with a point instead of its comma; None where that makes no number of it."""
+    """The number with a point instead of its comma; None if that is no number either."""
     text = text.strip().replace(",", ".")
     return text if re.fullmatch(r"[+-]?\d+\.\d+", text, re.ASCII) else None
 
@@ -116,7 +116,7 @@ def _json_or_text(flag: Flag, text: str) -> Any:
 
 
 def _requoted(text: str) -> str | None:
-    """The JSON with quotes around its bare words again, in quotes for a shell; None when that makes no JSON of it."""
+    """The JSON with quotes around its bare words again, in quotes for a shell; None if that is no JSON either."""
     found = text
     for _ in range(2):  # neighbours share their comma, so one pass leaves every second word
         found = _BARE_WORD.sub(lambda m: m[0] if m[2] in ("true", "false", "null") else f'{m[1]}"{m[2]}"', found)

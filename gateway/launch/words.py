@@ -15,14 +15,14 @@ _ENDS = frozenset(("&&", "||", ";", "|", "&", "\n"))
 _REDIRECTION = re.compile(r"\d?(>>?|<|>&|&>)")
 
 
-class Split(NamedTuple):
-    """`words`, or `problem`: what keeps the text from being split (then `words` are those between spaces)."""
+class SplitWords(NamedTuple):
+    """`words`, or `problem`: why the text cannot be split (then `words` are those between spaces)."""
 
     words: tuple[str, ...]
     problem: str | None
 
 
-def split(text: str) -> Split:
+def split(text: str) -> SplitWords:
     """The words of a command, which may stand on several lines, as a shell would give them to its program: comments are
     left out, and a backslash at the end of a line (also where YAML has joined the lines) continues it."""
     words: list[str] = []
@@ -47,12 +47,12 @@ def split(text: str) -> Split:
         else:
             read = _piece(text, at)
             if read is None:
-                return Split(tuple(text.split()), "a quote is never closed")
+                return SplitWords(tuple(text.split()), "a quote is never closed")
             piece, at = read
             word = [] if word is None else word
             word.append(piece)
     words += [] if word is None else ["".join(word)]
-    return Split(tuple(words), None)
+    return SplitWords(tuple(words), None)
 
 
 def _piece(text: str, at: int) -> tuple[str, int] | None:
@@ -85,9 +85,9 @@ def _in_double_quotes(text: str, at: int) -> tuple[str, int] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """`before`: the words in front of vLLM's arguments (assignments, the program). `arguments`: what vLLM parses.
-    `script`: the index in `words` of the text given to `sh -c` in which vLLM is started; None = there is no shell."""
+class CommandParts:
+    """`before`: the words in front of vLLM's arguments (assignments, the program). `arguments`: vLLM's own. `script`:
+    the index in `words` of the text given to `sh -c` in which vLLM is started; None without a shell."""
 
     env: dict[str, str] = field(default_factory=dict)
     program: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ def assignments(words: tuple[str, ...]) -> tuple[dict[str, str], int]:
     return env, start
 
 
-def parts_of(words: tuple[str, ...], *, serving: bool) -> Parts:
+def parts_of(words: tuple[str, ...], *, serving: bool) -> CommandParts:
     """Take a command apart. `serving`: the image may start `vllm serve` itself, so a first word that is no program is
     the model already."""
     env, start = assignments(words)
@@ -114,7 +114,7 @@ def parts_of(words: tuple[str, ...], *, serving: bool) -> Parts:
     program = words[start : start + length]
     if program and _base(program[0]) in _SHELLS:
         return _in_a_shell(words, start, env, program)
-    return Parts(env, program, words[start + length :], words[: start + length])
+    return CommandParts(env, program, words[start + length :], words[: start + length])
 
 
 def _program_length(words: tuple[str, ...], *, serving: bool) -> int:
@@ -131,9 +131,9 @@ def _program_length(words: tuple[str, ...], *, serving: bool) -> int:
     return 0 if serving else 1
 
 
-def _in_a_shell(words: tuple[str, ...], start: int, env: dict[str, str], program: tuple[str, ...]) -> Parts:
+def _in_a_shell(words: tuple[str, ...], start: int, env: dict[str, str], program: tuple[str, ...]) -> CommandParts:
     """`bash -c "pip install x && vllm serve ..."`: the arguments of the vllm that the script starts."""
-    found = Parts(env, program, (), words)
+    found = CommandParts(env, program, (), words)
     index = next((i for i in range(start + 1, len(words) - 1) if re.fullmatch(r"-[a-z]*c", words[i])), None)
     if index is None:
         return found
@@ -147,7 +147,7 @@ def _in_a_shell(words: tuple[str, ...], start: int, env: dict[str, str], program
         command = _without_redirections(command[1:] if command[:1] == ["exec"] else command)
         inner = parts_of(tuple(command), serving=False)
         if is_vllm_program(inner.program):
-            return Parts({**env, **inner.env}, inner.program, inner.arguments, inner.before, index + 1)
+            return CommandParts({**env, **inner.env}, inner.program, inner.arguments, inner.before, index + 1)
     return found
 
 
@@ -167,8 +167,8 @@ def _without_redirections(words: list[str]) -> list[str]:
 
 
 def end_of_command(script: str, at: int) -> int:
-    """Where the command of a script that begins at `at` ends: at a redirection, or what separates it from the next
-    command. Quoted text ends nothing."""
+    """The end of the script's command that begins at `at`: a redirection, or the separator before the next command.
+    Quoted text ends nothing."""
     word = at  # where the word at hand begins
     while at < len(script):
         letter = script[at]

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 
-class Count:
+class MetricValue:
     """A counter, or a gauge: change `value`."""
 
     __slots__ = ("value",)
@@ -47,8 +47,8 @@ class Histogram:
         return result
 
 
-class Family(Collector):
-    """One metric with labels; `child` returns the `Count` or `Histogram` of a set of label values."""
+class MetricFamily(Collector):
+    """One metric with labels; `child` returns the `MetricValue` or `Histogram` of a set of label values."""
 
     def __init__(self, name: str, meaning: str, labels: Sequence[str], bounds: Sequence[float] | None = None) -> None:
         self.name = name
@@ -60,7 +60,7 @@ class Family(Collector):
     def child(self, *values: str) -> Any:
         found = self._children.get(values)
         if found is None:
-            found = self._children[values] = Count() if self._bounds is None else Histogram(self._bounds)
+            found = self._children[values] = MetricValue() if self._bounds is None else Histogram(self._bounds)
         return found
 
     @property
@@ -69,7 +69,7 @@ class Family(Collector):
         return self._bounds or ()
 
     def items(self) -> Iterable[tuple[tuple[str, ...], Any]]:
-        """(label values, `Count` or `Histogram`) of all children."""
+        """(label values, `MetricValue` or `Histogram`) of all children."""
         return self._children.items()
 
     def inc(self, *values: str) -> None:

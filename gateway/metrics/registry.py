@@ -9,7 +9,7 @@ from msgspec.structs import astuple
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from gateway.domain.usage import Tokens
-from gateway.metrics.counters import Count, Family, Histogram
+from gateway.metrics.counters import Histogram, MetricFamily, MetricValue
 from gateway.supervision import Failures
 
 OPEN = "open"  # the client label where routes.yaml has no `clients`
@@ -23,7 +23,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._families: list[Family] = []
+        self._families: list[MetricFamily] = []
         ProcessCollector(registry=self.registry)
         self.requests = self._family(
             "gateway_requests_total",
@@ -93,7 +93,7 @@ class Metrics:
         self.connections_closed = self._family(
             "gateway_connections_closed_total", "Connections that the listener has closed or refused, by why", "reason"
         )
-        self.open_connections = Count()  # kept by the listener
+        self.open_connections = MetricValue()  # kept by the listener
         self.shortages = self._family(
             "gateway_shortages_total",
             "Times that the gateway itself lacked something: files, memory, ports, threads, budget (`server.memory`)",
@@ -102,8 +102,8 @@ class Metrics:
         self.seconds: Histogram = self.request_seconds.child()
         self._routes: dict[tuple[str, str, str, str], Route] = {}
 
-    def _family(self, name: str, meaning: str, labels: str, bounds: tuple[float, ...] | None = None) -> Family:
-        family = Family(name, meaning, labels.split(), bounds)
+    def _family(self, name: str, meaning: str, labels: str, bounds: tuple[float, ...] | None = None) -> MetricFamily:
+        family = MetricFamily(name, meaning, labels.split(), bounds)
         self.registry.register(family)
         self._families.append(family)
         return family
@@ -131,12 +131,12 @@ class Route:
     __slots__ = ("_tokens", "answered", "attempt_ok", "first_token", "inter_token")
 
     def __init__(self, metrics: Metrics, client: str, alias: str, backend: str, endpoint: str) -> None:
-        self.answered: Count = metrics.requests.child(alias, backend, endpoint, "200")
-        self.attempt_ok: Count = metrics.attempts.child(backend, "ok")
+        self.answered: MetricValue = metrics.requests.child(alias, backend, endpoint, "200")
+        self.attempt_ok: MetricValue = metrics.attempts.child(backend, "ok")
         self.first_token: Histogram = metrics.first_token.child(alias, backend)
         self.inter_token: Histogram = metrics.inter_token.child(backend)
         kinds = Tokens.__struct_fields__  # prompt, completion, cached, reasoning
-        self._tokens: list[Count] = [metrics.tokens.child(client, alias, backend, kind) for kind in kinds]
+        self._tokens: list[MetricValue] = [metrics.tokens.child(client, alias, backend, kind) for kind in kinds]
 
     def count_answer(self, used: Tokens, first_token: float) -> None:
         """A request was answered, with the first attempt. `first_token`: seconds until then."""

@@ -1,1 +1,1 @@
-"""What operators see: logs, traces, events, alerts, history. Reads, never decides."""
+"""The operator's view: logs, traces, events, alerts, history. Reads, never decides."""

@@ -12,7 +12,7 @@ import httpx
 from tenacity import AsyncRetrying, RetryCallState, RetryError, retry_if_exception_type, stop_after_delay
 from tenacity.wait import wait_random_exponential
 
-from gateway.observe.channels import Answer, Channel, Message
+from gateway.observe.channels import AlertMessage, Channel, DeliveryResult
 from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.alerts")
@@ -31,10 +31,10 @@ class RetryPolicy:
     give_up: float = 3600.0
 
 
-class _Rejected(Exception):
+class _DeliveryPostponed(Exception):
     """The channel did not accept the message, and may do so later."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: DeliveryResult) -> None:
         super().__init__(answer.detail)
         self.answer = answer
 
@@ -53,12 +53,12 @@ class AlertSender:
         self.dropped = 0
         self._client = client
         self._retries = retries or RetryPolicy()
-        self._queue: deque[Message] = deque()
+        self._queue: deque[AlertMessage] = deque()
         self._filled = asyncio.Event()
         self._failures = failures or Failures()
         self._task = self._failures.task("alerts", self._run, f"alerts to {channel.name}")
 
-    def enqueue(self, message: Message) -> None:
+    def enqueue(self, message: AlertMessage) -> None:
         """Never waits. When the queue is full the oldest message is dropped, since newer ones say more."""
         if len(self._queue) >= QUEUE_MOST:
             self._queue.popleft()
@@ -78,9 +78,9 @@ class AlertSender:
                 await self._deliver(self._queue.popleft())
             self._filled.clear()
 
-    async def _deliver(self, message: Message) -> None:
+    async def _deliver(self, message: AlertMessage) -> None:
         attempts = AsyncRetrying(
-            retry=retry_if_exception_type(_Rejected),
+            retry=retry_if_exception_type(_DeliveryPostponed),
             wait=self._pause,
             stop=stop_after_delay(self._retries.give_up),
         )
@@ -94,7 +94,7 @@ class AlertSender:
             self.dropped += 1
             self._failures.note("alerts", f"sending a message to {self.channel.name}")
 
-    async def _try(self, message: Message, number: int) -> None:
+    async def _try(self, message: AlertMessage, number: int) -> None:
         answer = await self.channel.send(self._client, message, time.time())
         if answer.ok:
             if number > 1:
@@ -102,7 +102,7 @@ class AlertSender:
         elif answer.retry:
             if number == 1:
                 log.warning("%s: %s; it is tried again", self.channel.name, answer.detail)
-            raise _Rejected(answer)
+            raise _DeliveryPostponed(answer)
         else:
             self._give_up(f"refused: {answer.detail}")
 
@@ -111,8 +111,8 @@ class AlertSender:
         log.error("%s: an alert was not delivered: %s", self.channel.name, why)
 
     def _pause(self, state: RetryCallState) -> float:
-        """Seconds until the next attempt: at least what the channel asked for, up to the policy's bound."""
+        """Seconds until the next attempt: at least those the channel asked for, up to the policy's bound."""
         grown = wait_random_exponential(multiplier=self._retries.first, max=self._retries.most)(state)
         error = state.outcome.exception() if state.outcome is not None else None
-        asked = error.answer.after if isinstance(error, _Rejected) else None
+        asked = error.answer.after if isinstance(error, _DeliveryPostponed) else None
         return max(grown, min(asked or 0.0, self._retries.asked))

@@ -49,7 +49,7 @@ class Alerter:
     ) -> None:
         self.state = AlertState()
         self.senders: tuple[AlertSender, ...] = ()
-        self.telegram: str | None = None  # base URL of the bot API; None = Telegram's own
+        self.telegram: str | None = None  # base URL of the bot API; None: Telegram's own
         self.retries: RetryPolicy | None = None
         self.check_every = CHECK_EVERY
         self.ping_every = PING
@@ -84,7 +84,7 @@ class Alerter:
 
     @property
     def refused(self) -> str | None:
-        """The problem of routes.yaml as it is now; None = it is in force."""
+        """The problem of routes.yaml as it is now; None if it is in force."""
         return self._refused
 
     def edit_taken(self) -> None:
@@ -119,7 +119,8 @@ class Alerter:
             await asyncio.sleep(self.check_every)
 
     async def check(self) -> None:
-        """One check. Without channels nothing is recorded as sent: what lasts is sent as soon as there is a channel."""
+        """One check. Without channels nothing is recorded as sent: a lasting trouble is sent as soon as there is a
+        channel."""
         self._status.look()
         await self._connect(self._status.alerts)
         if self.senders:
@@ -133,9 +134,9 @@ class Alerter:
             return
         for alert in alerts:
             log.info("alert: %s", alert.text)
-        from gateway.observe.channels import Message
+        from gateway.observe.channels import AlertMessage
 
-        message = Message(tuple(alerts), self.origin, time.time())
+        message = AlertMessage(tuple(alerts), self.origin, time.time())
         for sender in self.senders:
             sender.enqueue(message)
 
@@ -179,9 +180,9 @@ class Alerter:
 
     async def _ping_once(self, url: Secret, well: bool) -> bool:
         await _import_channels()
-        from gateway.observe.channels import Deadman
+        from gateway.observe.channels import DeadmanChannel
 
-        deadman = Deadman(url)
+        deadman = DeadmanChannel(url)
         try:
             answer = await deadman.ping(self._open_client())
         except Exception:

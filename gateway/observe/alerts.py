@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gateway.domain.health_state import WELL, State
-from gateway.routing.alias_status import AliasView, BackendView, Course, Picture
+from gateway.routing.alias_status import AliasView, BackendView, Course, FleetPicture
 from gateway.shortage import WORDS
 from gateway.shortage import Kind as Shortage
 
@@ -53,7 +53,7 @@ class Timing:
 
 
 @dataclass(slots=True)
-class _Reported:
+class _LastAlert:
     """The last alert of one backend or alias; `kind` "" = none, or that the trouble was over."""
 
     kind: str = ""
@@ -68,21 +68,21 @@ class AlertState:
 
     def __init__(self, timing: Timing | None = None) -> None:
         self.timing = timing or Timing()
-        self._backends: dict[str, _Reported] = {}
-        self._aliases: dict[str, _Reported] = {}
+        self._backends: dict[str, _LastAlert] = {}
+        self._aliases: dict[str, _LastAlert] = {}
         self._drift: dict[tuple[str, str], float] = {}  # (backend, key of routes.yaml) -> when it was last seen
-        self._drafts: dict[str, _Reported] = {}  # of the backends whose drafts are rejected, or were when last alerted
+        self._drafts: dict[str, _LastAlert] = {}  # of the backends whose drafts are rejected, or were when last alerted
         self._budgets: dict[str, float] = {}  # name -> the threshold that was alerted
         self._refused: str | None = None
         self._failed: dict[str, tuple[int, float]] = {}  # part of the gateway -> failures at its last alert, and when
         self._short: set[Shortage] = set()
         self._unstarted: set[str] = set()  # backends
 
-    def step(self, now: float, picture: Picture) -> list[Alert]:
-        """The alerts that are due at `now` (monotonic seconds), each of them once. What is no longer in the picture is
-        forgotten without an alert."""
-        self._backends = {view.name: self._backends.get(view.name) or _Reported() for view in picture.backends}
-        self._aliases = {view.name: self._aliases.get(view.name) or _Reported() for view in picture.aliases}
+    def step(self, now: float, picture: FleetPicture) -> list[Alert]:
+        """The alerts that are due at `now` (monotonic seconds), each of them once. A trouble of a backend or alias that
+        is no longer in the picture is forgotten without an alert."""
+        self._backends = {view.name: self._backends.get(view.name) or _LastAlert() for view in picture.backends}
+        self._aliases = {view.name: self._aliases.get(view.name) or _LastAlert() for view in picture.aliases}
         self._drift = {key: seen for key, seen in self._drift.items() if key[0] in self._backends}
         self._drafts = {name: last for name, last in self._drafts.items() if name in self._backends}
         found: list[Alert] = []
@@ -101,7 +101,7 @@ class AlertState:
 
     # -- backends -------------------------------------------------------------------------------------------------
 
-    def _backend(self, last: _Reported, view: BackendView, now: float) -> Iterator[Alert]:
+    def _backend(self, last: _LastAlert, view: BackendView, now: float) -> Iterator[Alert]:
         state = view.state
         out = state in (State.DOWN, State.WARMING) or view.trial
         last.out_since = (now if last.out_since is None else last.out_since) if out else None
@@ -121,7 +121,7 @@ class AlertState:
                 yield Alert("backend_misconfigured", view.name, text, now)
             return
         elif state in WELL and last.kind:
-            took = lasted(now - last.began)
+            took = duration_text(now - last.began)
             last.kind = ""
             yield Alert("backend_back", view.name, f"{view.name} is back, after {took}", now, good=True)
         last.differs_since = None
@@ -140,33 +140,33 @@ class AlertState:
         for key in over:
             del self._drift[key]
 
-    def _drafting(self, name: str, picture: Picture, now: float) -> Iterator[Alert]:
-        """A backend that does not draft proves nothing: what was alerted stays so, what was not starts over."""
+    def _drafting(self, name: str, picture: FleetPicture, now: float) -> Iterator[Alert]:
+        """A backend that does not draft proves nothing: an alert stays, a trouble not yet alerted starts over."""
         share = picture.acceptance.get(name)
         last = self._drafts.get(name)
         if share is not None and share < picture.acceptance_least:
-            last = self._drafts.setdefault(name, _Reported())
+            last = self._drafts.setdefault(name, _LastAlert())
             since = _differs_since(last, now)
             if not last.kind and now - since >= self.timing.rejected_for:
                 last.kind, last.began = "rejected", since
-                text = f"{name} accepts only {share:.0%} of its draft tokens, for {lasted(now - since)}: its"
+                text = f"{name} accepts only {share:.0%} of its draft tokens, for {duration_text(now - since)}: its"
                 yield Alert("draft_acceptance", name, f"{text} speculative decoding may cost more than it gives", now)
         elif last is not None and (share is not None or not last.kind):
             del self._drafts[name]
             if last.kind:
-                text = f"{name} accepts {share:.0%} of its draft tokens again, after {lasted(now - last.began)}"
+                text = f"{name} accepts {share:.0%} of its draft tokens again, after {duration_text(now - last.began)}"
                 yield Alert("draft_acceptance_back", name, text, now, good=True)
 
     # -- aliases --------------------------------------------------------------------------------------------------
 
-    def _alias(self, last: _Reported, view: AliasView, now: float) -> Iterator[Alert]:
+    def _alias(self, last: _LastAlert, view: AliasView, now: float) -> Iterator[Alert]:
         course = _trouble(view.course)
         if course == last.kind:
             last.differs_since = None
             again = {"cloud": self.timing.cloud_again, "nothing": self.timing.nothing_again}.get(course)
             if again is not None and now - last.at >= again:
                 last.at = now
-                yield Alert(_kind(course), view.name, _words(view, lasted(now - last.began)), now)
+                yield Alert(_kind(course), view.name, _words(view, duration_text(now - last.began)), now)
             return
         since = _differs_since(last, now)
         if now - since < self.timing.settle:
@@ -177,12 +177,12 @@ class AlertState:
             yield Alert(_kind(course), view.name, _words(view), now)
         elif before:
             by = f"{_and(view.serving)} serves it" if view.serving else "what it needs is parked"
-            text = f"alias {view.name} is back: {by}, after {lasted(now - began)}"
+            text = f"alias {view.name} is back: {by}, after {duration_text(now - began)}"
             yield Alert("alias_back", view.name, text, now, good=True)
 
     # -- the rest -------------------------------------------------------------------------------------------------
 
-    def _budget(self, picture: Picture, now: float) -> Iterator[Alert]:
+    def _budget(self, picture: FleetPicture, now: float) -> Iterator[Alert]:
         for name, share in picture.budgets.items():
             reached = next((threshold for threshold in THRESHOLDS if share >= threshold), 0.0)
             if reached > self._budgets.get(name, 0.0):
@@ -200,7 +200,7 @@ class AlertState:
         elif before is not None:
             yield Alert("valid_edit", "routes.yaml", "routes.yaml is valid again, and in force", now, good=True)
 
-    def _failures(self, picture: Picture, now: float) -> Iterator[Alert]:
+    def _failures(self, picture: FleetPicture, now: float) -> Iterator[Alert]:
         for part, count in picture.failed.items():
             before, at = self._failed.get(part, (0, float("-inf")))
             if count > before and now - at >= self.timing.failed_again:
@@ -209,7 +209,7 @@ class AlertState:
                 text = f"a part of the gateway itself has failed{times} ({part}); it goes on, its log says why"
                 yield Alert("internal_failure", part, text, now)
 
-    def _shortages(self, picture: Picture, now: float) -> Iterator[Alert]:
+    def _shortages(self, picture: FleetPicture, now: float) -> Iterator[Alert]:
         for kind in picture.short:
             if kind not in self._short:
                 text = f"the gateway itself is short of {WORDS[kind]}; requests fail because of it"
@@ -218,7 +218,7 @@ class AlertState:
             yield Alert("shortage_over", kind, f"the gateway has enough {kind} again", now, good=True)
         self._short = set(picture.short)
 
-    def _starts(self, picture: Picture, now: float) -> Iterator[Alert]:
+    def _starts(self, picture: FleetPicture, now: float) -> Iterator[Alert]:
         for name, why in picture.unstarted.items():
             if name not in self._unstarted:
                 text = f"{name} could not be started for a request: {why}"
@@ -228,13 +228,13 @@ class AlertState:
         self._unstarted = set(picture.unstarted)
 
 
-def _differs_since(last: _Reported, now: float) -> float:
+def _differs_since(last: _LastAlert, now: float) -> float:
     if last.differs_since is None:
         last.differs_since = now
     return last.differs_since
 
 
-def _record(last: _Reported, kind: str, began: float, now: float) -> None:
+def _record(last: _LastAlert, kind: str, began: float, now: float) -> None:
     if not last.kind:
         last.began = began
     last.kind, last.at, last.differs_since = kind, now, None
@@ -262,7 +262,7 @@ def _and(names: Iterable[str]) -> str:
     return " or ".join(names)
 
 
-def lasted(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """`45 s`, `12 min`, `3 h 5 min`."""
     if seconds < 90:
         return f"{seconds:.0f} s"

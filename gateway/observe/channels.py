@@ -44,7 +44,7 @@ class _NoSecretUrls(logging.Filter):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class AlertMessage:
     """The alerts of one check. `origin`: the host name of the gateway; `at`: Unix seconds."""
 
     alerts: Sequence[Alert]
@@ -59,7 +59,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DeliveryResult:
     """How a channel answered. `detail`: status and text, without secrets. `retry`: another attempt may help, not before
     `after` seconds."""
 
@@ -75,13 +75,13 @@ class Channel(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def send(self, client: httpx.AsyncClient, message: Message, now: float) -> Answer:
+    async def send(self, client: httpx.AsyncClient, message: AlertMessage, now: float) -> DeliveryResult:
         """One attempt at `now` (Unix seconds). Raises nothing but cancellation."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Telegram:
+class TelegramChannel:
     """A bot's sendMessage. `base`: the bot API's server."""
 
     token: Secret
@@ -93,14 +93,14 @@ class Telegram:
     def name(self) -> str:
         return f"telegram (chat {self.chat})"
 
-    async def send(self, client: httpx.AsyncClient, message: Message, now: float) -> Answer:
+    async def send(self, client: httpx.AsyncClient, message: AlertMessage, now: float) -> DeliveryResult:
         body = {"chat_id": self.chat, "text": cut(message.text(now)), "disable_web_page_preview": True}
         url = f"{self.base}/bot{self.token.reveal()}/sendMessage"
         return await request(client, "POST", url, body, (self.token,), self.patience)
 
 
 @dataclass(frozen=True, slots=True)
-class Webhook:
+class WebhookChannel:
     """`{"text", "gateway", "at", "alerts": [{"kind", "name", "text", "good"}]}`. `text` is escaped as Slack wants."""
 
     url: Secret
@@ -110,13 +110,13 @@ class Webhook:
     def name(self) -> str:
         return f"webhook ({host_of(self.url)})"
 
-    async def send(self, client: httpx.AsyncClient, message: Message, now: float) -> Answer:
+    async def send(self, client: httpx.AsyncClient, message: AlertMessage, now: float) -> DeliveryResult:
         alerts = [{"kind": a.kind, "name": a.name, "text": a.text, "good": a.good} for a in message.alerts]
         body = {"text": for_slack(message.text(now)), "gateway": message.origin, "at": message.at, "alerts": alerts}
         return await request(client, "POST", self.url.reveal(), body, (self.url,), self.patience)
 
 
-class Service:
+class ServiceChannel:
     """A service that apprise can send to (ntfy, e-mail, Discord, ...). Apprise blocks, so each message has a thread of
     its own; there is never more than one for a service."""
 
@@ -124,54 +124,54 @@ class Service:
         self.url = url
         self.name = f"notify {place} ({url.reveal().partition('://')[0]})"
         self._patience = patience
-        self._under_way: tuple[Message, asyncio.Future[Answer]] | None = None
+        self._under_way: tuple[AlertMessage, asyncio.Future[DeliveryResult]] | None = None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Service) and other.url == self.url
+        return isinstance(other, ServiceChannel) and other.url == self.url
 
     def __hash__(self) -> int:
         return hash(self.url)
 
-    async def send(self, client: httpx.AsyncClient, message: Message, now: float) -> Answer:
+    async def send(self, client: httpx.AsyncClient, message: AlertMessage, now: float) -> DeliveryResult:
         """A message that is still being sent is not sent again: a further attempt waits for the same answer."""
         under_way = self._under_way
         if under_way is not None and under_way[0] is not message and not under_way[1].done():
-            return Answer(False, "still busy with the message before", retry=True)
+            return DeliveryResult(False, "still busy with the message before", retry=True)
         if under_way is None or under_way[0] is not message:
             under_way = self._under_way = message, asyncio.get_running_loop().create_future()
             try:
                 threading.Thread(target=self._deliver, args=(*under_way, now), name="alert", daemon=True).start()
             except RuntimeError:  # no thread can be started
                 self._under_way = None
-                return Answer(False, "this machine has no thread for it", retry=True)
+                return DeliveryResult(False, "this machine has no thread for it", retry=True)
         try:
             async with asyncio.timeout(self._patience):
                 answer = await asyncio.shield(under_way[1])
         except TimeoutError:
-            return Answer(False, f"no answer within {self._patience:g} s", retry=True)
+            return DeliveryResult(False, f"no answer within {self._patience:g} s", retry=True)
         self._under_way = None
         return answer
 
-    def _deliver(self, message: Message, answered: asyncio.Future[Answer], now: float) -> None:
+    def _deliver(self, message: AlertMessage, answered: asyncio.Future[DeliveryResult], now: float) -> None:
         good = all(alert.good for alert in message.alerts)
         try:
             found = deliver(self.url.reveal(), f"gateway on {message.origin}", cut(message.text(now)), good)
             answer = judge_service(found, self.url)
         except ImportError:
-            answer = Answer(False, f"apprise is not installed: {INSTALL}")
+            answer = DeliveryResult(False, f"apprise is not installed: {INSTALL}")
         except Exception as error:  # of a service's code in apprise; its text may hold the URL
-            answer = Answer(False, f"cannot be sent: {type(error).__name__}")
+            answer = DeliveryResult(False, f"cannot be sent: {type(error).__name__}")
         with suppress(RuntimeError):  # the gateway has stopped meanwhile
             answered.get_loop().call_soon_threadsafe(_settle, answered, answer)
 
 
-def _settle(answered: asyncio.Future[Answer], answer: Answer) -> None:
+def _settle(answered: asyncio.Future[DeliveryResult], answer: DeliveryResult) -> None:
     if not answered.done():
         answered.set_result(answer)
 
 
 @dataclass(frozen=True, slots=True)
-class Deadman:
+class DeadmanChannel:
     """A URL that is pinged while the gateway runs; the service behind it raises the alarm when the pings stop."""
 
     url: Secret
@@ -180,7 +180,7 @@ class Deadman:
     def name(self) -> str:
         return f"deadman ({host_of(self.url)})"
 
-    async def ping(self, client: httpx.AsyncClient) -> Answer:
+    async def ping(self, client: httpx.AsyncClient) -> DeliveryResult:
         return await request(client, "GET", self.url.reveal(), None, (self.url,), PATIENCE)
 
 
@@ -188,11 +188,11 @@ def channels_of(alerts: Alerts, telegram: str | None = None) -> tuple[Channel, .
     """The channels of `alerts`. `telegram`: as of `Alerter`."""
     found: list[Channel] = []
     if alerts.telegram_token is not None and alerts.telegram_chat is not None:
-        found.append(Telegram(alerts.telegram_token, alerts.telegram_chat, telegram or TELEGRAM))
+        found.append(TelegramChannel(alerts.telegram_token, alerts.telegram_chat, telegram or TELEGRAM))
     if alerts.webhook is not None:
-        found.append(Webhook(alerts.webhook))
+        found.append(WebhookChannel(alerts.webhook))
     services = dict.fromkeys(alerts.notify)
-    return (*found, *(Service(url, place) for place, url in enumerate(services, start=1)))
+    return (*found, *(ServiceChannel(url, place) for place, url in enumerate(services, start=1)))
 
 
 def new_client() -> httpx.AsyncClient:
@@ -210,7 +210,7 @@ async def request(
     body: object,
     secrets: Sequence[Secret],
     patience: float = PATIENCE,
-) -> Answer:
+) -> DeliveryResult:
     """One request and the meaning of its answer, whose detail has none of the `secrets`."""
     hidden = _secret_url.set(True)
     try:
@@ -220,14 +220,14 @@ async def request(
             async with client.stream(method, url, content=content, headers=headers) as response:
                 answer = judge(response.status_code, response.headers, await _beginning(response))
     except (TimeoutError, httpx.TimeoutException):
-        answer = Answer(False, f"no answer within {patience:g} s", retry=True)
+        answer = DeliveryResult(False, f"no answer within {patience:g} s", retry=True)
     except httpx.TransportError as error:
-        answer = Answer(False, f"no connection: {error or type(error).__name__}", retry=True)
+        answer = DeliveryResult(False, f"no connection: {error or type(error).__name__}", retry=True)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, UnicodeError) as error:
-        answer = Answer(False, f"cannot be sent: {error or type(error).__name__}")
+        answer = DeliveryResult(False, f"cannot be sent: {error or type(error).__name__}")
     finally:
         _secret_url.reset(hidden)
-    return Answer(answer.ok, without(answer.detail, secrets), answer.retry, answer.after)
+    return DeliveryResult(answer.ok, without(answer.detail, secrets), answer.retry, answer.after)
 
 
 async def _beginning(response: httpx.Response) -> bytes:
@@ -237,28 +237,30 @@ async def _beginning(response: httpx.Response) -> bytes:
         return error.beginning
 
 
-def judge(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
+def judge(status: int, headers: Mapping[str, str], body: bytes) -> DeliveryResult:
     """2xx: accepted. 408, 425, 429 and 5xx: retry. Anything else needs a change of the configuration."""
     text = visible(" ".join(body.decode("utf-8", "replace").split())[:DETAIL_MOST])
     detail = f"{status}: {text}" if text else str(status)
     if 200 <= status < 300:
-        return Answer(True, str(status))
+        return DeliveryResult(True, str(status))
     if status in (408, 425, 429) or status >= 500:
-        return Answer(False, detail, retry=True, after=retry_after(headers) or _retry_after_in(body))
-    return Answer(False, detail)
+        return DeliveryResult(False, detail, retry=True, after=retry_after(headers) or _retry_after_in(body))
+    return DeliveryResult(False, detail)
 
 
-def judge_service(outcome: Outcome, url: Secret) -> Answer:
+def judge_service(outcome: Outcome, url: Secret) -> DeliveryResult:
     """What apprise reports, without any part of the URL. It is tried again like an answer of HTTP; not where the URL
     names several recipients, since some may have got it."""
     if outcome.accepted:
-        return Answer(True, "accepted")
+        return DeliveryResult(True, "accepted")
     text = " ".join(outcome.reports)
     for piece in sorted(_pieces(url.reveal()), key=len, reverse=True):
         text = text.replace(piece, "***")
     status = re.search(r"error=(\d{3})\b", text)
     final = status is not None and 400 <= int(status[1]) < 500 and int(status[1]) not in (408, 425, 429)
-    return Answer(False, visible(text)[:DETAIL_MOST] or "not accepted", retry=not final and outcome.recipients <= 1)
+    return DeliveryResult(
+        False, visible(text)[:DETAIL_MOST] or "not accepted", retry=not final and outcome.recipients <= 1
+    )
 
 
 def _pieces(url: str) -> set[str]:

@@ -101,8 +101,8 @@ def _values(state: BackendState, view: BackendView, waiting: int) -> dict[str, f
 
 
 class EngineCollector(Collector):
-    """What the engines of the fleet count of drafts and of their prefix cache; left out until an engine was looked at,
-    so that a gateway that restarts makes no jump from 0."""
+    """The engines' counters of drafts and of their prefix cache; left out until an engine was looked at, so that a
+    gateway that restarts makes no jump from 0."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -130,7 +130,7 @@ class EngineCollector(Collector):
 
 
 class NodeCollector(Collector):
-    """What the exporters of the nodes reported last; what one does not report is left out."""
+    """The last reports of the nodes' exporters; a figure that one does not report is left out."""
 
     def __init__(self, machines: Callable[[], Mapping[str, Machine]]) -> None:
         self._machines = machines
@@ -245,7 +245,7 @@ class MemoryCollector(Collector):
 
 
 class SharedFleet(Protocol):
-    """What several gateways in front of one fleet know of each other (cluster/membership.py)."""
+    """The common knowledge of several gateways in front of one fleet (cluster/membership.py)."""
 
     times_away: int
 

@@ -64,7 +64,7 @@ class SeriesGroup:
 
 @dataclass(slots=True)
 class _Backend:
-    """One backend's series, and what its next sample needs."""
+    """One backend's series, and the previous readings that its next sample needs."""
 
     identity: object
     first_token: HistogramWindow

@@ -36,7 +36,7 @@ def as_json(line: RequestLine | EventLine) -> bytes:
     return visible_json(_encode(fields)) + b"\n"
 
 
-class _Logged(msgspec.Struct, omit_defaults=True, gc=False):
+class _RequestFields(msgspec.Struct, omit_defaults=True, gc=False):
     """The fields of a request's line, in their order. Those with a default are left out where they have nothing to
     say."""
 
@@ -67,9 +67,9 @@ class _Logged(msgspec.Struct, omit_defaults=True, gc=False):
     left: Sequence[str] = ()
 
 
-def _logged(line: RequestLine) -> _Logged:
+def _logged(line: RequestLine) -> _RequestFields:
     tokens = line.tokens
-    logged = _Logged(
+    logged = _RequestFields(
         _stamp(line.at),
         _level(line.level),
         "request",

@@ -20,7 +20,7 @@ def view_nodes(
     nodes: Mapping[str, Node], states: Mapping[str, BackendState], machines: Mapping[str, Machine]
 ) -> dict[str, dict[str, Any]]:
     """Node -> `{state, why, memory, backends, exporter, seen, memory_used, memory_total, temperature, power, gpu}`;
-    memory in bytes, temperature in degrees Celsius, power in watts, gpu as a share, seen in Unix seconds; None = not
+    memory in bytes, temperature in degrees Celsius, power in watts, gpu as a share, seen in Unix seconds; None if not
     known."""
     return {
         name: _view(node, [s for s in states.values() if name in s.backend.nodes], machines.get(name))

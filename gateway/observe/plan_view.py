@@ -1,4 +1,4 @@
-"""`GET /status/plan`: the memory plan of the snapshot in force, beside what the nodes hold now."""
+"""`GET /status/plan`: the memory plan of the snapshot in force, beside the live memory of the nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gateway.health.nodes import Machine
 
 
 class PlanView:
-    """The plan is computed in a thread, once for each snapshot; what is live is added at each reading."""
+    """The plan is computed in a thread, once for each snapshot; live figures are added at each reading."""
 
     def __init__(self) -> None:
         self._planned_for: Snapshot | None = None
@@ -53,7 +53,7 @@ class PlanView:
 
 
 def _planned(snapshot: Snapshot) -> tuple[FleetPlan | str, str]:
-    """(the plan, its picture); a text instead of the plan says what is wrong with the operator's catalogue."""
+    """(the plan, its picture); instead of the plan a text that names the mistake in the operator's catalogue."""
     try:
         catalog = catalog_of(snapshot).memory
     except ConfigError as error:

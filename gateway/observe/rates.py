@@ -109,7 +109,7 @@ class HistogramWindow:
         self._past.append(last if now == last else now)  # without new observations all ticks share one tuple
 
     def percentiles(self) -> Percentiles | None:
-        """None = no observation in the window."""
+        """None without an observation in the window."""
         counts = [now - then for now, then in zip(self._past[-1], self._past[0], strict=True)]
         total = sum(counts)
         if total <= 0:

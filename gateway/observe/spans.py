@@ -24,7 +24,7 @@ from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer
 from gateway.proxy.exchange import ClientGone
 from gateway.proxy.failures import AttemptFailed, StreamBroken
-from gateway.routing.alias_status import shown
+from gateway.routing.alias_status import public_reason
 
 Value = str | bool | int | float | tuple[str, ...]
 Attributes = dict[str, Value]
@@ -86,7 +86,7 @@ def request_attributes(record: RequestRecord) -> Attributes:
 
 
 def http_status(record: RequestRecord) -> int | None:
-    """The HTTP status that the client got; None = it got none."""
+    """The HTTP status that the client got; None if it got none."""
     outcome = record.outcome
     if is_answer(outcome) or record.committed:
         return 200
@@ -109,7 +109,7 @@ def attempt_name(attempt: AttemptRecord) -> str:
 
 
 def attempt_attributes(attempt: AttemptRecord, outcome: str, waited: float | None) -> Attributes:
-    """`outcome`: "ok" or a word of `outcome_of`; `waited`: seconds until its first content, None = there was none."""
+    """`outcome`: "ok" or a word of `outcome_of`; `waited`: seconds until its first content, None without content."""
     state, request = attempt.state, attempt.request
     found: Attributes = {
         "gen_ai.operation.name": operation(request.endpoint.name),
@@ -163,15 +163,15 @@ def usage_attributes(usage: Mapping[str, Any]) -> Attributes:
     return found
 
 
-class _Choice(msgspec.Struct):
+class _SpanChoice(msgspec.Struct):
     finish_reason: Any = None
 
 
-class _Finished(msgspec.Struct):
-    choices: list[_Choice] | None = None
+class _AnswerHead(msgspec.Struct):
+    choices: list[_SpanChoice] | None = None
 
 
-_decode_finished = msgspec.json.Decoder(_Finished).decode
+_decode_finished = msgspec.json.Decoder(_AnswerHead).decode
 
 
 def answer_of(answer: WholeAnswer | StreamTrack | None) -> tuple[str | None, tuple[str, ...]]:
@@ -190,9 +190,9 @@ def outcome_of(error: BaseException) -> tuple[str, str]:
     """Why an attempt ended without an answer: (a word of a fixed list, a reason for people without the backend's own
     text, which may repeat the prompt)."""
     if isinstance(error, AttemptFailed):
-        return ("timeout" if error.timeout else error.verdict.kind), shown(error.verdict.reason)
+        return ("timeout" if error.timeout else error.verdict.kind), public_reason(error.verdict.reason)
     if isinstance(error, StreamBroken):
-        return "stream_interrupted", shown(error.args[0])
+        return "stream_interrupted", public_reason(error.args[0])
     return _WORDS.get(type(error), type(error).__name__), ""
 
 
@@ -201,7 +201,7 @@ def outcome_of(error: BaseException) -> tuple[str, str]:
 
 def input_messages(request: InferenceRequest) -> str | None:
     """`gen_ai.input.messages` as JSON: the latest PROMPT_MOST bytes of a chat's messages, without pictures and
-    sound; for other endpoints the prompt or input. None = there is none, or it cannot be read."""
+    sound; for other endpoints the prompt or input. None if it has none that can be read."""
     name = request.endpoint.prompt[0]
     if name not in request.fields:
         return None

@@ -71,8 +71,8 @@ class Tracing:
             }
         )
 
-    def begin(self, headers: dict[bytes, bytes]) -> RequestTrace | None:
-        """At the beginning of a request; None = it is not traced. The caller's sampling decision applies, else
+    def begin(self, headers: dict[bytes, bytes]) -> RequestSpans | None:
+        """At the beginning of a request; None if it is not traced. The caller's sampling decision applies, else
         `sample` decides. A decision not to trace is passed on to the backend in `headers`."""
         given, parent = None, None
         if _PARENT in headers:
@@ -86,7 +86,7 @@ class Tracing:
         span_id = self._ids.generate_span_id()
         decision = self._sampler.should_sample(given or Context(), trace_id, "").decision
         if decision is Decision.RECORD_AND_SAMPLE:
-            return RequestTrace(self, headers, SpanContext(trace_id, span_id, False, _SAMPLED), parent)
+            return RequestSpans(self, headers, SpanContext(trace_id, span_id, False, _SAMPLED), parent)
         if parent is None:
             headers[_PARENT] = b"00-%032x-%016x-00" % (trace_id, span_id)
         return None
@@ -108,7 +108,7 @@ class Tracing:
     def child(self, of: SpanContext) -> SpanContext:
         return SpanContext(of.trace_id, self._ids.generate_span_id(), False, _SAMPLED)
 
-    def request_ended(self, trace: RequestTrace, record: RequestRecord) -> None:
+    def request_ended(self, trace: RequestSpans, record: RequestRecord) -> None:
         attributes = request_attributes(record)
         if self.settings.prompts and record.request is not None and not trace.is_local(record):
             messages = input_messages(record.request)
@@ -130,7 +130,7 @@ class Tracing:
             )
         )
 
-    def attempt_ended(self, trace: AttemptTrace) -> None:
+    def attempt_ended(self, trace: AttemptSpan) -> None:
         attempt = trace.attempt
         attributes = attempt_attributes(attempt, trace.outcome, trace.waited())
         failed = "error.type" in attributes
@@ -150,7 +150,7 @@ class Tracing:
         )
 
 
-class RequestTrace:
+class RequestSpans:
     """The trace of one request. `headers` are those that are sent with its attempts."""
 
     __slots__ = ("_attempts", "_headers", "_tracing", "began", "context", "parent")
@@ -163,11 +163,11 @@ class RequestTrace:
         self.began = time_ns()
         self._tracing = tracing
         self._headers = headers
-        self._attempts: list[AttemptTrace] = []
+        self._attempts: list[AttemptSpan] = []
 
     async def follow(self, attempt: AttemptRecord, run: Callable[[], Awaitable[None]]) -> None:
         """Run the attempt. Its `traceparent` makes the backend's spans children of the attempt's span."""
-        trace = AttemptTrace(attempt, self._tracing.child(self.context), self.context)
+        trace = AttemptSpan(attempt, self._tracing.child(self.context), self.context)
         self._attempts.append(trace)
         context = trace.context
         self._headers[_PARENT] = b"00-%032x-%016x-01" % (context.trace_id, context.span_id)
@@ -197,7 +197,7 @@ class RequestTrace:
         return (record.client is not None and record.client.local_only) or asks_local_only(self._headers)
 
 
-class AttemptTrace:
+class AttemptSpan:
     """The trace of one attempt. Times are Unix nanoseconds."""
 
     __slots__ = ("_clock", "attempt", "began", "context", "ended", "outcome", "parent", "reason")
@@ -211,7 +211,7 @@ class AttemptTrace:
         self._clock = get_running_loop().time()
 
     def waited(self) -> float | None:
-        """Seconds until its first content; None = there was none."""
+        """Seconds until its first content; None without content."""
         first = self.attempt.first_token
         return first - self._clock if first else None
 

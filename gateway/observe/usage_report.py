@@ -31,10 +31,10 @@ class UsageReport:
         now = time.monotonic()
         if self._reading is None or (self._reading.done() and now - self._read_at >= FRESH):
             self._read_at = now
-            self._reading = asyncio.create_task(asyncio.to_thread(self._read, time.time()))
+            self._reading = asyncio.create_task(asyncio.to_thread(self._sums, time.time()))
         return await asyncio.shield(self._reading)
 
-    def _read(self, now: float) -> dict[str, Any]:
+    def _sums(self, now: float) -> dict[str, Any]:
         starts = {"today": now - now % DAY, "week": now - WEEK}
         report: dict[str, Any] = {"at": round(now, 3), "error": None}
         for name, since in starts.items():

@@ -28,7 +28,7 @@ from gateway.domain.upstream import (
     read_counted,
     read_past,
 )
-from gateway.engines.base import Call
+from gateway.engines.base import EngineRequest
 from gateway.engines.openai.responses import own_call
 from gateway.engines.outgoing import outgoing_fields
 from gateway.engines.registry import send
@@ -54,7 +54,7 @@ from gateway.proxy.results import judge_results
 from gateway.proxy.stages import RequestContext
 from gateway.proxy.stream_relay import StreamRelay
 from gateway.routing.inspection_policy import policy_for
-from gateway.routing.resume import BrokenOff, may_continue
+from gateway.routing.resume import BrokenStream, may_continue
 from gateway.shortage import shortage_of
 
 ERROR_BODY_MOST = 1024 * 1024  # bytes of an upstream's error answer that are read
@@ -100,7 +100,7 @@ class Attempt:
         self._context = context
         self._admitted = admitted
         self._headers: list[Header] = []  # response headers about this attempt
-        self._kept: BrokenOff | None = None  # what was sent, where another backend could go on with it
+        self._kept: BrokenStream | None = None  # what was sent, where another backend could go on with it
         self._sent_id = ""  # the backend's id of this request, where the client chose it
 
     async def run(self) -> None:
@@ -195,7 +195,7 @@ class Attempt:
 
     # -- send -----------------------------------------------------------------------------------------------------
 
-    def _call(self) -> Call:
+    def _call(self) -> EngineRequest:
         """The request for the backend. Also sets the response headers about this attempt."""
         request, state, record = self.request, self.candidate.state, self.record
         try:
@@ -212,11 +212,13 @@ class Attempt:
             self.metrics.adapted.inc(self.alias.name, kind)
         record.adapted = adapted
         if self.reply is not None and may_continue(request, self.alias, fields, begun=self.reply.identity.role_sent):
-            self._kept = BrokenOff(dict(fields), SentText(self.exchange.share.add))
+            self._kept = BrokenStream(dict(fields), SentText(self.exchange.share.add))
         queued = round(self._admitted.queued * 1000)
         self._headers = attempt_headers(state.name, record.number, queued, record.detour, adapted)
         own = None if self._admitted.goes_on is not None else own_call(request, state, fields)
-        return Call(request.endpoint, request.stream, fields, self._context.headers_sent(up_id), self.request_id, own)
+        return EngineRequest(
+            request.endpoint, request.stream, fields, self._context.headers_sent(up_id), self.request_id, own
+        )
 
     def _expect_first(self) -> None:
         self.timer.heard = self.timer.now()

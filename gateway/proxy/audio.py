@@ -21,7 +21,7 @@ from gateway.admission.origins import check_json
 from gateway.domain.body import read_fields, value_of
 from gateway.domain.request import SPEECH, Endpoint, InferenceRequest, parse
 from gateway.domain.upstream import Response, UpstreamFailure, read_counted
-from gateway.engines.base import Call
+from gateway.engines.base import EngineRequest
 from gateway.errors import GatewayError
 from gateway.inspection.audio_answer import EventReader, file_seconds, is_error, is_page, said_seconds, said_tokens
 from gateway.inspection.error_replies import Verdict
@@ -155,7 +155,7 @@ class AudioAttempt(Attempt):
         self._upload = upload
         self._sent = False  # the client has a part of the answer
 
-    def _call(self) -> Call:
+    def _call(self) -> EngineRequest:
         return replace(super()._call(), upload=self._upload)
 
     def _expect_first(self) -> None:

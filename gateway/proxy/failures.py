@@ -6,7 +6,7 @@ from typing import Protocol
 
 from gateway.domain.upstream import ConnectFailure, EngineDied, SilenceFailure, UpstreamFailure
 from gateway.inspection.error_replies import Verdict
-from gateway.routing.resume import BrokenOff
+from gateway.routing.resume import BrokenStream
 
 
 class Spare(Protocol):
@@ -34,7 +34,7 @@ class StreamBroken(Exception):
     backend needs to go on with it; None = it may not."""
 
     def __init__(
-        self, message: str, verdict: Verdict | None = None, *, timeout: bool = False, off: BrokenOff | None = None
+        self, message: str, verdict: Verdict | None = None, *, timeout: bool = False, off: BrokenStream | None = None
     ) -> None:
         super().__init__(message)
         self.verdict = verdict or Verdict("failed", message)

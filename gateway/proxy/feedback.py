@@ -16,7 +16,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.facts import Source
 from gateway.domain.request import NO_MEDIA, InferenceRequest, Refusal
 from gateway.domain.upstream import Response
-from gateway.engines.base import Call
+from gateway.engines.base import EngineRequest
 from gateway.engines.outgoing import outgoing_limits
 from gateway.inspection.echo import client_mentions, mentions
 from gateway.inspection.error_replies import Verdict, judge
@@ -53,7 +53,9 @@ class Feedback:
         return Source(self.request_id, self.request.sender, digest.digest(), self.several_clients)
 
 
-def verdict_of(call: Call, request: InferenceRequest, state: BackendState, response: Response, body: bytes) -> Verdict:
+def verdict_of(
+    call: EngineRequest, request: InferenceRequest, state: BackendState, response: Response, body: bytes
+) -> Verdict:
     """What the backend's error answer to this call means."""
     own = call.own
     endpoint = own.endpoint if own is not None and own.only else request.endpoint

@@ -41,7 +41,7 @@ from gateway.proxy.resume import lease_to_resume, resume
 from gateway.proxy.services import RequestTrace, Services
 from gateway.proxy.stages import ReceivedRequest, RequestContext
 from gateway.routing.plan import Candidate, with_forced_call
-from gateway.routing.refusal import Tried
+from gateway.routing.refusal import FailedAttempt
 from gateway.shortage import shortage_of
 
 log = logging.getLogger("gateway.relay")
@@ -297,7 +297,9 @@ class RequestHandler:
         reason = verdict.reason if verdict.kind != "too_long" else "was too small for this prompt"
         failover.mark_failed(candidate, verdict.kind, gone=failure.gone)
         learned = (verdict.window, verdict.prompt_tokens, verdict.least)
-        tried = Tried(state.name, verdict.kind, reason, failure.timeout, *learned, gone=failure.gone, lack=verdict.lack)
+        tried = FailedAttempt(
+            state.name, verdict.kind, reason, failure.timeout, *learned, gone=failure.gone, lack=verdict.lack
+        )
         self.record.tried.append(tried)
         log.warning("request %s leaves %s: %s", self.record.id, state.name, reason)
         if failure.spare is None:

@@ -14,7 +14,7 @@ from gateway.proxy.failures import StreamBroken
 from gateway.proxy.lanes import AdmittedRequest, PlannedRequest
 from gateway.proxy.stages import RequestContext
 from gateway.routing.plan import Candidate
-from gateway.routing.resume import BrokenOff, as_continued, can_go_on, can_resume, continuation
+from gateway.routing.resume import BrokenStream, alias_for_continuation, can_continue, can_resume, continuation
 from gateway.routing.window import known_tokens
 
 log = logging.getLogger("gateway.relay")
@@ -29,7 +29,7 @@ async def lease_to_resume(
         return None
     failover, record = planned.failover, context.record
     failover.mark_failed(left, "failed")
-    failover.restrict(lambda state: can_go_on(state, left.state), time.monotonic())
+    failover.restrict(lambda state: can_continue(state, left.state), time.monotonic())
     lease: Lease | None = None
     trying, record.trying = record.trying, None  # what happens to the backend that was left is no news to the request
     try:
@@ -51,7 +51,7 @@ def _broken_attempt(context: RequestContext) -> AttemptRecord:
     return next(attempt for attempt in context.record.attempts if attempt.first_token)
 
 
-def _count(first: AttemptRecord, prompt: int, off: BrokenOff) -> None:
+def _count(first: AttemptRecord, prompt: int, off: BrokenStream) -> None:
     first.unused = {"prompt_tokens": prompt, "completion_tokens": off.sent.tokens}
 
 
@@ -71,7 +71,7 @@ async def resume(
     if goes_on.prompt is not None:
         _count(_broken_attempt(context), goes_on.prompt, broken.off)
     admitted.goes_on = goes_on
-    admitted.alias = as_continued(admitted.alias)
+    admitted.alias = alias_for_continuation(admitted.alias)
     admitted.record.request = goes_on.request
     log.warning("request %s goes on at %s: %s", record.id, state.name, broken)
     await attempt(admitted)

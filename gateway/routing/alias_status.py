@@ -19,7 +19,7 @@ from gateway.domain.drift import drift
 from gateway.domain.health_state import SERVING, State
 from gateway.domain.reason import kind_of
 from gateway.routing.plan import KINDS
-from gateway.routing.serving import NOT_ENTERED, UNHEALTHY, Member, members_now, reason_of
+from gateway.routing.serving import NOT_ENTERED, UNHEALTHY, ChainMember, members_now, reason_of
 from gateway.shortage import Kind
 
 Course = Literal["home", "fallback", "cloud", "nothing", "parked"]
@@ -62,7 +62,7 @@ class AliasView:
     - nothing: no backend serves.
     - parked: no backend serves, and none is required.
 
-    `step` counts from 0; None = none serves. `why`: why the backends before `serving`, or all, do not serve."""
+    `step` counts from 0; None if none serves. `why`: why the backends before `serving`, or all, do not serve."""
 
     name: str
     course: Course
@@ -72,9 +72,9 @@ class AliasView:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class FleetPicture:
     """Everything that alerts follow. `budgets`: name -> share that is spent, 1 = all of it. `refused_edit`: the
-    mistakes of the present routes.yaml; None = it is in force. `failed`: part of the gateway -> number of failures.
+    mistakes of the present routes.yaml; None if it is in force. `failed`: part of the gateway -> number of failures.
     `short`: resources that the gateway process has lately lacked. `acceptance`: backend -> share of its draft tokens
     that were accepted lately, only of those that draft; `acceptance_least`: the share below which that is trouble.
     `unstarted`: backend that could not be started for a request -> why."""
@@ -90,7 +90,7 @@ class Picture:
     unstarted: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
-def shown(reason: str) -> str:
+def public_reason(reason: str) -> str:
     """A reason that every client may read: one line, without a backend's own error text."""
     return _line(_ITS_WORDS.sub(r"\1", kind_of(reason)))
 
@@ -109,9 +109,9 @@ def _line(text: str) -> str:
 
 def view_backend(state: BackendState, now: float) -> BackendView:
     health = state.health
-    differs = () if health.set_aside else tuple(shown(line) for line in drift(state, now))
+    differs = () if health.set_aside else tuple(public_reason(line) for line in drift(state, now))
     on_demand = state.backend.run != "always"
-    return BackendView(state.name, health.state, shown(health.reason), on_demand, health.half_open, differs)
+    return BackendView(state.name, health.state, public_reason(health.reason), on_demand, health.half_open, differs)
 
 
 def view_alias(alias: Alias, states: Mapping[str, BackendState], now: float) -> AliasView:
@@ -129,7 +129,7 @@ def view_alias(alias: Alias, states: Mapping[str, BackendState], now: float) -> 
     return AliasView(alias.name, "parked" if parked else "nothing", why="; ".join(out))
 
 
-def _without_shut_clouds(members: Sequence[Member]) -> Sequence[Member]:
+def _without_shut_clouds(members: Sequence[ChainMember]) -> Sequence[ChainMember]:
     """If all local backends are outside the mode in force, the mode keeps the clouds behind them shut: they do not
     count, as the local ones do not."""
     if not all(member.state.health.outside for member in members if not member.state.backend.cloud):
@@ -137,7 +137,7 @@ def _without_shut_clouds(members: Sequence[Member]) -> Sequence[Member]:
     return [member for member in members if member.why is None or member.why.kind != NOT_ENTERED]
 
 
-def _course(before: Sequence[Member], serving: Sequence[Member]) -> Course:
+def _course(before: Sequence[ChainMember], serving: Sequence[ChainMember]) -> Course:
     """`before`: the members of the steps before the one that serves."""
     all_cloud = all(member.state.backend.cloud for member in serving)
     if all_cloud and not all(member.state.backend.cloud for member in before):
@@ -145,27 +145,27 @@ def _course(before: Sequence[Member], serving: Sequence[Member]) -> Course:
     return "home" if all(map(_is_not_required, before)) else "fallback"
 
 
-def _is_not_required(member: Member) -> bool:
+def _is_not_required(member: ChainMember) -> bool:
     """True for a backend that is not required to serve: it is parked, or can serve no request of this alias."""
     return _parked(member) or (member.why is not None and KINDS.get(member.why.kind) in ("incapable", "too_long"))
 
 
-def _parked(member: Member) -> bool:
+def _parked(member: ChainMember) -> bool:
     health = member.state.health
     return health.set_aside or health.leaving or (member.state.backend.run != "always" and _is_unhealthy(member))
 
 
-def _is_unhealthy(member: Member) -> bool:
+def _is_unhealthy(member: ChainMember) -> bool:
     """True if the health of the backend is why it gets no ordinary request."""
     return not member.steady if member.why is None else member.why.kind in UNHEALTHY
 
 
-def _why(member: Member, now: float) -> str:
+def _why(member: ChainMember, now: float) -> str:
     """Why the backend does not serve: the reason of its health where that is the cause, else the planner's."""
     health, why = member.state.health, member.why
     if why is not None and not _is_unhealthy(member):
-        return f"{member.state.name} {shown(reason_of(why, member.state, now))}"
-    reason = "" if _parked(member) and not health.set_aside else shown(health.reason)
+        return f"{member.state.name} {public_reason(reason_of(why, member.state, now))}"
+    reason = "" if _parked(member) and not health.set_aside else public_reason(health.reason)
     return f"{member.state.name} is {health.state.value}" + (f" ({reason})" if reason else "")
 
 
@@ -232,12 +232,12 @@ class AliasStatusTracker:
         short: tuple[Kind, ...] = (),
         acceptance: Mapping[str, float] | None = None,
         unstarted: Mapping[str, str] | None = None,
-    ) -> Picture:
+    ) -> FleetPicture:
         """The latest views, for alerts. Aliases that are a backend's own name are left out: the backend is reported
         already."""
         named = self._snapshot().aliases
         aliases = [view for name, view in self.aliases.items() if name in named and not named[name].implicit]
-        return Picture(
+        return FleetPicture(
             tuple(self.backends.values()), tuple(aliases), budgets, refused_edit, failed or {}, short,
             acceptance or {}, self.alerts.draft_acceptance, unstarted or {},
         )  # fmt: skip

@@ -35,7 +35,7 @@ def order(
         if balance == "least_busy":
             ordered.sort(key=lambda m: m.under_way)
     for member in members:
-        if not _is_plain(member):
+        if not _only_balanced(member):
             break
     else:
         return ordered
@@ -45,7 +45,7 @@ def order(
     return ordered
 
 
-def _is_plain(member: BackendState) -> bool:
+def _only_balanced(member: BackendState) -> bool:
     """Does nothing but the balancing decide its place?"""
     return (
         member.health.state is not SUSPECT
@@ -61,7 +61,7 @@ def _doubt(member: BackendState, now: float) -> int:
 
 
 def first_by_affinity(members: Sequence[BackendState], key: bytes) -> BackendState | None:
-    """The first of `order` by affinity, where nothing but affinity and load decides; None = `order` has to find it."""
+    """The first of `order` by affinity, where nothing but affinity and load decides; None if `order` has to find it."""
     begun = blake2b(key, digest_size=8)
     first: BackendState | None = None
     idlest: BackendState | None = None  # of those with equally much to do, the first
@@ -104,7 +104,7 @@ def session_of(headers: Mapping[bytes, bytes]) -> bytes | None:
     return next((session for name in SESSION_HEADERS if (session := headers.get(name))), None)
 
 
-class Prompted(Protocol):
+class PromptRequest(Protocol):
     """A request, as far as its prompt goes."""
 
     @property
@@ -114,7 +114,7 @@ class Prompted(Protocol):
     def fields(self) -> Mapping[str, msgspec.Raw]: ...
 
 
-def affinity_key(request: Prompted, session: bytes | None, client: str, alias: str) -> bytes:
+def affinity_key(request: PromptRequest, session: bytes | None, client: str, alias: str) -> bytes:
     """A key that is the same for all requests of a session: its id where the client sends one (`session_of`), else the
     client, the alias and the beginning of the conversation."""
     if session:
@@ -132,7 +132,7 @@ class _Message(msgspec.Struct):
 _decode_messages = msgspec.json.Decoder(list[_Message]).decode
 
 
-def _beginnings(request: Prompted) -> list[bytes]:
+def _beginnings(request: PromptRequest) -> list[bytes]:
     """The contents of the first user message and of the first system message before it."""
     raw = request.fields.get(request.endpoint.prompt[0])
     if raw is None:

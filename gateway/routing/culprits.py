@@ -27,7 +27,7 @@ _HOW_IT_IS_SENT = frozenset({"model", "stream", "stream_options"})  # fields tha
 
 
 class Failure(NamedTuple):
-    """One failed attempt. `lives`: whether the backend has answered other requests since; None = unknown. `broke`:
+    """One failed attempt. `lives`: whether the backend has answered other requests since; None if unknown. `broke`:
     the backend ran no other request, and its port has been closed since."""
 
     backend: str
@@ -78,7 +78,7 @@ class Culprits:
         return len(self._known)
 
     def find(self, request: InferenceRequest, alias: str, client: str, now: float) -> Culprit | None:
-        """What is known of this body, when this client sends it to this alias."""
+        """The record of this body, sent by this client to this alias."""
         if request.prompt_bytes not in self.sizes:
             return None
         found = self._known.get(key_of(request, alias, client))

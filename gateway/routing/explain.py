@@ -12,7 +12,7 @@ from gateway.domain.drift import drift
 from gateway.domain.request import LIMIT_MOST, InferenceRequest
 from gateway.domain.token_ratio import room_needed
 from gateway.errors import GatewayError, model_not_found
-from gateway.fleet.starting import Decision
+from gateway.fleet.starting import StartDecision
 from gateway.launch.families import family_of
 from gateway.routing.needs import Adaptation, needs_of, with_media
 from gateway.routing.plan import STARTING, STARTS, Candidate, DecidesStart, OverBudget, Plan
@@ -100,7 +100,7 @@ def explain(
 
 def _start(service: Service, client: Client | None, decides: DecidesStart | None) -> dict[str, Any] | None:
     """`{backend, begun, stops: {backend: seconds idle}, notes, meanwhile}`: the start that this request would cause, or
-    join (`begun`), and the backend that would serve it meanwhile; None = it would wait. None as a whole: there is no
+    join (`begun`), and the backend that would serve it meanwhile; None if it would wait. None as a whole: there is no
     such start."""
     plan = service.plan
     first = next((c.step for c in plan.candidates if c.state.name in service.order), None)
@@ -109,7 +109,7 @@ def _start(service: Service, client: Client | None, decides: DecidesStart | None
     skip = begun or next(iter(starts), None)
     if skip is None or decides is None:
         return None
-    decision = Decision() if begun is not None else decides(skip.state, client, plan.alias)
+    decision = StartDecision() if begun is not None else decides(skip.state, client, plan.alias)
     return {
         "backend": skip.state.name,
         "begun": begun is not None,

@@ -30,7 +30,7 @@ def first_choice(
     key: Callable[[], bytes],
     client: Client | None,
 ) -> Candidate | None:
-    """The first candidate of the plan, as long as no budget applies to the request. None = the plan has to be made."""
+    """The first candidate of the plan, as long as no budget applies to the request. None if the plan has to be made."""
     if request.endpoint.pools:  # the chain binds its members together
         return None
     needs = needs_of(request, alias, client)
@@ -40,7 +40,7 @@ def first_choice(
         state = states[name]
         if state.backend.cloud or state.pool is not None:
             return None
-        if _is_plain(state, request, needs, room, now):
+        if _surely_serves(state, request, needs, room, now):
             usable.append(state)
         elif why_not(state, request, needs, room, now, local_only=local_only) is None:
             return None
@@ -53,7 +53,7 @@ def first_choice(
     return None if candidate.doubtful else candidate
 
 
-def _is_plain(state: BackendState, request: InferenceRequest, needs: Needs, room: int, now: float) -> bool:
+def _surely_serves(state: BackendState, request: InferenceRequest, needs: Needs, room: int, now: float) -> bool:
     """Can this backend serve the request, beyond doubt? (Where this is False, `why_not` decides.)"""
     if state.health.state is not State.READY or state.cooldown_until > now or state.facts.lacks:
         return False

@@ -1,5 +1,4 @@
-"""The inspection policy of one attempt: what is checked and mended in its answer, for this request, alias and
-backend."""
+"""The inspection policy of one attempt: the checks and mends of its answer, for this request, alias and backend."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ STRAY_THOUGHTS = "reasoning_split"  # learned: the backend's thoughts are in the
 def policy_for(
     request: InferenceRequest, alias: Alias, candidate: Candidate, now: float
 ) -> tuple[InspectionPolicy | None, Thoughts | None]:
-    """(what to check and mend, how this model marks its thoughts). A policy of None = the answer's bytes are passed
-    on unchanged. Only in a stream is it assumed that thoughts lack their opening tag: a whole answer shows it."""
+    """(checks and mends, how this model marks its thoughts). A policy of None: the answer's bytes are passed on
+    unchanged. Only in a stream is it assumed that thoughts lack their opening tag: a whole answer shows it."""
     if request.endpoint is not CHAT:
         return None, None
     state, adapt = candidate.state, candidate.adapt

@@ -1,4 +1,4 @@
-"""What a request needs of a backend, what a backend lacks of it, and how the request is adapted to it. Pure."""
+"""The needs of a request, which of them a backend lacks, and how the request is adapted to it. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Lack = Literal[
 
 
 class Needs(NamedTuple):
-    """What a request needs of a backend. `thinking` is required, or with `wish` only preferred. `hosted`: tools that
-    the server runs itself, or other things that no chat can carry."""
+    """The demands of a request. `thinking` is required, or with `wish` only preferred. `hosted`: tools that the server
+    runs itself, or other things that no chat can carry."""
 
     tools: Literal["auto", "required", "named"] | None = None
     json_schema: bool = False
@@ -68,7 +68,7 @@ ADAPTED = (*ADAPTED_BY_MODE.values(), THINKING_UNAVAILABLE, FORCED, CLAMPED, SER
 
 
 def needs_of(request: InferenceRequest, alias: Alias, client: Client | None = None) -> Needs:
-    """What this request needs, except pictures, sound and a chat's files, which are expensive to find (`with_media`).
+    """The needs of this request, except pictures, sound and a chat's files, which are expensive to find (`with_media`).
     For thinking, the client's `tasks` win over the alias, and the alias over the request."""
     forced = alias.thinking
     if client is not None and client.tasks is not None and client.tasks.thinking and is_task(request):
@@ -104,7 +104,7 @@ def with_media(needs: Needs, request: InferenceRequest) -> Needs:
 
 
 def lacking(needs: Needs, able: Capabilities) -> tuple[Lack, ...]:
-    """What the request needs and the backend is known to lack. An unknown ability does not count as lacking."""
+    """The needs of the request that the backend is known not to meet. An unknown ability does not count as lacking."""
     lacks: list[Lack] = []
     if needs.tools == "auto":
         if able.tools is False:
@@ -167,7 +167,7 @@ def rescued(able: Capabilities, lacks: tuple[Lack, ...], mode: Resort) -> bool:
 
 
 def resort_of(alias: Alias, client: Client | None) -> Resort | None:
-    """The mode to turn to when no step can serve: `on_unsupported` of the client, else of the alias; None = an
+    """The mode to turn to when no step can serve: `on_unsupported` of the client, else of the alias; None: an
     error."""
     of_client: OnUnsupported | None = client.on_unsupported if client is not None else None
     chosen = of_client or alias.on_unsupported

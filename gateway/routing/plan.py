@@ -16,7 +16,7 @@ from gateway.domain.health_state import State
 from gateway.domain.reason import kind_of
 from gateway.domain.request import NO_MEDIA, InferenceRequest
 from gateway.domain.token_ratio import room_needed
-from gateway.fleet.starting import Decision
+from gateway.fleet.starting import StartDecision
 from gateway.routing.balance import order
 from gateway.routing.needs import (
     FORCED,
@@ -37,7 +37,18 @@ from gateway.routing.pooled import Chain, chain_of
 from gateway.routing.unmet_needs import describe_lack
 from gateway.routing.window import fits_window, tokens
 
-__all__ = ["KINDS", "TEMPORARY", "Candidate", "OverBudget", "Plan", "Resort", "Skip", "Why", "make_plan", "why_not"]
+__all__ = [
+    "KINDS",
+    "TEMPORARY",
+    "Candidate",
+    "OverBudget",
+    "Plan",
+    "Resort",
+    "SkipReason",
+    "SkippedBackend",
+    "make_plan",
+    "why_not",
+]
 
 ON_REQUEST = "on_request"  # kind of a backend that is parked, and that this request may have started
 STARTING = "starting"  # kind of a backend that is being started for a request
@@ -69,11 +80,11 @@ KINDS = {
 }
 TEMPORARY = frozenset({"down", "warming", "cooldown", STARTING})
 
-# Returns which budget forbids a backend now, as text for people; None = none does.
+# Returns which budget forbids a backend now, as text for people; None if no budget does.
 OverBudget = Callable[[BackendState], str | None]
 
-# Returns whether a request of this client (None = `clients` is not used) and alias has a parked backend started now.
-DecidesStart = Callable[[BackendState, Client | None, Alias], Decision]
+# Returns whether a request of this client (None: `clients` is not used) and alias has a parked backend started now.
+DecidesStart = Callable[[BackendState, Client | None, Alias], StartDecision]
 
 
 class Candidate(NamedTuple):
@@ -86,9 +97,9 @@ class Candidate(NamedTuple):
     doubtful: bool = False
 
 
-class Why(NamedTuple):
+class SkipReason(NamedTuple):
     """Why a backend is not used. `kind` is a key of KINDS, `reason` is for people; `lacks` with kind incapable.
-    `wait`: seconds after which the reason may be gone; None = not known."""
+    `wait`: seconds after which the reason may be gone; None if not known."""
 
     kind: str
     reason: str
@@ -96,8 +107,8 @@ class Why(NamedTuple):
     wait: float | None = None
 
 
-class Skip(NamedTuple):
-    """A backend that is not used, and why (`Why`)."""
+class SkippedBackend(NamedTuple):
+    """A backend that is not used, and why (`SkipReason`)."""
 
     state: BackendState
     step: int
@@ -115,9 +126,9 @@ class Plan:
 
     alias: Alias
     candidates: list[Candidate] = field(default_factory=list)
-    skipped: list[Skip] = field(default_factory=list)
+    skipped: list[SkippedBackend] = field(default_factory=list)
     outcomes: dict[str, str] = field(default_factory=dict)
-    startable: Sequence[Skip] = ()
+    startable: Sequence[SkippedBackend] = ()
 
     def may_enter(self, candidate: Candidate) -> bool:
         """May this candidate be tried? A local one always. A cloud only if each local backend before it is not used
@@ -203,7 +214,7 @@ def make_plan(
                     has_starts = True
                     if why.kind == ON_REQUEST and refuses_start is not None:
                         why = _unless_refused(why, refuses_start(state, client, alias))
-                plan.skipped.append(Skip(state, index, *why))
+                plan.skipped.append(SkippedBackend(state, index, *why))
         ordered: Sequence[BackendState] = order(usable, alias.balance, turn, key, now)
         if needs is NO_NEEDS:
             for state in ordered:
@@ -217,9 +228,9 @@ def make_plan(
     return plan
 
 
-def _unless_refused(why: Why, decision: Decision) -> Why:
+def _unless_refused(why: SkipReason, decision: StartDecision) -> SkipReason:
     refusal = decision.refusal
-    return Why("parked", f"is parked: {refusal}", wait=decision.wait) if refusal else why
+    return SkipReason("parked", f"is parked: {refusal}", wait=decision.wait) if refusal else why
 
 
 def _plan_starts(plan: Plan) -> None:
@@ -235,7 +246,7 @@ def _plan_starts(plan: Plan) -> None:
         return
     names = ", ".join(skip.state.name for skip in starts if skip.step == awaited)
     reason = f"comes after {names}, which starts (while_starting: wait)"
-    plan.skipped += [Skip(c.state, c.step, LATER, reason) for c in plan.candidates]
+    plan.skipped += [SkippedBackend(c.state, c.step, LATER, reason) for c in plan.candidates]
     plan.candidates = []
 
 
@@ -251,7 +262,7 @@ def adapted(
 
 
 def with_forced_call(candidate: Candidate, request: InferenceRequest, now: float) -> Candidate | None:
-    """The same candidate with a forced tool call, for a retry after an empty answer. None = the backend cannot be
+    """The same candidate with a forced tool call, for a retry after an empty answer. None if the backend cannot be
     forced, or was already."""
     if not request.tools or request.tool_choice != "auto" or candidate.adapt.mode or candidate.adapt.force:
         return None
@@ -262,46 +273,52 @@ def with_forced_call(candidate: Candidate, request: InferenceRequest, now: float
 
 
 def _why_not_in_mode(
-    why: Why | None,
+    why: SkipReason | None,
     state: BackendState,
     request: InferenceRequest,
     room: int,
     now: float,
     resort: Resort,
     outcomes: Mapping[str, str],
-) -> Why | None:
-    """Why a backend cannot serve in this mode either: the mode only compensates for a lack of tools. None = it can.
+) -> SkipReason | None:
+    """Why a backend cannot serve in this mode either: the mode only compensates for a lack of tools. None if it can.
     A backend that could serve without the mode was tried already."""
     if why is None:
         kind = outcomes.get(state.name)
-        return Why("local_only", "may not be asked now (cloud_when)") if kind is None else Why(kind, "was tried")
+        return (
+            SkipReason("local_only", "may not be asked now (cloud_when)")
+            if kind is None
+            else SkipReason(kind, "was tried")
+        )
     if not rescued(state.capabilities(now), why.lacks, resort):
         return why
     if not state.health.usable(now):  # parked, and started for no request that it can only serve so
-        return Why(*unavailable(state, now))
+        return SkipReason(*unavailable(state, now))
     return None if fits_window(state, request, room, now) else _too_long(state, request, now)
 
 
 def why_not(
     state: BackendState, request: InferenceRequest, needs: Needs, room: int, now: float, *, local_only: bool
-) -> Why | None:
-    """Why this backend cannot serve this request, with `room` tokens of answer, now; None = it can."""
+) -> SkipReason | None:
+    """Why this backend cannot serve this request, with `room` tokens of answer, now; None if it can."""
     backend = state.backend
     if backend.cloud and local_only:
-        return Why("local_only", "is outside the LAN, and this request may not leave it")
+        return SkipReason("local_only", "is outside the LAN, and this request may not leave it")
     endpoint = request.endpoint.name
     if endpoint not in state.traits.endpoints and endpoint not in backend.serves:
         if backend.serves:
-            return Why("unserved", f"does not serve {request.endpoint.path} (serves: {', '.join(backend.serves)})")
-        return Why("unserved", f"engine {state.server} does not serve {request.endpoint.path}")
+            return SkipReason(
+                "unserved", f"does not serve {request.endpoint.path} (serves: {', '.join(backend.serves)})"
+            )
+        return SkipReason("unserved", f"engine {state.server} does not serve {request.endpoint.path}")
     health = state.health
-    away: Why | None = None
+    away: SkipReason | None = None
     if health.state is not State.READY and not health.usable(now):
-        away = Why(*unavailable(state, now))
+        away = SkipReason(*unavailable(state, now))
         if away.kind not in STARTS:  # a start has to be of use: what follows is asked of it too
             return away
     if state.cooldown_until > now:
-        return Why("cooldown", f"asked for a pause of {state.cooldown_until - now:.0f} more seconds")
+        return SkipReason("cooldown", f"asked for a pause of {state.cooldown_until - now:.0f} more seconds")
     asked = needs is not NO_NEEDS or bool(state.facts.lacks)
     if not asked and declines_media(backend):
         asked = request.media is not NO_MEDIA
@@ -310,9 +327,9 @@ def why_not(
     return away if fits_window(state, request, room, now) else _too_long(state, request, now)
 
 
-def _out_of_chain(chain: Chain, state: BackendState) -> Why | None:
+def _out_of_chain(chain: Chain, state: BackendState) -> SkipReason | None:
     reason = chain.why_not(state)
-    return None if reason is None else Why("incapable", reason)
+    return None if reason is None else SkipReason("incapable", reason)
 
 
 def declines_media(backend: Backend) -> bool:
@@ -320,15 +337,17 @@ def declines_media(backend: Backend) -> bool:
     return backend.vision is False or backend.audio is False or backend.pdf is False
 
 
-def _spent(state: BackendState, over_budget: OverBudget | None) -> Why | None:
+def _spent(state: BackendState, over_budget: OverBudget | None) -> SkipReason | None:
     """The budget that forbids this backend. Checked last, so that `budget` is the reason only if the backend could
     serve otherwise."""
     reason = over_budget(state) if over_budget is not None else None
-    return None if reason is None else Why("budget", reason)
+    return None if reason is None else SkipReason("budget", reason)
 
 
-def _too_long(state: BackendState, request: InferenceRequest, now: float) -> Why:
-    return Why("too_long", f"the prompt has about {tokens(state, request)} tokens, its window {state.window(now)}")
+def _too_long(state: BackendState, request: InferenceRequest, now: float) -> SkipReason:
+    return SkipReason(
+        "too_long", f"the prompt has about {tokens(state, request)} tokens, its window {state.window(now)}"
+    )
 
 
 def unavailable(state: BackendState, now: float) -> tuple[str, str]:
@@ -356,14 +375,14 @@ def unavailable(state: BackendState, now: float) -> tuple[str, str]:
     return "down", f"is down ({reason})"
 
 
-def incapable(state: BackendState, request: InferenceRequest, needs: Needs, now: float) -> Why | None:
-    """Why this backend cannot do what the request needs; None = it can, or it is not known that it cannot."""
+def incapable(state: BackendState, request: InferenceRequest, needs: Needs, now: float) -> SkipReason | None:
+    """Why this backend cannot do what the request needs; None if it can, or it is not known that it cannot."""
     if state.facts.is_lacking("endpoint:" + request.endpoint.name, now):
-        return Why("unserved", f"does not serve {request.endpoint.path} (it answered 404)")
+        return SkipReason("unserved", f"does not serve {request.endpoint.path} (it answered 404)")
     able = state.capabilities(now)
     if able.images is False or able.audio is False or able.sources.get("pdf") in ("declared", "learned"):
         needs = with_media(needs, request)
     lacks = lacking(needs, able)
     if not lacks:
         return None
-    return Why("incapable", "; ".join(describe_lack(lack, needs, state, able) for lack in lacks), lacks)
+    return SkipReason("incapable", "; ".join(describe_lack(lack, needs, state, able) for lack in lacks), lacks)

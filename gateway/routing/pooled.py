@@ -18,8 +18,8 @@ from gateway.routing.resume import same_model
 
 @dataclass(slots=True)
 class Chain:
-    """What binds the backends of an alias together for one request. `home`: the backend whose embeddings the alias
-    gives; None = not known. `dimensions`: numbers in one of them, as far as known."""
+    """The common ground of an alias' backends for one request. `home`: the backend whose embeddings the alias gives;
+    None if not known. `dimensions`: numbers in one of them, as far as known."""
 
     request: InferenceRequest
     home: BackendState | None
@@ -27,7 +27,7 @@ class Chain:
     _inputs: int | None = field(default=None, init=False)
 
     def why_not(self, state: BackendState) -> str | None:
-        """Why this backend cannot answer this request; None = it can, or it is not known that it cannot."""
+        """Why this backend cannot answer this request; None if it can, or it is not known that it cannot."""
         return self._too_many(state) or (self._not_alike(state) if self.home is not None else None)
 
     def _too_many(self, state: BackendState) -> str | None:
@@ -94,7 +94,7 @@ def name_of(state: BackendState) -> str | None:
 
 
 def is_comparable(one: BackendState, other: BackendState) -> bool:
-    """Do two backends embed with the same model? `embedding_model` decides, else what they are known to serve."""
+    """Do two backends embed with the same model? `embedding_model` decides, else the models they are known to serve."""
     if one.backend.embedding_model is None and other.backend.embedding_model is None:
         return same_model(one, other)
     return not _names(one).isdisjoint(_names(other))

@@ -33,7 +33,7 @@ LONGEST_WAIT = 120.0  # seconds of Retry-After for a backend that is not reachab
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class FailedAttempt:
     """One attempt that did not answer. `kind` is a key of plan.KINDS. `timeout`: the backend was silent. `gone`: its
     port was closed. `lack`: what the backend reported that it cannot do (Verdict.lack). `least`: the prompt has at
     least `prompt_tokens`."""
@@ -49,10 +49,10 @@ class Tried:
     lack: str | None = None
 
 
-def refusal(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now: float) -> GatewayError:
-    """The error to report, by the first of: failed attempts, temporary obstacles, what this request itself makes
-    impossible. A backend that has just gone away is reported as temporary, not as failed, whether its health check
-    or this request noticed: agents use up their few attempts within seconds on a 502, and wait on a 429."""
+def refusal(plan: Plan, tried: Sequence[FailedAttempt], request: InferenceRequest, now: float) -> GatewayError:
+    """The error to report, by the first of: failed attempts, temporary obstacles, obstacles in the request itself. A
+    backend that has just gone away is reported as temporary, not as failed, whether its health check or this request
+    noticed: agents use up their few attempts within seconds on a 502, and wait on a 429."""
     alias = plan.alias
     skipped = plan.skipped
     members = [skip.state for skip in skipped] + [candidate.state for candidate in plan.candidates]
@@ -96,14 +96,14 @@ def _would_serve_if_paid(plan: Plan) -> bool:
     return any(plan.may_enter(candidate) for candidate in spent)
 
 
-def _stopped(plan: Plan, tried: Sequence[Tried]) -> set[str]:
+def _stopped(plan: Plan, tried: Sequence[FailedAttempt]) -> set[str]:
     """The backends whose closed port this request found after they had left the mode in force: they were stopped, which
     is no failure."""
     outside = {c.state.name for c in plan.candidates if c.state.health.outside}
     return {t.backend for t in tried if t.gone and t.backend in outside}
 
 
-def _just_gone(state: BackendState, tried: Sequence[Tried], now: float) -> bool:
+def _just_gone(state: BackendState, tried: Sequence[FailedAttempt], now: float) -> bool:
     """True if this request found a closed port of a backend that is expected back."""
     if not any(t.backend == state.name and t.gone for t in tried):
         return False
@@ -136,7 +136,7 @@ def expected_wait(health: Health, now: float) -> float:
     return max(soonest, min(away, LONGEST_WAIT))
 
 
-def _too_long(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now: float) -> GatewayError:
+def _too_long(plan: Plan, tried: Sequence[FailedAttempt], request: InferenceRequest, now: float) -> GatewayError:
     """The overflow error. It names the largest window among the backends that were too small, and the prompt's size
     as the backend with that window reported it, else its estimate there."""
     states = {s.state.name: s.state for s in plan.skipped if s.kind == "too_long"}
@@ -148,7 +148,9 @@ def _too_long(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now
     return context_length_exceeded(window, prompt)
 
 
-def _size(state: BackendState, reported: Tried | None, request: InferenceRequest, now: float) -> tuple[int, int]:
+def _size(
+    state: BackendState, reported: FailedAttempt | None, request: InferenceRequest, now: float
+) -> tuple[int, int]:
     """(the backend's window, 0 = not known; the prompt's tokens). The probable estimate is used, or the cautious one
     if the probable one would fit."""
     window = state.window(now) or 0
@@ -162,7 +164,9 @@ def _size(state: BackendState, reported: Tried | None, request: InferenceRequest
     return window, max(probable, counted, 1)
 
 
-def _incapable(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, why: str, now: float) -> GatewayError:
+def _incapable(
+    plan: Plan, tried: Sequence[FailedAttempt], request: InferenceRequest, why: str, now: float
+) -> GatewayError:
     """The error for a request that no backend can serve. Of several lacks, tools are reported first, then thinking,
     then the input."""
     name = plan.alias.name
@@ -188,7 +192,7 @@ def _incapable(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, wh
 
 
 def _served(plan: Plan, now: float) -> str:
-    """What the alias is known to serve instead, to follow the reasons."""
+    """The endpoints that the alias is known to serve instead, as a sentence to follow the reasons."""
     states = [*(c.state for c in plan.candidates), *(s.state for s in plan.skipped)]
     found = [one.path for one in (*ENDPOINTS, *UPLOADS) if any(_serves(state, one.name, now) for state in states)]
     return f". It serves {', '.join(found)}" if found else ""
@@ -212,7 +216,7 @@ def pdf_refused(request: InferenceRequest, alias: str, why: str = ".") -> Gatewa
     return GatewayError("input_unsupported", message, param=where)
 
 
-def _missing(plan: Plan, attempt: Tried) -> str:
+def _missing(plan: Plan, attempt: FailedAttempt) -> str:
     """The launch flags that this model needs, if an attempt was refused because they are missing."""
     if attempt.kind != "incapable" or "--tool-call-parser" not in attempt.reason:
         return ""

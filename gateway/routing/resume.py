@@ -39,8 +39,8 @@ _THOUGHT_TAGS = ("<think>", "</think>")
 _TRUE, _FALSE = Raw(b"true"), Raw(b"false")
 
 
-class BrokenOff(NamedTuple):
-    """What is known of a stream that broke: the fields that its backend got, and the text that the client has."""
+class BrokenStream(NamedTuple):
+    """A stream that broke: the fields that its backend got, and the text that the client has."""
 
     fields: Mapping[str, Raw]
     sent: SentText
@@ -49,7 +49,7 @@ class BrokenOff(NamedTuple):
 class Continuation(NamedTuple):
     """How a stream goes on. `request`: with the text so far as its last message. `repeated`: the white space at the
     end of that text, which is left out of the message, because chat templates remove it there: the model writes it
-    again. `prompt`: tokens of the original prompt, None = not known. `used`: tokens of the text in the message."""
+    again. `prompt`: tokens of the original prompt, None if not known. `used`: tokens of the text in the message."""
 
     request: InferenceRequest
     repeated: str
@@ -58,7 +58,7 @@ class Continuation(NamedTuple):
 
 
 def may_continue(request: InferenceRequest, alias: Alias, fields: Mapping[str, Raw], *, begun: bool) -> bool:
-    """May the answer to this request be continued elsewhere? `fields`: what is sent to the backend; `begun`: an attempt
+    """May the answer to this request be continued elsewhere? `fields` of the backend's request; `begun`: an attempt
     before has sent thoughts. Decided before the answer, so that only such answers are kept."""
     if not alias.resume or begun:
         return False
@@ -75,7 +75,7 @@ def _is_set(value: object) -> bool:
     return bool(value) and value != _PLAIN_TEXT
 
 
-def can_resume(broken: BrokenOff, *, suspected: bool) -> bool:
+def can_resume(broken: BrokenStream, *, suspected: bool) -> bool:
     """Can the text that the client got be continued? `suspected`: an earlier attempt of this request, or an earlier
     request with the same body, has failed too: a prompt that kills engines must not get another one."""
     sent = broken.sent
@@ -90,14 +90,14 @@ def can_resume(broken: BrokenOff, *, suspected: bool) -> bool:
     return all(not is_limit(limit) or limit > sent.tokens for limit in limits)
 
 
-def can_go_on(state: BackendState, left: BackendState) -> bool:
-    """Can this backend continue what `left` has begun? It has to have the same model, on the LAN."""
+def can_continue(state: BackendState, left: BackendState) -> bool:
+    """Can this backend continue the answer of `left`? Only one in the LAN with the same model can."""
     return state.traits.continues_text is True and not state.backend.cloud and same_model(state, left)
 
 
 def same_model(one: BackendState, other: BackendState) -> bool:
-    """Do two backends serve the same model? By what their launch commands load, where both are known; else by the
-    checkpoint or the model name that requests carry."""
+    """Do two backends serve the same model? Their launch commands decide, where both are known; else the checkpoint or
+    the model name that requests carry."""
     if one.backend.launch is not None and other.backend.launch is not None:
         loaded = one.backend.launch.parsed.model, other.backend.launch.parsed.model
         if None not in loaded:
@@ -105,9 +105,9 @@ def same_model(one: BackendState, other: BackendState) -> bool:
     return one.checkpoint is not None and one.checkpoint == other.checkpoint
 
 
-def continuation(request: InferenceRequest, broken: BrokenOff) -> Continuation:
-    """The request that continues the text, with the fields that the first backend got. What is limited by tokens is
-    reduced by those that are used."""
+def continuation(request: InferenceRequest, broken: BrokenStream) -> Continuation:
+    """The request that continues the text, with the fields that the first backend got. Limits of tokens are reduced by
+    those already used."""
     sent = broken.sent
     text, repeated, used = sent.text, "", sent.tokens
     kept = text.rstrip()
@@ -134,6 +134,6 @@ def with_message(messages: Raw, text: str) -> Raw:
     return Raw(listed[:-1] + b"," + _encode({"role": "assistant", "content": text}) + b"]")
 
 
-def as_continued(alias: Alias) -> Alias:
+def alias_for_continuation(alias: Alias) -> Alias:
     """The alias for the request that continues: its params are in the fields already, and once is enough."""
     return replace(alias, params={}, min_max_tokens=None, resume=False)

@@ -31,8 +31,8 @@ from gateway.routing.plan import (
     DecidesStart,
     OverBudget,
     Plan,
-    Skip,
-    Why,
+    SkippedBackend,
+    SkipReason,
     make_plan,
     unavailable,
 )
@@ -98,22 +98,22 @@ UNHEALTHY = frozenset(kind for kind, counts_as in KINDS.items() if counts_as in 
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A backend in the chain of an alias. `why`: why it gets no ordinary requests of the alias; None = it gets them.
+class ChainMember:
+    """A backend in the chain of an alias. `why`: why it gets no ordinary requests of the alias; None if it gets them.
     `steady`: False = it gets single requests only, which test whether it is well again."""
 
     state: BackendState
     step: int
-    why: Why | None
+    why: SkipReason | None
     steady: bool
 
 
-def members_now(alias: Alias, states: Mapping[str, BackendState], now: float) -> list[Member]:
+def members_now(alias: Alias, states: Mapping[str, BackendState], now: float) -> list[ChainMember]:
     """The backends of each step, as the planner uses them for an ordinary request. Two reasons are ignored: a pause
     that a backend asked for (429), which is short, and budgets, which are reported elsewhere."""
     chain = {name: _without_pause(states[name], now) for step in alias.steps for name in step}
     plan = _ordinary_plan(alias, chain, now)
-    entries: list[Candidate | Skip] = [*plan.candidates, *plan.skipped]
+    entries: list[Candidate | SkippedBackend] = [*plan.candidates, *plan.skipped]
     by_name = {entry.state.name: entry for entry in entries}
     return [_member(plan, by_name[name], states[name]) for name in chain]
 
@@ -124,7 +124,7 @@ def can_serve(alias: Alias, states: Mapping[str, BackendState], now: float) -> b
     return any(member.why is None or member.why.kind in STARTS for member in members_now(alias, states, now))
 
 
-def reason_of(why: Why, state: BackendState, now: float) -> str:
+def reason_of(why: SkipReason, state: BackendState, now: float) -> str:
     """Why no ordinary request is sent to this backend: a phrase to follow its name."""
     return f"has too small a window ({state.window(now):,} tokens)" if why.kind == "too_long" else why.reason
 
@@ -137,13 +137,13 @@ def _without_pause(state: BackendState, now: float) -> BackendState:
     return state
 
 
-def _member(plan: Plan, entry: Candidate | Skip, state: BackendState) -> Member:
-    why = Why(entry.kind, entry.reason, entry.lacks) if isinstance(entry, Skip) else None
+def _member(plan: Plan, entry: Candidate | SkippedBackend, state: BackendState) -> ChainMember:
+    why = SkipReason(entry.kind, entry.reason, entry.lacks) if isinstance(entry, SkippedBackend) else None
     if why is None:
         before = [candidate for candidate in plan.candidates if candidate.step < entry.step]
         if not _may_enter(plan, Candidate(state, entry.step), before):
-            why = Why(NOT_ENTERED, "may not be entered (cloud_when)")
-    return Member(state, entry.step, why, state.health.state in SERVING and not state.health.half_open)
+            why = SkipReason(NOT_ENTERED, "may not be entered (cloud_when)")
+    return ChainMember(state, entry.step, why, state.health.state in SERVING and not state.health.half_open)
 
 
 def _ordinary_plan(alias: Alias, states: Mapping[str, BackendState], now: float) -> Plan:
@@ -170,7 +170,7 @@ def _plan_by_health(alias: Alias, states: Mapping[str, BackendState], now: float
             if state.health.usable(now):
                 plan.candidates.append(Candidate(state, index))
             else:
-                plan.skipped.append(Skip(state, index, *unavailable(state, now)))
+                plan.skipped.append(SkippedBackend(state, index, *unavailable(state, now)))
     return plan
 
 
@@ -190,7 +190,7 @@ def _few_words(endpoint: Endpoint = CHAT, **more: Any) -> InferenceRequest:
 
 
 class Need(StrEnum):
-    """What a request can ask of a backend."""
+    """An ability that a request can ask of a backend."""
 
     CHAT = "chat"
     LONG = "long"  # a prompt that fits only the largest window of the alias
@@ -243,11 +243,11 @@ def with_tokens(request: InferenceRequest, tokens: int, states: Mapping[str, Bac
 
 
 @dataclass(frozen=True, slots=True)
-class Unmet:
+class UnmetNeed:
     """Why a backend gets no requests with a need. `rescued`: the mode of `on_unsupported` in which it gets them if
     no other backend can serve."""
 
-    why: Why
+    why: SkipReason
     rescued: Resort | None = None
 
 
@@ -264,9 +264,9 @@ def _ready(backend: Backend) -> BackendState:
     return BackendState(backend, None, health)
 
 
-def unmet_needs(alias: Alias, states: Mapping[str, BackendState], now: float) -> dict[str, dict[Need, Unmet]]:
+def unmet_needs(alias: Alias, states: Mapping[str, BackendState], now: float) -> dict[str, dict[Need, UnmetNeed]]:
     """Backend -> the needs with which it gets no request of this alias, and why; `{}` = it gets every request."""
-    found: dict[str, dict[Need, Unmet]] = {name: {} for step in alias.steps for name in step}
+    found: dict[str, dict[Need, UnmetNeed]] = {name: {} for step in alias.steps for name in step}
     largest = max((states[name].window(now) or 0 for name in found), default=0)
     for need in Need:
         request = request_with(need)
@@ -275,7 +275,7 @@ def unmet_needs(alias: Alias, states: Mapping[str, BackendState], now: float) ->
         rescued = _rescued(alias, states, request, now)
         for skip in make_plan(alias, states, request, now).skipped:
             name = skip.state.name
-            found[name][need] = Unmet(Why(skip.kind, skip.reason, skip.lacks), rescued.get(name))
+            found[name][need] = UnmetNeed(SkipReason(skip.kind, skip.reason, skip.lacks), rescued.get(name))
     return found
 
 

@@ -20,7 +20,7 @@ from gateway.routing.resume import same_model
 COMING = frozenset({"warming", STARTING})
 
 
-class Told(NamedTuple):
+class TokenizeFailure(NamedTuple):
     """Why a backend has not answered. `kind`: lacking (it cannot) | failed | a kind of `unavailable`. `timeout`: it was
     silent."""
 
@@ -30,27 +30,29 @@ class Told(NamedTuple):
     timeout: bool = False
 
 
-def tokenizers_of(alias: Alias, states: Sequence[BackendState], now: float) -> tuple[list[BackendState], list[Told]]:
+def tokenizers_of(
+    alias: Alias, states: Sequence[BackendState], now: float
+) -> tuple[list[BackendState], list[TokenizeFailure]]:
     """(the backends to ask, in order; why the others are not asked). `states`: those of the alias, in its order."""
     here = [state for state in states if not state.backend.cloud and state.health.state is not State.PARKED]
     home = here[0] if here else None
     asked: list[BackendState] = []
-    passed: list[Told] = []
+    passed: list[TokenizeFailure] = []
     for state in states:
         if state.backend.cloud:
-            passed.append(Told(state, "lacking", "is a cloud"))
+            passed.append(TokenizeFailure(state, "lacking", "is a cloud"))
         elif state.traits.counts.tokenizer is None:
-            passed.append(Told(state, "lacking", f"has no tokenizer that can be asked ({state.server})"))
+            passed.append(TokenizeFailure(state, "lacking", f"has no tokenizer that can be asked ({state.server})"))
         elif home is not None and state is not home and not same_model(state, home):
-            passed.append(Told(state, "lacking", f"serves another model than {home.name}"))
+            passed.append(TokenizeFailure(state, "lacking", f"serves another model than {home.name}"))
         elif not state.health.usable(now):
-            passed.append(Told(state, *unavailable(state, now)))
+            passed.append(TokenizeFailure(state, *unavailable(state, now)))
         else:
             asked.append(state)
     return asked, passed
 
 
-def refusal(alias: Alias, path: str, passed: Sequence[Told], now: float) -> GatewayError:
+def refusal(alias: Alias, path: str, passed: Sequence[TokenizeFailure], now: float) -> GatewayError:
     """The error where no backend has answered."""
     why = "; ".join(f"{one.state.name} {one.reason}" for one in passed)
     failed = [one for one in passed if one.kind == "failed"]

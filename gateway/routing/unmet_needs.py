@@ -1,4 +1,4 @@
-"""What a backend lacks, as text for the operator, with the launch flag that is missing."""
+"""A backend's missing abilities, as text for the operator, with the launch flag that is missing."""
 
 from __future__ import annotations
 

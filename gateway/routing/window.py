@@ -30,7 +30,7 @@ def _estimate(state: BackendState, request: InferenceRequest, media: Media) -> E
 
 
 def refusal_of(state: BackendState, request: InferenceRequest) -> Refusal | None:
-    """The numbers with which this backend refused this request as too long; None = it did not."""
+    """The numbers with which this backend refused this request as too long; None if it did not."""
     return request.refused.get(state.name) if request.refused is not None else None
 
 

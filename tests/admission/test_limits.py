@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.accounting.limits import SECONDS, Limits, Window, estimate
+from gateway.accounting.limits import SECONDS, RateLimits, Window, estimate
 from gateway.config.snapshot import Client
 from gateway.domain.request import EMBEDDINGS, InferenceRequest
 from gateway.errors import GatewayError
@@ -66,7 +66,7 @@ def test_after_the_wait_that_was_told_it_fits_and_not_much_before(asked: list[tu
 @given(ASKED, st.lists(st.tuples(st.floats(0.0, 100.0), st.integers(0, 80)), max_size=60))
 def test_corrections_end_at_what_was_really_used(asked: list[tuple[float, int]], ends: list[tuple[float, int]]) -> None:
     """Whatever order requests end in: the sum is never negative, and of an idle minute nothing is left."""
-    limits, now = Limits(), NOW
+    limits, now = RateLimits(), NOW
     client = Client("c", tpm=1_000_000)
     charges = []
     for gap, _ in asked:
@@ -83,14 +83,14 @@ def test_corrections_end_at_what_was_really_used(asked: list[tuple[float, int]],
         assert charges[0].window.used(now + SECONDS + 1) == 0
 
 
-def refused(limits: Limits, client: Client, now: float, **body: Any) -> GatewayError:
+def refused(limits: RateLimits, client: Client, now: float, **body: Any) -> GatewayError:
     with pytest.raises(GatewayError) as caught:
         limits.check(client, request(**body), now)
     return caught.value
 
 
 def test_requests_beyond_rpm_are_refused_with_a_wait_that_is_true() -> None:
-    limits, client = Limits(), Client("hermes", rpm=3)
+    limits, client = RateLimits(), Client("hermes", rpm=3)
     for _ in range(3):
         limits.check(client, request(), NOW)
     error = refused(limits, client, NOW + 20.0)
@@ -101,7 +101,7 @@ def test_requests_beyond_rpm_are_refused_with_a_wait_that_is_true() -> None:
 
 
 def test_what_was_refused_does_not_count() -> None:
-    limits, client = Limits(), Client("hermes", rpm=1)
+    limits, client = RateLimits(), Client("hermes", rpm=1)
     limits.check(client, request(), NOW)
     for second in range(1, 61):
         refused(limits, client, NOW + second)
@@ -109,7 +109,7 @@ def test_what_was_refused_does_not_count() -> None:
 
 
 def test_a_request_refused_for_its_tokens_does_not_count_as_one() -> None:
-    limits, client = Limits(), Client("c", rpm=2, tpm=1500)
+    limits, client = RateLimits(), Client("c", rpm=2, tpm=1500)
     limits.check(client, request(max_tokens=1000), NOW)
     error = refused(limits, client, NOW, max_tokens=1000)
     assert "1500 tokens (tpm)" in error.message
@@ -117,7 +117,7 @@ def test_a_request_refused_for_its_tokens_does_not_count_as_one() -> None:
 
 
 def test_real_usage_takes_the_place_of_the_estimate() -> None:
-    limits, client = Limits(), Client("c", tpm=2000)
+    limits, client = RateLimits(), Client("c", tpm=2000)
     charge = limits.check(client, request(max_tokens=900), NOW)
     assert charge is not None
     refused(limits, client, NOW + 1.0, max_tokens=2000, messages=[{"role": "user", "content": "x" * 3600}])
@@ -130,7 +130,7 @@ def test_real_usage_takes_the_place_of_the_estimate() -> None:
 
 
 def test_a_request_larger_than_the_limit_waits_for_an_empty_minute() -> None:
-    limits, client = Limits(), Client("c", tpm=500)
+    limits, client = RateLimits(), Client("c", tpm=500)
     limits.check(client, request(max_tokens=1), NOW)
     big: dict[str, Any] = {"messages": [{"role": "user", "content": "x" * 36_000}]}
     wait = refused(limits, client, NOW, **big).retry_after
@@ -139,14 +139,14 @@ def test_a_request_larger_than_the_limit_waits_for_an_empty_minute() -> None:
 
 
 def test_clients_do_not_share_a_window() -> None:
-    limits = Limits()
+    limits = RateLimits()
     limits.check(Client("a", rpm=1), request(), NOW)
     limits.check(Client("b", rpm=1), request(), NOW)
     refused(limits, Client("a", rpm=1), NOW)
 
 
 def test_an_edited_limit_holds_at_once_and_keeps_what_was_counted() -> None:
-    limits = Limits()
+    limits = RateLimits()
     for _ in range(5):
         limits.check(Client("a", rpm=10), request(), NOW)
     refused(limits, Client("a", rpm=5), NOW)
@@ -154,7 +154,7 @@ def test_an_edited_limit_holds_at_once_and_keeps_what_was_counted() -> None:
 
 
 def test_without_limits_nothing_is_counted() -> None:
-    limits = Limits()
+    limits = RateLimits()
     for client in (None, Client("free")):
         for _ in range(1000):
             assert limits.check(client, request(), NOW) is None
@@ -178,7 +178,7 @@ def test_the_estimate_counts_prompt_answer_and_pictures(asked: InferenceRequest,
 
 
 def test_the_words_are_none_that_make_agents_throw_away_history() -> None:
-    limits, client = Limits(), Client("c", tpm=1)
+    limits, client = RateLimits(), Client("c", tpm=1)
     limits.check(client, request(), NOW)
     message = refused(limits, client, NOW).message.lower()
     assert not [w for w in ("context", "token limit", "too many tokens", "exceeds", "overloaded") if w in message]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.apps.bench.benchmark import Benchmark, Subject
+from gateway.apps.bench.benchmark import Benchmark, BenchSubject
 from gateway.apps.bench.report import as_json
 from gateway.apps.bench.session import Settings
 from gateway.cli.options import server_url
@@ -34,7 +34,7 @@ async def measured(
     **more: Any,
 ) -> tuple[Benchmark, dict[str, Any]]:
     """The benchmark of an alias of the gateway, or without one of a URL, run in this loop; and its JSON."""
-    subject = Subject(server_url(name)) if gateway is None else Subject(gateway.url, name)
+    subject = BenchSubject(server_url(name)) if gateway is None else BenchSubject(gateway.url, name)
     benchmark = Benchmark(subject._replace(**more), settings, snapshot)
     await benchmark.run()
     return benchmark, as_json("x", benchmark.settings, benchmark.results)

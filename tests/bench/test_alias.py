@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from gateway.apps.bench.benchmark import UnsuitableOptions
-from gateway.apps.bench.targets import GatewayTarget, NotMeasurable, is_same_here
+from gateway.apps.bench.targets import GatewayTarget, UnmeasurableTarget, is_same_here
 from gateway.config.load import load_text
 from simulator import SimOllama, SimVllm
 from tests.bench.measuring import NOWHERE, PER_TARGET, TOKENS, chats, measured, notes, prompts, qwen
@@ -110,7 +110,7 @@ async def test_a_backend_that_cannot_be_reached_from_here_leaves_the_alias_measu
             assert "not measured directly: that takes the routes.yaml" in notes(told)
             _, told = await measured(elsewhere, gateway, key="k-123456", direct=False)
             assert "directly" not in notes(told)
-            with pytest.raises(NotMeasurable, match="answered 401"):
+            with pytest.raises(UnmeasurableTarget, match="answered 401"):
                 await measured(elsewhere, gateway)
     assert {row["via"] for row in told["single"]} == {"gateway"}
 
@@ -146,7 +146,7 @@ async def test_no_prompt_leaves_the_lan_unless_clouds_are_asked_for() -> None:
         cloud = f"{{engine: openai, url: '{url}', cloud: true, model: m}}"
         routes = f"backends: {{a: {{url: '{NOWHERE}'}}, c: {cloud}}}\naliases: {{chat: [a, c], far: [c]}}"
         async with running_gateway(routes + "\ndefaults: {queue: {max_wait: 100ms}}") as gateway:
-            with pytest.raises(NotMeasurable, match="the warm-up failed: answered"):
+            with pytest.raises(UnmeasurableTarget, match="the warm-up failed: answered"):
                 await measured(gateway.gateway.snapshot, gateway)
             assert not sim.requests
             with pytest.raises(UnsuitableOptions, match="costs money: say --cloud"):

@@ -9,12 +9,12 @@ import pytest
 
 from gateway.apps.bench.report import added, rate, remarks, seconds, share, spread
 from gateway.apps.bench.results import DIRECT, GATEWAY, Block, Results
-from gateway.apps.bench.sample import Sample
-from gateway.apps.bench.stats import Gap, Spread
+from gateway.apps.bench.sample import RequestSample
+from gateway.apps.bench.stats import PairedDifference, Spread
 
 
-def sample(ttft: float = 0.5, backend: str | None = "a", **more: Any) -> Sample:
-    whole = Sample(0.0, ttft + 1.0, ttft, ttft + 1.0, prompt=1000, completion=128, pieces=128, backend=backend)
+def sample(ttft: float = 0.5, backend: str | None = "a", **more: Any) -> RequestSample:
+    whole = RequestSample(0.0, ttft + 1.0, ttft, ttft + 1.0, prompt=1000, completion=128, pieces=128, backend=backend)
     return replace(whole, **more)
 
 
@@ -100,10 +100,16 @@ def test_times_and_rates_have_about_three_digits() -> None:
 
 
 def test_what_may_be_noise_is_called_so() -> None:
-    assert added(Gap(1, 0.002, 0.002, 0.002, False)) == "+2.0 ms (one pair: may be noise)"
-    assert added(Gap(3, 0.002, 0.001, 0.003, False)) == "+2.0 ms (1.0 ms to 3.0 ms in 3 pairs: too few to tell)"
-    assert added(Gap(5, 0.002, -0.001, 0.003, False)) == "+2.0 ms (-1.0 ms to 3.0 ms in 5 pairs: within the noise)"
-    assert added(Gap(5, 0.002, 0.001, 0.003, True)) == "+2.0 ms (1.0 ms to 3.0 ms in 5 pairs)"
+    assert added(PairedDifference(1, 0.002, 0.002, 0.002, False)) == "+2.0 ms (one pair: may be noise)"
+    assert (
+        added(PairedDifference(3, 0.002, 0.001, 0.003, False))
+        == "+2.0 ms (1.0 ms to 3.0 ms in 3 pairs: too few to tell)"
+    )
+    assert (
+        added(PairedDifference(5, 0.002, -0.001, 0.003, False))
+        == "+2.0 ms (-1.0 ms to 3.0 ms in 5 pairs: within the noise)"
+    )
+    assert added(PairedDifference(5, 0.002, 0.001, 0.003, True)) == "+2.0 ms (1.0 ms to 3.0 ms in 5 pairs)"
     assert share(Spread(5, 0.99, 0.98, 1.0)) == "99.0% (98.0%-100.0%: within the noise)"
     assert share(Spread(5, 0.98, 0.97, 0.99)) == "98.0% (97.0%-99.0%)"
     assert share(Spread(4, 0.98, 0.97, 0.99)) == "98.0% (97.0%-99.0%: too few to tell)"

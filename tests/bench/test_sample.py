@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.apps.bench.prompts import RequestSpec
-from gateway.apps.bench.sample import Sample, refusal, take_sample
+from gateway.apps.bench.sample import RequestSample, refusal, take_sample
 from gateway.apps.bench.targets import UrlTarget
 from tests.scripted import END, SSE_HEAD, Turn, answer, chunked, json_answer, scripted
 
@@ -38,7 +38,7 @@ USAGE = event(
 DONE = b"data: [DONE]\n\n"
 
 
-async def made(script: Callable[[Turn], Any], limit: float = 20.0) -> Sample:
+async def made(script: Callable[[Turn], Any], limit: float = 20.0) -> RequestSample:
     async with scripted(script) as backend:
         target = UrlTarget("url", backend.url, "m", key="k")
         try:

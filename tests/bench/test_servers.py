@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from gateway.apps.bench.benchmark import Benchmark, Subject, UnsuitableOptions, longest_prompt
+from gateway.apps.bench.benchmark import Benchmark, BenchSubject, UnsuitableOptions, longest_prompt
 from gateway.apps.bench.report import as_json
 from gateway.apps.bench.session import Settings
-from gateway.apps.bench.targets import NotMeasurable
+from gateway.apps.bench.targets import UnmeasurableTarget
 from simulator import SimOllama
 from tests.bench.measuring import QUICK, TOKENS, chats, measured, notes, qwen
 from tests.scripted import Turn, json_answer, scripted
@@ -22,7 +22,7 @@ async def test_a_server_is_measured_by_its_url(base: str) -> None:
     sim = qwen(api_key="right-key", decode=400.0)  # slow enough that an answer does not come in one piece
     async with sim.serve() as url:
         _, told = await measured(None, None, name=url + base, key="right-key")
-        with pytest.raises(NotMeasurable, match="answered 401"):
+        with pytest.raises(UnmeasurableTarget, match="answered 401"):
             await measured(None, None, name=url + base, key="wrong-key")
     assert told["ok"], told["errors"]
     assert {row["via"] for row in told["single"]} == {"url"}
@@ -77,7 +77,7 @@ async def test_without_usage_no_rate_is_claimed() -> None:
 async def test_failed_runs_are_counted_shown_and_claim_nothing() -> None:
     sim = qwen()
     async with sim.serve() as url:
-        bench = Benchmark(Subject(url), QUICK, None)
+        bench = Benchmark(BenchSubject(url), QUICK, None)
         failing = asyncio.create_task(sim.wait_for(lambda: len(chats(sim)) >= 3))
         failing.add_done_callback(lambda _: sim.fault("error_event", after=3))
         await bench.run()
@@ -96,7 +96,7 @@ async def test_nothing_is_measured_where_the_warm_up_fails() -> None:
     sim = qwen()
     async with sim.serve() as url:
         sim.fault("status", status=503)
-        with pytest.raises(NotMeasurable, match="the warm-up failed: answered 503"):
+        with pytest.raises(UnmeasurableTarget, match="the warm-up failed: answered 503"):
             await measured(None, None, name=url)
     assert len(chats(sim)) == 1
 

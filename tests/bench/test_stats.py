@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.apps.bench.results import Block, Level, Single, fit_prefill, pairs
-from gateway.apps.bench.sample import Sample
+from gateway.apps.bench.results import Block, Level, SingleRequests, fit_prefill, pairs
+from gateway.apps.bench.sample import RequestSample
 from gateway.apps.bench.session import run_order
 from gateway.apps.bench.stats import fit, gap, quantile, ratio, spread
 
@@ -19,9 +19,13 @@ SECONDS = st.floats(0.001, 1000.0)
 TOKENS = st.integers(2, 10_000)
 
 
-def sample(prompt: int = 1000, tokens: int = 101, ttft: float = 0.5, decoding: float = 1.0, **more: Any) -> Sample:
+def sample(
+    prompt: int = 1000, tokens: int = 101, ttft: float = 0.5, decoding: float = 1.0, **more: Any
+) -> RequestSample:
     """Began at 10 s; a piece per token."""
-    made = Sample(10.0, 10.0 + ttft + decoding, 10.0 + ttft, 10.0 + ttft + decoding, prompt, tokens, pieces=tokens)
+    made = RequestSample(
+        10.0, 10.0 + ttft + decoding, 10.0 + ttft, 10.0 + ttft + decoding, prompt, tokens, pieces=tokens
+    )
     return replace(made, **more)
 
 
@@ -86,7 +90,7 @@ def test_quantiles_lie_within_the_values_and_in_order(values: list[float], a: fl
 
 
 def test_failed_runs_are_counted_and_give_no_figure() -> None:
-    row = Single("url", 1000, (sample(ttft=1.0), FAILED, sample(ttft=3.0)))
+    row = SingleRequests("url", 1000, (sample(ttft=1.0), FAILED, sample(ttft=3.0)))
     assert row.failed == 1
     found = row.of(lambda each: each.ttft)
     assert found is not None

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.apps.fleet.preflight import run as runner
-from gateway.apps.fleet.preflight.host import Ran
+from gateway.apps.fleet.preflight.host import CommandResult
 from gateway.apps.fleet.preflight.node import MARK
 from gateway.cli.main import cli
 
@@ -31,8 +31,12 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, s
     """What the nodes answer; a test changes the list."""
     told = [OK]
 
-    def send(argv: Sequence[str], *_: object) -> Ran:
-        return Ran(0, MARK + json.dumps({"checks": told})) if told else Ran(255, "", "Connection refused")
+    def send(argv: Sequence[str], *_: object) -> CommandResult:
+        return (
+            CommandResult(0, MARK + json.dumps({"checks": told}))
+            if told
+            else CommandResult(255, "", "Connection refused")
+        )
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(runner.look_at_all, "__defaults__", (send,))

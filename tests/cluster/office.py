@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from gateway.accounting.limits import Limits
+from gateway.accounting.limits import RateLimits
 from gateway.admission.capacity import is_open
 from gateway.admission.scheduler import Scheduler
 from gateway.admission.waiter import QueueFull, SlotGrant, Waiter
@@ -57,7 +57,7 @@ class MadeUp:
         self.redis = redis
         self.scheduler = Scheduler()
         self.states = {backend: place(backend, count) for backend, count in slots.items()}
-        self.slots = SharedSlots(name, self.scheduler, Limits(), lambda: self.states, lambda: None)
+        self.slots = SharedSlots(name, self.scheduler, RateLimits(), lambda: self.states, lambda: None)
         self.scheduler.sharing = self.slots
         self.served: dict[str, SlotGrant] = {}
         self.order: list[str] = []
@@ -146,7 +146,7 @@ class MadeUp:
         while self.slots.joined and (batch := self.slots.pending_operations()):
             answers = self.redis.run(self.name, *(operation for operation, _ in batch))
             if answers == ["stranger"]:
-                self.go_alone()
+                self.serve_alone()
                 return
             for (_, answer), value in zip(batch, answers, strict=True):
                 answer(value)
@@ -169,7 +169,7 @@ class MadeUp:
         batch = self.slots.pending_operations() if self.slots.joined else []
         answers = self.redis.run(self.name, renewal, *(operation for operation, _ in batch))
         if answers == ["stranger"]:
-            self.go_alone()
+            self.serve_alone()
             self.renew()
             return
         (present, loads, granted), *answers = answers
@@ -180,8 +180,8 @@ class MadeUp:
         if not self.slots.joined:
             self.slots.join()
 
-    def go_alone(self) -> None:
-        self.slots.go_alone(self.knew, self.redis.now)
+    def serve_alone(self) -> None:
+        self.slots.serve_alone(self.knew, self.redis.now)
 
     def tick(self) -> None:
         """As a few times a second while Redis is away."""

@@ -111,7 +111,7 @@ class RedisUnavailable(RuleBasedStateMachine):
             self.go(which)
         self.there, self.gone_at = False, self.place.now
         for which in order:
-            self.gateways[which].go_alone()
+            self.gateways[which].serve_alone()
 
     @precondition(lambda self: not self.there)
     @rule(order=st.permutations([0, 1, 2]), forgets=st.booleans(), count=st.integers(1, 3))
@@ -163,7 +163,7 @@ def test_when_leases_are_over_and_not_before_each_has_its_share(three: list[Made
     come(one, ["b0", "b1", "b2", "b3"], "b")
     two.receive()
     for gateway in three:
-        gateway.go_alone()
+        gateway.serve_alone()
     two.ask("r", "b")
     place.now += LEASE - 0.1
     two.tick()
@@ -177,7 +177,7 @@ def test_who_holds_more_than_its_share_starts_nothing_until_it_is_below(three: l
     one, *_ = three
     one.renew()  # there are three
     come(one, ["b0", "b1", "b2", "b3"], "b")
-    one.go_alone()
+    one.serve_alone()
     one.ask("r", "b")
     for name in ("b0", "b1", "b2"):
         one.end(name)
@@ -193,13 +193,13 @@ def test_what_was_held_when_redis_went_counts_when_it_has_come_and_gone_again(
     come(one, ["b0", "b1", "b2", "b3"], "b")
     two.receive()
     for gateway in three:
-        gateway.go_alone()
+        gateway.serve_alone()
     place.forget()
     two.renew()  # what the first holds is not told yet
     two.ask("r", "b")
     two.go()
     assert two.waiting == ["r"]
-    two.go_alone()
+    two.serve_alone()
     assert two.waiting == ["r"]
     for gateway in (two, one, three_, two, one):  # each again when another has come
         gateway.renew()

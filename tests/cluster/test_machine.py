@@ -180,7 +180,7 @@ class Stormy(Calm):
 
     @rule(which=WHICH)
     def cut_off(self, which: int) -> None:
-        self.gateways[which].go_alone()
+        self.gateways[which].serve_alone()
 
     @rule()
     def redis_forgets(self) -> None:
@@ -215,7 +215,7 @@ class Stormy(Calm):
 
     def calm_down(self) -> None:
         for gateway in self.gateways:
-            gateway.go_alone()
+            gateway.serve_alone()
         self.place.now += 7.0  # who was killed is forgotten
         super().calm_down()
 

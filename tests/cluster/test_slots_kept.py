@@ -35,7 +35,7 @@ def test_a_queue_that_is_full_at_its_gateway_is_full(place: Place) -> None:
     alone.comes("y")
     assert isinstance(alone.waiters["y"].refused, QueueFull)
     alone.ask("z")
-    alone.go_alone()  # before it was asked for
+    alone.serve_alone()  # before it was asked for
     assert isinstance(alone.waiters["z"].refused, QueueFull)
     alone.close()
 
@@ -135,7 +135,7 @@ def test_the_first_to_come_back_takes_no_more_than_its_share(place: Place) -> No
     gateways = [MadeUp(name, place, {"a": 6}) for name in ("g1", "g2", "g3")]
     for gateway in gateways:
         gateway.knew = 3
-        gateway.go_alone()
+        gateway.serve_alone()
     first, *others = gateways
     for gateway in others:
         for number in range(2):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.apps.dialects.anthropic.request import to_chat
-from gateway.apps.dialects.responses.request import Asked, read
+from gateway.apps.dialects.responses.request import RequestEcho, chat_request_of
 from gateway.domain.request import CHAT, parse
 from gateway.errors import GatewayError
 from tests.envelope import TRIGGERS
@@ -45,9 +45,9 @@ def tool(name: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "description": f"{name} it", "input_schema": {"type": "object"}, **more}
 
 
-def response_to_chat(body: bytes) -> tuple[bytes, Asked]:
+def response_to_chat(body: bytes) -> tuple[bytes, RequestEcho]:
     """The chat body of a request for a response, and what its answer needs. Raises what no chat can carry."""
-    became, asked, own = read(body)
+    became, asked, own = chat_request_of(body)
     if own.untranslatable is not None:
         raise own.untranslatable
     return became, asked

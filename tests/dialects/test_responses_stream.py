@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.apps.dialects.responses import stream as responses_stream
 from gateway.apps.dialects.responses.answer import Ids, to_response
-from gateway.apps.dialects.responses.request import Asked
+from gateway.apps.dialects.responses.request import RequestEcho
 from gateway.apps.dialects.responses.stream import ResponseStream
 from gateway.domain.upstream import ProtocolFailure
 from gateway.errors import STREAM_INTERRUPTED, GatewayError
@@ -22,8 +22,8 @@ from tests.dialects.parts import response_to_chat
 from tests.dialects.streams import BEAT, COMMENT, ROLE, answers, streams
 
 IDS = Ids("r", 1700000000)
-PLAIN = Asked("main")
-SUMMED = Asked("main", b'{"store":false}', summary=True, carried=True)
+PLAIN = RequestEcho("main")
+SUMMED = RequestEcho("main", b'{"store":false}', summary=True, carried=True)
 asked = st.sampled_from([PLAIN, SUMMED])
 
 
@@ -31,7 +31,7 @@ def uncounted(_: int) -> None:
     """A `hold` without a limit."""
 
 
-def streamed(events: Sequence[bytes], asked: Asked = PLAIN) -> list[dict[str, Any]]:
+def streamed(events: Sequence[bytes], asked: RequestEcho = PLAIN) -> list[dict[str, Any]]:
     return told(ResponseStream(asked, IDS).translate(events, uncounted))
 
 
@@ -51,7 +51,7 @@ def kinds(events: list[dict[str, Any]]) -> list[str]:
     return [event["type"].removeprefix("response.") for event in events]
 
 
-def whole(answer: Answer, asked: Asked = PLAIN) -> dict[str, Any]:
+def whole(answer: Answer, asked: RequestEcho = PLAIN) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(to_response(answer.whole(), asked, IDS))
     return found
 
@@ -92,7 +92,7 @@ def said_in(item: dict[str, Any]) -> str:
 
 @given(st.data(), answers(), asked)
 def test_a_stream_in_any_pieces_says_what_the_whole_answer_says(
-    data: st.DataObject, answer: Answer, asked: Asked
+    data: st.DataObject, answer: Answer, asked: RequestEcho
 ) -> None:
     beside: bool = data.draw(st.booleans())
     events = streamed(data.draw(streams(answer, beside=beside)), asked)

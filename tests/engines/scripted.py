@@ -14,7 +14,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.health_machine import Health
 from gateway.domain.request import CHAT, Endpoint
 from gateway.domain.upstream import Client, UpstreamFailure
-from gateway.engines.base import Call
+from gateway.engines.base import EngineRequest
 
 
 def state_of(backend: Backend, client: Client | None = None, version: str | None = None) -> BackendState:
@@ -25,10 +25,10 @@ def state_of(backend: Backend, client: Client | None = None, version: str | None
     return state
 
 
-def call_of(fields: Mapping[str, Any], endpoint: Endpoint = CHAT) -> Call:
+def call_of(fields: Mapping[str, Any], endpoint: Endpoint = CHAT) -> EngineRequest:
     raw = {name: Raw(msgspec.json.encode(value)) for name, value in fields.items()}
     headers = [("content-type", "application/json"), ("x-request-id", "r1")]
-    return Call(endpoint, fields.get("stream") is True, raw, headers, "r1")
+    return EngineRequest(endpoint, fields.get("stream") is True, raw, headers, "r1")
 
 
 def events_of(body: bytes) -> list[Any]:

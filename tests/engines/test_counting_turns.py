@@ -60,13 +60,13 @@ async def test_who_waits_for_a_turn_gets_an_estimate_after_the_usual_time(monkey
 
 
 async def test_a_long_list_of_tokens_is_read_beside_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads, read = list[threading.Thread](), tokenize._read
+    threads, read = list[threading.Thread](), tokenize._token_count
 
     def noted(answer: bytes, key: str) -> int | None:
         threads.append(threading.current_thread())
         return read(answer, key)
 
-    monkeypatch.setattr(tokenize, "_read", noted)
+    monkeypatch.setattr(tokenize, "_token_count", noted)
 
     async def long(turn: Turn) -> None:
         await turn.send(json_answer({"count": LARGE, "tokens": [1] * LARGE}))

@@ -15,7 +15,7 @@ from msgspec import Raw
 from gateway.config.snapshot import Backend, Secret, Timeouts
 from gateway.domain.request import CHAT, EMBEDDINGS, Endpoint
 from gateway.domain.upstream import ConnectFailure, ResetFailure, Response, UpstreamFailure
-from gateway.engines.base import Refused
+from gateway.engines.base import InexpressibleRequest
 from gateway.engines.litellm import engine as litellm
 from gateway.engines.litellm.engine import LiteLLMEngine, import_sdk
 from gateway.engines.litellm.errors import error_answer
@@ -312,7 +312,7 @@ def test_an_effort_that_was_asked_for_wins_over_that_of_thinking() -> None:
     ],
 )
 def test_nothing_is_fetched_for_a_client(part: object) -> None:
-    with pytest.raises(Refused, match="data URL"):
+    with pytest.raises(InexpressibleRequest, match="data URL"):
         arguments(messages=[{"role": "user", "content": [part]}])
 
 

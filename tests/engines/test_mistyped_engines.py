@@ -22,8 +22,8 @@ from gateway.engines.litellm.errors import error_answer
 from gateway.engines.litellm.stream import LiteLLMStream, embeddings_body, whole_body
 from gateway.engines.ollama.calls import RequiredCallReader
 from gateway.engines.ollama.engine import embeddings
-from gateway.engines.ollama.reply import Line
-from gateway.engines.ollama.reply import Reply as OllamaReply
+from gateway.engines.ollama.reply import OllamaLine
+from gateway.engines.ollama.reply import ReplyBuilder as OllamaReply
 from gateway.engines.ollama.stream import OllamaStream, whole_line
 from gateway.inspection.rewrite import Identity
 from gateway.inspection.stream_track import StreamTrack
@@ -46,7 +46,7 @@ LINES: list[list[dict[str, Any]]] = [
     [{"response": "hello", "done": False}, {"response": "", "done": True, "done_reason": "length", **COUNTS}],
     [{"error": "no such model"}],
 ]
-IGNORED: Callable[[Line], str | None] = lambda _: None  # noqa: E731  # a check that finds nothing
+IGNORED: Callable[[OllamaLine], str | None] = lambda _: None  # noqa: E731  # a check that finds nothing
 
 
 class Upstream:

@@ -17,7 +17,7 @@ from gateway.domain.drift import drift
 from gateway.domain.request import COMPLETIONS, EMBEDDINGS
 from gateway.domain.upstream import UpstreamFailure
 from gateway.engines.ollama.engine import OllamaEngine, translate
-from gateway.engines.ollama.models import LOAD, load_body, loaded_window
+from gateway.engines.ollama.installed_models import LOAD, load_body, loaded_window
 from gateway.engines.registry import ENGINES
 from gateway.inspection.error_replies import judge
 from gateway.transport.client import post_json

@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from gateway.domain.engine_traits import TRAITS
-from gateway.engines.base import Refused
+from gateway.engines.base import InexpressibleRequest
 from gateway.engines.registry import ENGINES
 from simulator import SimOllama
 from simulator.ollama_request import check_format
@@ -140,7 +140,7 @@ def test_thoughts_are_left_out_unless_the_client_wants_them_or_the_model_cannot(
     ],
 )  # fmt: skip
 def test_what_cannot_be_demanded_is_refused_in_plain_words(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(Refused, match=message):
+    with pytest.raises(InexpressibleRequest, match=message):
         asked(**fields)
 
 

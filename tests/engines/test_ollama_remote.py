@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gateway.apps.importing.servers import OLLAMA_VERSION, Reply, identify
+from gateway.apps.importing.servers import OLLAMA_VERSION, ServerReply, identify
 from gateway.cli.live_check import ask_fleet
 from gateway.config.load import load_text
 from gateway.domain.health_state import State
 from gateway.engines.ollama.engine import OllamaEngine
-from gateway.engines.ollama.models import INSTALLED, model_windows, remote_models
+from gateway.engines.ollama.installed_models import INSTALLED, model_windows, remote_models
 from simulator import SimOllama
 from tests.engines.ollama_lines import ASK as CHATTED
 from tests.engines.ollama_lines import DONE, backend, ndjson, said, send
@@ -134,7 +134,7 @@ async def test_the_live_check_says_it() -> None:
 
 def test_a_scan_offers_only_models_that_run_there() -> None:
     tags = {"models": [{"name": "glm-5:cloud", "remote_model": "glm-5"}, {"name": "qwen3:8b"}]}
-    replies = {OLLAMA_VERSION: Reply(200, {"version": "0.33.0"}), INSTALLED: Reply(200, tags)}
+    replies = {OLLAMA_VERSION: ServerReply(200, {"version": "0.33.0"}), INSTALLED: ServerReply(200, tags)}
     assert [model.name for model in identify("http://h:11434", replies).models] == ["qwen3:8b"]
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from gateway.engines.base import Refused
+from gateway.engines.base import InexpressibleRequest
 from gateway.engines.ollama.messages import read_messages
 from gateway.engines.ollama.request import OllamaCall, Thinking, chat_call, completion_call, embeddings_call
 
@@ -52,7 +52,7 @@ def test_a_client_cannot_make_ollama_load_the_model_again(option: str) -> None:
     ],
 )
 def test_what_ollama_would_answer_with_500_is_refused(wrong: dict[str, Any], param: str) -> None:
-    with pytest.raises(Refused, match="must be") as refused:
+    with pytest.raises(InexpressibleRequest, match="must be") as refused:
         chat(**wrong)
     assert refused.value.param == param
 
@@ -101,7 +101,7 @@ def test_the_clients_limit_wins_over_an_option_and_the_newer_name_over_the_older
 
 @pytest.mark.parametrize("limit", [0, -1, "many", True, 1.5])
 def test_a_limit_that_ollama_would_read_as_none_is_refused(limit: object) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(InexpressibleRequest):
         chat(max_tokens=limit)
 
 
@@ -150,12 +150,12 @@ def test_formats() -> None:
     described = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     assert chat(response_format=described).body["format"] == schema
     assert "format" not in chat(response_format={"type": "text"}).body
-    with pytest.raises(Refused):
+    with pytest.raises(InexpressibleRequest):
         chat(response_format={"type": "json_schema"})
 
 
 def test_several_answers_are_refused_in_plain_words() -> None:
-    with pytest.raises(Refused, match="`n` must be 1") as refused:
+    with pytest.raises(InexpressibleRequest, match="`n` must be 1") as refused:
         chat(n=2)
     assert refused.value.param == "n"
     assert chat(n=1).body["messages"] == HELLO
@@ -168,7 +168,7 @@ def test_keep_alive_and_logprobs_pass() -> None:
 
 @pytest.mark.parametrize("messages", [None, [], "hello", ["hello"], [{"content": "hello"}]])
 def test_messages_that_are_none_are_refused_since_ollama_would_only_load(messages: object) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(InexpressibleRequest):
         chat(messages=messages)
 
 
@@ -196,13 +196,13 @@ def test_parts_become_text_and_pictures() -> None:
     ],
 )
 def test_a_part_that_ollama_cannot_take_is_refused_with_its_place(part: object) -> None:
-    with pytest.raises(Refused, match=r"messages\[0\].content"):
+    with pytest.raises(InexpressibleRequest, match=r"messages\[0\].content"):
         said({"role": "user", "content": [part]})
 
 
 def test_a_picture_by_url_is_refused_with_what_to_do() -> None:
     part = {"type": "image_url", "image_url": {"url": "https://example.invalid/cat.png"}}
-    with pytest.raises(Refused, match="data:image/png;base64"):
+    with pytest.raises(InexpressibleRequest, match="data:image/png;base64"):
         said({"role": "user", "content": [part]})
 
 
@@ -292,14 +292,14 @@ def test_a_suffix_needs_the_template_since_raw_mode_would_drop_it() -> None:
 
 @pytest.mark.parametrize("prompt", [["a", "b"], [1, 2], [[1, 2]], "", None, 5])
 def test_a_prompt_that_is_not_one_text_is_refused(prompt: object) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InexpressibleRequest) as refused:
         completion(prompt=prompt)
     assert refused.value.param == "prompt"
 
 
 @pytest.mark.parametrize("fields", [{"echo": True}, {"logprobs": 1}, {"n": 2}, {"best_of": 3}])
 def test_what_a_completion_cannot_give_is_refused(fields: dict[str, Any]) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(InexpressibleRequest):
         completion(prompt="x", **fields)
 
 
@@ -318,5 +318,5 @@ def test_embeddings_are_asked_whole() -> None:
 
 @pytest.mark.parametrize("given", [[1, 2], [[1]], [], None, {"a": 1}])
 def test_tokens_cannot_be_embedded(given: object) -> None:
-    with pytest.raises(Refused, match="not tokens"):
+    with pytest.raises(InexpressibleRequest, match="not tokens"):
         embeddings_call(raw({"model": "e", "input": given}), window=None)

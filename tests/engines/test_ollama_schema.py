@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from gateway.engines.base import Refused
+from gateway.engines.base import InexpressibleRequest
 from gateway.engines.ollama.schema import Definitions, any_value
 from simulator.ollama_request import BadFormat, check_format, plain_schema
 from simulator.replies import example
@@ -130,7 +130,7 @@ def test_words_of_a_reference_are_unescaped() -> None:
 
 @pytest.mark.parametrize("ref", ["https://example.invalid/x.json", "#/$defs/Nope", "other.json#/a", "#name", 5])
 def test_a_reference_that_leads_nowhere_is_refused_with_its_name(ref: object) -> None:
-    with pytest.raises(Refused, match="reference") as refused:
+    with pytest.raises(InexpressibleRequest, match="reference") as refused:
         document({"type": "object", "properties": {"a": {"$ref": ref}}})
     assert refused.value.param == "tools"
 
@@ -138,7 +138,7 @@ def test_a_reference_that_leads_nowhere_is_refused_with_its_name(ref: object) ->
 @pytest.mark.parametrize("ref", [{"$ref": "#/$defs/a"}, {"allOf": [{"$ref": "#/$defs/b"}]}])
 def test_all_of_without_an_end_is_refused(ref: dict[str, Any]) -> None:
     schema = {"$defs": {"a": {"$ref": "#/$defs/a"}, "b": {"allOf": [{"$ref": "#/$defs/b"}]}}, "allOf": [ref]}
-    with pytest.raises(Refused, match="nested"):
+    with pytest.raises(InexpressibleRequest, match="nested"):
         document(schema)
 
 
@@ -173,7 +173,7 @@ def doubling(levels: int) -> dict[str, Any]:
     ],
 )
 def test_a_small_schema_that_means_millions_of_parts_is_refused(schema: dict[str, Any]) -> None:
-    with pytest.raises(Refused, match="parts"):
+    with pytest.raises(InexpressibleRequest, match="parts"):
         document(schema)
 
 
@@ -251,6 +251,6 @@ json_values = st.recursive(
 def test_junk_is_read_or_refused(schema: Any) -> None:
     try:
         whole = document(schema)
-    except Refused:
+    except InexpressibleRequest:
         return
     check_format(whole)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from gateway.domain.engine_traits import TRAITS
 from gateway.domain.request import CHAT, COMPLETIONS, Endpoint
 from gateway.domain.upstream import Response, TooLarge, UpstreamFailure
-from gateway.engines.base import Refused
+from gateway.engines.base import InexpressibleRequest
 from gateway.engines.openai.asking import PARTS_MOST, ask, read_stops, split
-from gateway.engines.openai.parts import Parts, Send, StreamOfParts, WholeOfParts
+from gateway.engines.openai.parts import PartStreams, Send, StreamOfParts, WholeOfParts
 from tests.engines.scripted import ScriptedResponse, call_of, events_of
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
@@ -41,7 +41,7 @@ def said(*texts: str, finish: str | None = "stop", chat: bool = True) -> bytes:
 
 def parts_of(
     *streams: Sequence[bytes | UpstreamFailure], stops: Sequence[str] = (), endpoint: Endpoint = CHAT
-) -> tuple[Parts, list[ScriptedResponse]]:
+) -> tuple[PartStreams, list[ScriptedResponse]]:
     responses = [ScriptedResponse(200, pieces) for pieces in streams]
 
     def sends(response: ScriptedResponse) -> Send:
@@ -51,7 +51,7 @@ def parts_of(
         return send
 
     first, *more = responses
-    return Parts(endpoint, first, map(sends, more), stops, ESTIMATED), responses
+    return PartStreams(endpoint, first, map(sends, more), stops, ESTIMATED), responses
 
 
 async def whole(*streams: Sequence[bytes | UpstreamFailure], stops: Sequence[str] = (), chat: bool = True) -> Any:
@@ -181,7 +181,7 @@ def test_stop_strings(stop: Any, stops: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("stop", [7, [7], {}, "x" * 1001, ["x"] * 65])
 def test_stop_strings_that_cannot_be_looked_for_are_refused(stop: Any) -> None:
-    with pytest.raises(Refused, match="stop"):
+    with pytest.raises(InexpressibleRequest, match="stop"):
         read_stops(fields(stop=stop)["stop"])
 
 
@@ -202,13 +202,13 @@ def test_a_request_for_one_answer_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize("values", [{"n": PARTS_MOST + 1}, {"n": 65, "prompt": ["a", "b"]}])
 def test_too_many_answers_are_refused(values: dict[str, Any]) -> None:
-    with pytest.raises(Refused, match="128"):
+    with pytest.raises(InexpressibleRequest, match="128"):
         split(fields(**values))
 
 
 @pytest.mark.parametrize("prompt", [[1, 2], [[1, 2]], [], ["a", 1]])
 def test_prompts_that_are_no_texts_are_refused(prompt: Any) -> None:
-    with pytest.raises(Refused, match="text"):
+    with pytest.raises(InexpressibleRequest, match="text"):
         split(fields(prompt=prompt))
 
 
@@ -220,7 +220,7 @@ def asked(server: str, **values: Any) -> Any:
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, "many", True])
 def test_a_limit_that_its_server_would_break_on_is_refused(limit: Any) -> None:
-    with pytest.raises(Refused, match="max_tokens"):
+    with pytest.raises(InexpressibleRequest, match="max_tokens"):
         asked("transformers", max_tokens=limit)
     assert asked("lmstudio", max_tokens=limit)["max_tokens"] == limit  # some mean something by it
     assert asked("transformers", max_tokens=None, max_completion_tokens=5)["max_completion_tokens"] == 5

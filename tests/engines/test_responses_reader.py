@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.apps.dialects.responses.answer import Ids
 from gateway.apps.dialects.responses.relayed import RelayedStream, whole_response
-from gateway.apps.dialects.responses.request import Asked
+from gateway.apps.dialects.responses.request import RequestEcho
 from gateway.domain.request import CHAT, parse
 from gateway.domain.upstream import ProtocolFailure
 from gateway.engines.openai.responses_reader import REPEATS, ResponseReader, chat_of
@@ -23,7 +23,7 @@ from gateway.transport.sse import Framer
 from tests import native_responses as native
 from tests.mutations import mutated, mutated_one_of
 
-ASKED, IDS = Asked("main", b'{"store":false,"previous_response_id":null}'), Ids("r", 1700000000)
+ASKED, IDS = RequestEcho("main", b'{"store":false,"previous_response_id":null}'), Ids("r", 1700000000)
 REQUEST = parse(CHAT, b'{"model":"main","messages":[{"role":"user","content":"hi"}],"stream":true}')
 SEARCH = {"id": "ws", "type": "web_search_call", "status": "completed"}
 ITEMS = native.thoughts("hm"), native.message("hello"), native.call({"city": "Oslo"}), SEARCH

@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from gateway.domain.backend import BackendState
 from gateway.domain.upstream import Client, ProtocolFailure
-from gateway.engines.tokens import Asker, Unanswered
+from gateway.engines.tokens import TokenClient, TokenizeError
 from gateway.large_bodies import LARGE
 from tests.engines.scripted import ScriptedClient, ScriptedResponse
 from tests.engines.test_tokenize import HELLO, server
@@ -22,9 +22,9 @@ def raw(fields: Fields) -> dict[str, Raw]:
     return {name: Raw(json.dumps(value).encode()) for name, value in fields.items()}
 
 
-def asker(name: str, client: Client) -> Asker:
+def asker(name: str, client: Client) -> TokenClient:
     state: BackendState = server(name, client)
-    return Asker(state, "me", lambda size: None)
+    return TokenClient(state, "me", lambda size: None)
 
 
 def replies(*bodies: object) -> ScriptedClient:
@@ -119,7 +119,7 @@ async def test_pieces_that_cannot_be_read_are_a_failure(pieces: list[Any]) -> No
 
 async def test_an_error_is_told_as_it_came() -> None:
     client = ScriptedClient(ScriptedResponse(404, [b'{"detail":"Not Found"}']))
-    with pytest.raises(Unanswered) as error:
+    with pytest.raises(TokenizeError) as error:
         await asker("vllm", client).tokens(raw(PROMPT))
     assert (error.value.status, error.value.body) == (404, b'{"detail":"Not Found"}')
 
@@ -128,6 +128,6 @@ async def test_a_long_answer_is_counted_as_it_comes_and_told_whole() -> None:
     sizes: list[int] = []
     told = json.dumps({"count": LARGE, "max_model_len": 9, "tokens": [1] * LARGE, "token_strs": None}).encode()
     client = ScriptedClient(ScriptedResponse(200, [told[:1000], told[1000:]]))
-    answer = await Asker(server("vllm", client), "me", sizes.append).tokens(raw(PROMPT))
+    answer = await TokenClient(server("vllm", client), "me", sizes.append).tokens(raw(PROMPT))
     assert json.loads(answer) == json.loads(told)
     assert sum(sizes) == len(told)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.observed_flags import POSITIONS_MOST, ObservedFlags
-from gateway.engines.vllm.flags import read_flags
 from gateway.engines.vllm.metrics import read_counters
+from gateway.engines.vllm.reported_flags import read_flags
 from gateway.transport.prometheus_text import LABELLED_MOST, labels_of
 from tests.simulator.wire import load
 from tests.sliced import whole

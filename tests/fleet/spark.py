@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gateway.apps.fleet.preflight.host import Host, Ran
+from gateway.apps.fleet.preflight.host import CommandResult, Host
 from gateway.apps.fleet.preflight.node import CHECKS
-from gateway.apps.fleet.preflight.terms import CONTAINER_HOME, Check, ExpectedBackend, ExpectedNode
+from gateway.apps.fleet.preflight.terms import CONTAINER_HOME, ExpectedBackend, ExpectedNode, HostCheck
 
 MEMINFO = """\
 MemTotal:       125482496 kB
@@ -65,7 +65,7 @@ class Spark:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.answers: dict[str, str | Ran] = dict(HEALTHY)
+        self.answers: dict[str, str | CommandResult] = dict(HEALTHY)
         self.pages: dict[str, str] = {}
         self.asked: list[list[str]] = []
         self.memory(free_gib=110.0, available_gib=112.0)
@@ -121,27 +121,27 @@ class Spark:
     def host(self) -> Host:
         return Host(str(self.root), self.run, self.pages.get, home="/home/user")
 
-    def run(self, argv: Sequence[str]) -> Ran:
+    def run(self, argv: Sequence[str]) -> CommandResult:
         self.asked.append(list(argv))
         line = " ".join(argv)
         found = next((answer for start, answer in self.answers.items() if line.startswith(start)), None)
         if found is None:
-            return Ran(None, error=f"{argv[0]} {NOT_INSTALLED}")
-        return Ran(0, found) if isinstance(found, str) else found
+            return CommandResult(None, error=f"{argv[0]} {NOT_INSTALLED}")
+        return CommandResult(0, found) if isinstance(found, str) else found
 
-    def seen(self, check: str, *backends: ExpectedBackend, memory: int | None = None) -> list[Check]:
+    def seen(self, check: str, *backends: ExpectedBackend, memory: int | None = None) -> list[HostCheck]:
         """The results of one check."""
         node = ExpectedNode("spark1", memory or TOTAL, "http://spark1:9835/metrics", backends or (QWEN,))
         return list(self._of(check, node))
 
-    def _of(self, check: str, node: ExpectedNode) -> Iterator[Check]:
+    def _of(self, check: str, node: ExpectedNode) -> Iterator[HostCheck]:
         return CHECKS[check](node, self.host())
 
 
-def one(checks: list[Check]) -> Check:
+def one(checks: list[HostCheck]) -> HostCheck:
     (check,) = checks
     return check
 
 
-def is_mended(check: Check, verdict: str, words: str, mend: str) -> None:
+def is_mended(check: HostCheck, verdict: str, words: str, mend: str) -> None:
     assert (check.verdict, words in check.seen, mend in (check.mend or "")) == (verdict, True, True), check

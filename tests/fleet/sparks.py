@@ -8,7 +8,7 @@ from gateway.config.snapshot import Backend, Launch, Mode, Node, Snapshot
 from gateway.fleet.catalog import load_catalog
 from gateway.fleet.memory.arithmetic import GIB
 from gateway.fleet.memory.demand import Demand
-from gateway.fleet.memory.models import ModelCatalog
+from gateway.fleet.memory.model_catalog import ModelCatalog
 from gateway.fleet.memory.plan import FleetPlan, NodePlan, plan
 from gateway.launch.command import ServeCommand
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from gateway.config.parsers import REASONING_PARSERS, TOOL_PARSERS
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Snapshot
-from gateway.fleet.catalog import SECTIONS, catalog_of, load_catalog, plain, version_of
-from gateway.fleet.memory.models import MODEL_FIELDS, REPORT_FIELDS
+from gateway.fleet.catalog import SECTIONS, catalog_name, catalog_of, load_catalog, version_of
+from gateway.fleet.memory.model_catalog import MODEL_FIELDS, REPORT_FIELDS
 from gateway.launch.families import family_of
 from gateway.launch.flags import flag_names
 
@@ -216,5 +216,5 @@ def test_any_name_can_be_looked_up(name: str) -> None:
     SHIPPED.image(name)
     SHIPPED.publisher(name)
     SHIPPED.draft(name)
-    assert plain(plain(name)) == plain(name)
+    assert catalog_name(catalog_name(name)) == catalog_name(name)
     version_of(name)

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.config.snapshot import Backend
 from gateway.fleet.memory.arithmetic import ADVISED_FREE_GIB, SYSTEM_GIB
-from gateway.fleet.memory.models import ModelCatalog
+from gateway.fleet.memory.model_catalog import ModelCatalog
 from tests.fleet.sparks import (
     CATALOG,
     ESTIMATE_ONLY,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.apps.fleet.preflight.host import Ran
+from gateway.apps.fleet.preflight.host import CommandResult
 from gateway.apps.fleet.preflight.node import CHECKS, examine
 from gateway.apps.fleet.preflight.terms import ExpectedNode
 from tests.fleet.spark import DS4, QWEN, Spark, is_mended, one
@@ -40,7 +40,7 @@ def test_inside_a_container_nobody_is_called_a_zombie(spark: Spark, file: str) -
 
 
 def test_a_driver_that_does_not_answer_needs_a_reboot(spark: Spark) -> None:
-    spark.answers = {"nvidia-smi": Ran(None, error="nvidia-smi: no answer in time")}
+    spark.answers = {"nvidia-smi": CommandResult(None, error="nvidia-smi: no answer in time")}
     for name in ("zombies", "driver", "clocks"):
         is_mended(one(spark.seen(name)), "fail", "no answer in time", "sudo reboot")
 
@@ -79,7 +79,7 @@ def test_clocks_that_are_held_down(spark: Spark, line: str, verdict: str, words:
 def test_an_older_driver_is_asked_by_the_older_name(spark: Spark) -> None:
     old = "nvidia-smi --query-gpu=temperature.gpu,clocks.sm,clocks.max.sm,clocks_event_reasons"
     spark.answers = {
-        old: Ran(2, "", "Field is not a valid field to query."),
+        old: CommandResult(2, "", "Field is not a valid field to query."),
         "nvidia-smi --query-gpu=temperature": "46, 2411, 3003, 0x40",
     }
     is_mended(one(spark.seen("clocks")), "warn", "the hardware slows it down for its temperature", "nvidia-smi -q")
@@ -233,7 +233,7 @@ def test_the_exporter_answers_with_metrics(spark: Spark) -> None:
 def test_a_check_that_fails_itself_or_hangs_is_unknown_and_the_others_are_seen(spark: Spark) -> None:
     host, ended = spark.host(), threading.Event()
 
-    def run(argv: Sequence[str]) -> Ran:
+    def run(argv: Sequence[str]) -> CommandResult:
         line = " ".join(argv)
         if "timedatectl" in line:
             raise RuntimeError("odd")
@@ -253,7 +253,7 @@ def test_a_check_that_fails_itself_or_hangs_is_unknown_and_the_others_are_seen(s
 @pytest.mark.parametrize("output", ["", "\0\xff\n,,,,\n", "x" * 10_000, "a\n\nb={ path= ; argv[]= ; }\n", "{" * 500])
 def test_whatever_a_command_prints_no_check_raises(spark: Spark, output: str) -> None:
     for code in (0, 1, None):
-        spark.answers = {"": Ran(code, output, output)}
+        spark.answers = {"": CommandResult(code, output, output)}
         for check in examine(ExpectedNode("spark1", backends=(QWEN, DS4)), spark.host()):
             assert "the check itself failed" not in check.seen, check
 

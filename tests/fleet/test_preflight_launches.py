@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.apps.fleet.preflight.host import Ran
-from gateway.apps.fleet.preflight.terms import Check
+from gateway.apps.fleet.preflight.host import CommandResult
+from gateway.apps.fleet.preflight.terms import HostCheck
 from tests.fleet.spark import DS4, QWEN, Spark, is_mended, one
 
 # -- images, units ----------------------------------------------------------------------------------------------------
@@ -17,13 +17,21 @@ from tests.fleet.spark import DS4, QWEN, Spark, is_mended, one
 @pytest.mark.parametrize(
     ("answer", "words", "mend"),
     [
-        (Ran(1, "", "Error response from daemon: No such image: x"), "is not on this node", "docker pull nvcr.io/"),
-        (Ran(1, "", "permission denied while trying to connect"), "may not use docker", "usermod -aG docker"),
-        (Ran(1, "", "Cannot connect to the Docker daemon at unix:///x"), "docker does not", "systemctl start docker"),
+        (
+            CommandResult(1, "", "Error response from daemon: No such image: x"),
+            "is not on this node",
+            "docker pull nvcr.io/",
+        ),
+        (CommandResult(1, "", "permission denied while trying to connect"), "may not use docker", "usermod -aG docker"),
+        (
+            CommandResult(1, "", "Cannot connect to the Docker daemon at unix:///x"),
+            "docker does not",
+            "systemctl start docker",
+        ),
         ("amd64 sha256:1\n", "is built for amd64, this is aarch64", "--platform linux/arm64 nvcr.io"),
     ],
 )
-def test_an_image_that_cannot_be_started(spark: Spark, answer: str | Ran, words: str, mend: str) -> None:
+def test_an_image_that_cannot_be_started(spark: Spark, answer: str | CommandResult, words: str, mend: str) -> None:
     spark.answers["docker image inspect"] = answer
     is_mended(one(spark.seen("image")), "fail", words, mend)
 
@@ -33,7 +41,7 @@ def test_a_backend_without_an_image_needs_its_program(spark: Spark) -> None:
     assert one(spark.seen("image", host)).verdict == "fail"
     spark.file("/opt/vllm/bin/vllm")
     assert one(spark.seen("image", host)).verdict == "ok"
-    spark.answers["sh -c"] = Ran(127)
+    spark.answers["sh -c"] = CommandResult(127)
     assert one(spark.seen("image", replace(QWEN, image=None, program="vllm"))).verdict == "warn"
 
 
@@ -49,7 +57,7 @@ ExecMainStatus={status}
 """
 
 
-def unit(spark: Spark, *, words: str, path: str = "/usr/bin/docker", user: str = "root", status: int = 0) -> Check:
+def unit(spark: Spark, *, words: str, path: str = "/usr/bin/docker", user: str = "root", status: int = 0) -> HostCheck:
     only = "no"
     spark.file("/bin/bash")
     spark.answers["systemctl show --no-pager"] = UNIT.format(
@@ -59,7 +67,7 @@ def unit(spark: Spark, *, words: str, path: str = "/usr/bin/docker", user: str =
 
 
 def test_a_unit_that_starts_a_script_which_is_not_in_the_container(spark: Spark) -> None:
-    spark.answers["docker cp vllm_ds4:/workspace/vllm-head-090.sh -"] = Ran(
+    spark.answers["docker cp vllm_ds4:/workspace/vllm-head-090.sh -"] = CommandResult(
         1, "", "Error response from daemon: Could not find the file /workspace/vllm-head-090.sh in container vllm_ds4"
     )
     words = "/usr/bin/docker exec vllm_ds4 bash /workspace/vllm-head-090.sh"

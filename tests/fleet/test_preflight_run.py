@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from gateway.apps.fleet.preflight.expect import expected_nodes, without_node
-from gateway.apps.fleet.preflight.host import Ran, fetch_bounded, run_bounded
+from gateway.apps.fleet.preflight.host import CommandResult, fetch_bounded, run_bounded
 from gateway.apps.fleet.preflight.node import CHECKS, MARK
 from gateway.apps.fleet.preflight.run import look, look_at_all, script, ssh_command
-from gateway.apps.fleet.preflight.terms import Check, ExpectedNode, expected_node
+from gateway.apps.fleet.preflight.terms import ExpectedNode, HostCheck, expected_node
 from gateway.config.load import load_text
 from tests.fleet.spark import DS4, QWEN
 from tests.limits import within
@@ -66,16 +66,16 @@ def test_this_machine_is_looked_over() -> None:
 def test_over_ssh_no_password_is_asked_for_and_no_unknown_host_is_trusted() -> None:
     asked: list[list[str]] = []
 
-    def send(argv: Sequence[str], text: str, timeout: float) -> Ran:
+    def send(argv: Sequence[str], text: str, timeout: float) -> CommandResult:
         asked.append(list(argv))
         assert "def examine" in text
         assert timeout < 60
-        return Ran(
+        return CommandResult(
             0, f"Welcome to DGX OS\n{MARK}" + '{"checks": [{"check": "clock", "verdict": "ok", "seen": "yes"}]}\n'
         )
 
     looked = look(NODE, "ops@spark1", send)
-    assert (looked.where, looked.checks) == ("ssh ops@spark1", (Check("clock", "ok", "yes"),))
+    assert (looked.where, looked.checks) == ("ssh ops@spark1", (HostCheck("clock", "ok", "yes"),))
     options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=10"]
     assert asked == [["ssh", *options, "--", "ops@spark1", "python3", "-I", "-S", "-"]]
 
@@ -88,16 +88,28 @@ def test_a_target_is_never_an_option_of_ssh() -> None:
 @pytest.mark.parametrize(
     ("ran", "words", "mend"),
     [
-        (Ran(255, "", "Host key verification failed."), "Host key verification failed.", "compare the host's key"),
-        (Ran(255, "", "ops@spark1: Permission denied (publickey)."), "Permission denied", "ssh-copy-id ops@spark1"),
-        (Ran(127, "", "bash: python3: command not found"), "not found", "apt-get install python3"),
-        (Ran(None, "", "ssh: no answer in time"), "no answer in time", "ssh -v -o BatchMode=yes ops@spark1 true"),
-        (Ran(0, f"{MARK}not json"), "not json", "ssh -v"),
-        (Ran(0, MARK + '{"checks": [{"check": "x", "verdict": "fine", "seen": "y"}]}'), "checks", "ssh -v"),
-        (Ran(0, "\x1b[2Jhello\n"), "?[2Jhello", "ssh -v"),
+        (
+            CommandResult(255, "", "Host key verification failed."),
+            "Host key verification failed.",
+            "compare the host's key",
+        ),
+        (
+            CommandResult(255, "", "ops@spark1: Permission denied (publickey)."),
+            "Permission denied",
+            "ssh-copy-id ops@spark1",
+        ),
+        (CommandResult(127, "", "bash: python3: command not found"), "not found", "apt-get install python3"),
+        (
+            CommandResult(None, "", "ssh: no answer in time"),
+            "no answer in time",
+            "ssh -v -o BatchMode=yes ops@spark1 true",
+        ),
+        (CommandResult(0, f"{MARK}not json"), "not json", "ssh -v"),
+        (CommandResult(0, MARK + '{"checks": [{"check": "x", "verdict": "fine", "seen": "y"}]}'), "checks", "ssh -v"),
+        (CommandResult(0, "\x1b[2Jhello\n"), "?[2Jhello", "ssh -v"),
     ],
 )
-def test_a_node_that_cannot_be_looked_over_says_why(ran: Ran, words: str, mend: str) -> None:
+def test_a_node_that_cannot_be_looked_over_says_why(ran: CommandResult, words: str, mend: str) -> None:
     looked = look(NODE, "ops@spark1", lambda *_: ran)
     assert looked.failed
     assert words in (looked.problem or "")
@@ -106,14 +118,14 @@ def test_a_node_that_cannot_be_looked_over_says_why(ran: Ran, words: str, mend: 
 
 def test_what_a_node_says_cannot_steer_the_terminal() -> None:
     line = json.dumps({"checks": [{"check": "clock", "verdict": "warn", "seen": "\x1b[2J", "mend": "a\nb"}]})
-    (check,) = look(NODE, "ops@spark1", lambda *_: Ran(0, MARK + line)).checks
+    (check,) = look(NODE, "ops@spark1", lambda *_: CommandResult(0, MARK + line)).checks
     assert (check.seen, check.mend) == ("\\x1b[2J", "a\\nb")
 
 
 def test_nodes_stay_in_order_and_an_exporter_that_only_the_node_reaches_is_told() -> None:
     answer = MARK + '{"checks": [{"check": "exporter", "verdict": "ok", "seen": "metrics"}]}'
     nodes = [(ExpectedNode(name, exporter="http://127.0.0.1:9/metrics"), f"ops@{name}") for name in ("b", "a")]
-    looked = look_at_all(nodes, lambda *_: Ran(0, answer))
+    looked = look_at_all(nodes, lambda *_: CommandResult(0, answer))
     assert [one.node for one in looked] == ["b", "a"]
     assert [one.checks[0].seen for one in looked] == [
         "http://127.0.0.1:9/metrics answers on the node and not from here"
@@ -121,12 +133,12 @@ def test_nodes_stay_in_order_and_an_exporter_that_only_the_node_reaches_is_told(
 
 
 def test_two_nodes_of_one_engine_want_the_same_driver_and_image() -> None:
-    def answer(driver: str, image: str) -> Ran:
+    def answer(driver: str, image: str) -> CommandResult:
         checks = [
             {"check": "driver", "verdict": "ok", "seen": driver, "fact": driver},
             {"check": "image", "verdict": "ok", "seen": "here", "backend": "ds4", "fact": image},
         ]
-        return Ran(0, MARK + json.dumps({"checks": checks}))
+        return CommandResult(0, MARK + json.dumps({"checks": checks}))
 
     answers = {"ops@a": answer("590.48", "sha256:1"), "ops@b": answer("580.95", "sha256:2")}
     nodes = [
@@ -216,7 +228,7 @@ def test_a_command_that_never_stops_talking_is_killed() -> None:
 
 def test_input_output_and_exit_code() -> None:
     assert run_bounded(["cat"], 10, "x" * 300_000, 1_000_000).out == "x" * 300_000
-    assert run_bounded(["sh", "-c", "echo no >&2; exit 3"]) == Ran(3, "", "no\n")
+    assert run_bounded(["sh", "-c", "echo no >&2; exit 3"]) == CommandResult(3, "", "no\n")
     assert run_bounded(["/nonexistent/x"]).why == "/nonexistent/x is not installed"
     assert run_bounded(["a\0b"]).code is None
 

@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 
 from gateway.fleet.memory.arithmetic import SYSTEM_GIB
 from gateway.fleet.memory.demand import Demand
-from gateway.fleet.starting import Decision, Member, Room, decide
+from gateway.fleet.starting import Room, StartDecision, StartMember, decide
 
 NOW = 10_000.0
 SPARK = 100.0 + SYSTEM_GIB  # GiB, of which 100 can be held
 
 
-def called(name: str, idle: float | None = 600.0, ran: float = 3600.0, **more: Any) -> Member:
+def called(name: str, idle: float | None = 600.0, ran: float = 3600.0, **more: Any) -> StartMember:
     """A backend that runs, and that only requests start."""
-    running = Member(name, ("spark",), there=True, on_request=True, min_run=300.0, ran_since=NOW - ran)
+    running = StartMember(name, ("spark",), there=True, on_request=True, min_run=300.0, ran_since=NOW - ran)
     return replace(running, **{"idle_since": None if idle is None else NOW - idle, **more})
 
 
-def target(*nodes: str) -> Member:
-    return Member("target", nodes or ("spark",), on_request=True)
+def target(*nodes: str) -> StartMember:
+    return StartMember("target", nodes or ("spark",), on_request=True)
 
 
 def room(memory: float | None = SPARK, free: float | None = None, **held: float | None) -> Room:
@@ -33,7 +33,7 @@ def room(memory: float | None = SPARK, free: float | None = None, **held: float 
     return Room(memory, free, demands)
 
 
-def decided(*members: Member, may_stop: bool = True, **rooms: Room) -> Decision:
+def decided(*members: StartMember, may_stop: bool = True, **rooms: Room) -> StartDecision:
     return decide("target", {m.name: m for m in members}, rooms, NOW, may_stop=may_stop)
 
 
@@ -44,7 +44,7 @@ def test_what_fits_beside_the_others_stops_none() -> None:
 
 
 def test_without_a_node_the_plan_has_no_say() -> None:
-    found = decided(Member("target", on_request=True), called("a"), spark=room(a=50))
+    found = decided(StartMember("target", on_request=True), called("a"), spark=room(a=50))
     assert (found.refusal, found.stops) == ("", {})
     assert found.notes == ("target has no `node`: the memory plan has no say in its start",)
 
@@ -69,7 +69,7 @@ def test_the_longest_idle_gives_way_first_and_no_more_than_needed() -> None:
         (called("a", on_request=False), "beside a"),
     ],
 )
-def test_who_does_not_give_way(other: Member, why: str) -> None:
+def test_who_does_not_give_way(other: StartMember, why: str) -> None:
     found = decided(target(), other, spark=room(target=60, a=60))
     assert found.refusal.startswith("it needs 60.0 GiB on spark, and 40.0 are free beside a")
     assert why in found.refusal
@@ -87,9 +87,9 @@ def test_a_batch_request_stops_none() -> None:
 
 
 def test_what_is_to_run_keeps_its_memory_while_it_is_away() -> None:
-    away = Member("a", ("spark",), expected=True)
+    away = StartMember("a", ("spark",), expected=True)
     assert "beside a" in decided(target(), away, spark=room(target=60, a=60)).refusal
-    parked = Member("a", ("spark",))
+    parked = StartMember("a", ("spark",))
     assert decided(target(), parked, spark=room(target=60, a=60)).refusal == ""
 
 
@@ -131,8 +131,8 @@ amounts = st.one_of(st.none(), st.floats(0.5, 80))
 
 
 @st.composite
-def members(draw: st.DrawFn, name: str) -> Member:
-    return Member(
+def members(draw: st.DrawFn, name: str) -> StartMember:
+    return StartMember(
         name,
         draw(st.sampled_from(((), ("one",), ("two",), ("one", "two")))),
         there=draw(st.booleans()),
@@ -146,7 +146,7 @@ def members(draw: st.DrawFn, name: str) -> Member:
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> tuple[dict[str, Member], dict[str, Room]]:
+def fleets(draw: st.DrawFn) -> tuple[dict[str, StartMember], dict[str, Room]]:
     found = {name: draw(members(name)) for name in ("target", "a", "b", "c", "d")}
     rooms = {}
     for node in NODES:
@@ -158,7 +158,7 @@ def fleets(draw: st.DrawFn) -> tuple[dict[str, Member], dict[str, Room]]:
 
 @given(fleets(), st.booleans())
 def test_none_is_ever_stopped_that_stays_or_has_work_or_is_young(
-    fleet: tuple[dict[str, Member], dict[str, Room]], may_stop: bool
+    fleet: tuple[dict[str, StartMember], dict[str, Room]], may_stop: bool
 ) -> None:
     found, rooms = fleet
     decision = decide("target", found, rooms, NOW, may_stop=may_stop)
@@ -173,7 +173,7 @@ def test_none_is_ever_stopped_that_stays_or_has_work_or_is_young(
 
 @given(fleets())
 def test_what_is_started_fits_and_none_is_stopped_for_nothing(
-    fleet: tuple[dict[str, Member], dict[str, Room]],
+    fleet: tuple[dict[str, StartMember], dict[str, Room]],
 ) -> None:
     found, rooms = fleet
     decision = decide("target", found, rooms, NOW)
@@ -184,7 +184,7 @@ def test_what_is_started_fits_and_none_is_stopped_for_nothing(
         assert decide_without(found, rooms, set(decision.stops) - {spared}) is False
 
 
-def fits(found: Mapping[str, Member], rooms: Mapping[str, Room], stopped: set[str]) -> bool:
+def fits(found: Mapping[str, StartMember], rooms: Mapping[str, Room], stopped: set[str]) -> bool:
     """Is what is known to be held on each node of the target at most what can be held there?"""
     for node in found["target"].nodes:
         rest = [m.name for m in found.values() if node in m.nodes and (m.there or m.expected or m.name == "target")]
@@ -197,7 +197,7 @@ def fits(found: Mapping[str, Member], rooms: Mapping[str, Room], stopped: set[st
     return True
 
 
-def decide_without(found: Mapping[str, Member], rooms: Mapping[str, Room], stopped: set[str]) -> bool:
+def decide_without(found: Mapping[str, StartMember], rooms: Mapping[str, Room], stopped: set[str]) -> bool:
     """Would it have started if only these were stopped?"""
     free = {node: sum(rooms[node].demands[n].held or 0 for n in stopped if n in rooms[node].demands) for node in NODES}
     later = {node: replace(r, free=None if r.free is None else r.free + free[node]) for node, r in rooms.items()}

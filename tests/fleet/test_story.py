@@ -8,7 +8,7 @@ import pytest
 
 from gateway.config.load import load_text
 from gateway.config.snapshot import Snapshot
-from gateway.fleet.memory.models import ModelCatalog
+from gateway.fleet.memory.model_catalog import ModelCatalog
 from gateway.fleet.memory.plan import Changes, NodePlan, plan
 from gateway.launch.command import parse
 from tests.demo_process import ROOT

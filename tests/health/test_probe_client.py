@@ -15,7 +15,7 @@ from gateway.config.load import load_text
 from gateway.config.snapshot import Backend
 from gateway.domain.fleet import Fleet
 from gateway.domain.upstream import OwnFailure
-from gateway.health.probe_client import Answer, NoAnswer, ProbeClient, target_of
+from gateway.health.probe_client import ProbeClient, ProbeFailure, ProbeResponse, target_of
 from gateway.health.prober import Prober
 from gateway.runtime.gateway import open_backend
 from gateway.transport.h1 import H1Client
@@ -41,7 +41,7 @@ async def test_probes_that_are_given_up_leave_room_for_others() -> None:
             await asyncio.gather(*asked, return_exceptions=True)
         answer = await client.get(backend, "/health")
         await client.close()
-    assert not isinstance(answer, NoAnswer), answer.reason
+    assert not isinstance(answer, ProbeFailure), answer.reason
     assert answer.status == 200
 
 
@@ -63,10 +63,10 @@ async def test_a_probe_whose_connection_breaks_is_sent_once_more(breaks: int) ->
         await client.close()
     assert asked == 2
     if breaks == 1:
-        assert isinstance(found, Answer)
+        assert isinstance(found, ProbeResponse)
         assert found.body == b"well"
     else:
-        assert found == NoAnswer("/health: the backend closed the connection before the answer's head")
+        assert found == ProbeFailure("/health: the backend closed the connection before the answer's head")
 
 
 async def test_a_load_whose_connection_breaks_is_not_sent_again() -> None:
@@ -82,15 +82,15 @@ async def test_a_load_whose_connection_breaks_is_not_sent_again() -> None:
     async with hostile(generate=break_off) as url:
         found = await client.post(backend_at(url), "/api/generate", {"model": "m"}, 5.0)
         await client.close()
-    assert isinstance(found, NoAnswer)
+    assert isinstance(found, ProbeFailure)
     assert asked == 1
 
 
 async def test_of_a_response_that_is_too_large_the_status_is_told() -> None:
     client = ProbeClient()
     async with hostile(health=body(b"x" * 2000)) as url:
-        assert await client.get(backend_at(url), "/health", 2000) == Answer(200, ANY, b"x" * 2000)
-        assert await client.get(backend_at(url), "/health", 1999) == Answer(200, ANY, b"")
+        assert await client.get(backend_at(url), "/health", 2000) == ProbeResponse(200, ANY, b"x" * 2000)
+        assert await client.get(backend_at(url), "/health", 1999) == ProbeResponse(200, ANY, b"")
         await client.close()
 
 
@@ -100,7 +100,7 @@ async def test_where_nobody_listens_a_probe_is_refused() -> None:
         pass
     found = await client.get(backend_at(url), "/health")
     await client.close()
-    assert isinstance(found, NoAnswer)
+    assert isinstance(found, ProbeFailure)
     assert (found.refused, found.own) == (True, False)
 
 
@@ -116,7 +116,7 @@ async def test_a_probe_that_this_process_lacked_the_means_for_is_told_as_such(
     client = ProbeClient(short.append)
     found = await client.get(backend_at("http://127.0.0.1:9"), "/health")
     await client.close()
-    assert isinstance(found, NoAnswer)
+    assert isinstance(found, ProbeFailure)
     assert (found.own, found.refused, short) == (True, False, ["files"])
 
 
@@ -150,7 +150,7 @@ async def test_a_connection_is_used_for_one_probe_after_the_other() -> None:
     client, server = ProbeClient(), Server()
     async with server.serve() as url:
         for _ in range(5):
-            assert isinstance(await client.get(backend_at(url), "/version"), Answer)
+            assert isinstance(await client.get(backend_at(url), "/version"), ProbeResponse)
         assert (server.made, server.open) == (1, 1)
         await client.close()
         await server.until(0)

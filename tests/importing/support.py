@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
 
-from gateway.apps.importing.draft import Draft, Note
+from gateway.apps.importing.draft import Draft, ImportNote
 from gateway.apps.importing.formats import FORMATS
 from gateway.apps.importing.render import render
 from gateway.apps.importing.round_trip import verify_round_trip
@@ -24,7 +24,7 @@ class Imported:
     text: str
     snapshot: Snapshot
 
-    def note(self, path: str) -> Note:
+    def note(self, path: str) -> ImportNote:
         """The only note about this path of the source."""
         (found,) = [note for note in self.draft.notes if note.problem.path == path]
         return found

@@ -11,9 +11,9 @@ from gateway.apps.importing import llama_swap, olla
 from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.render import render
 from gateway.apps.importing.round_trip import verify_round_trip
-from gateway.apps.importing.servers import MODELS, OLLAMA_VERSION, Kind, Reply, identify
-from gateway.apps.importing.source import Source, read_source
-from gateway.engines.ollama.models import INSTALLED, LOADED
+from gateway.apps.importing.servers import MODELS, OLLAMA_VERSION, Kind, ServerReply, identify
+from gateway.apps.importing.source import SourceFile, read_source
+from gateway.engines.ollama.installed_models import INSTALLED, LOADED
 
 WORDS = st.sampled_from(
     ["a", "b:c", "http://h:1", "${PORT}", "${env.X}", "${a}", "vllm serve m --max-model-len 8k", "", "é ü", "sk-abcdef",
@@ -68,8 +68,8 @@ OLLA = st.fixed_dictionaries(
 )
 
 
-def source(data: dict[str, Any]) -> Source:
-    return Source("s.yaml", data, read_source("{}", "s.yaml").report)
+def source(data: dict[str, Any]) -> SourceFile:
+    return SourceFile("s.yaml", data, read_source("{}", "s.yaml").report)
 
 
 def is_loaded(draft: Draft) -> None:
@@ -93,10 +93,10 @@ def test_olla(data: dict[str, Any]) -> None:
 @given(
     st.dictionaries(
         st.sampled_from([MODELS, OLLAMA_VERSION, INSTALLED, LOADED]),
-        st.builds(Reply, st.sampled_from([200, 401, 404]), ANY),
+        st.builds(ServerReply, st.sampled_from([200, 401, 404]), ANY),
     )
 )
-def test_a_server_may_answer_anything(replies: dict[str, Reply]) -> None:
+def test_a_server_may_answer_anything(replies: dict[str, ServerReply]) -> None:
     server = identify("http://h:1", replies)
     assert server.kind in get_args(Kind)
     assert all(model.name and isinstance(model.name, str) for model in server.models)

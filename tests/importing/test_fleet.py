@@ -10,10 +10,10 @@ import pytest
 from gateway.apps.importing.render import render
 from gateway.apps.importing.round_trip import verify_round_trip
 from gateway.apps.importing.server_draft import apply_findings, draft_of, short
-from gateway.apps.importing.servers import MODELS, OLLAMA_VERSION, SHOW, Model, Reply, Server, identify
+from gateway.apps.importing.servers import MODELS, OLLAMA_VERSION, SHOW, FoundServer, Model, ServerReply, identify
 from gateway.config.load import load_text
 from gateway.config.snapshot import Snapshot
-from gateway.engines.ollama.models import INSTALLED, LOADED
+from gateway.engines.ollama.installed_models import INSTALLED, LOADED
 
 QWEN = "RedHatAI/Qwen3.6-35B-A3B-NVFP4"
 URL = "http://spark1:8001"
@@ -23,11 +23,11 @@ def card(name: str, **more: Any) -> dict[str, Any]:
     return {"id": name, "object": "model", **more}
 
 
-def models(*cards: dict[str, Any]) -> dict[str, Reply]:
-    return {MODELS: Reply(200, {"data": list(cards)})}
+def models(*cards: dict[str, Any]) -> dict[str, ServerReply]:
+    return {MODELS: ServerReply(200, {"data": list(cards)})}
 
 
-def vllm(*names: str, **more: Any) -> dict[str, Reply]:
+def vllm(*names: str, **more: Any) -> dict[str, ServerReply]:
     return models(*(card(name, owned_by="vllm", max_model_len=131072, parent=None, **more) for name in names))
 
 
@@ -54,15 +54,15 @@ def test_another_openai_server() -> None:
 def test_an_ollama_tells_its_windows_and_what_it_can_do() -> None:
     replies = {
         **models(card("qwen3:8b", owned_by="library")),
-        OLLAMA_VERSION: Reply(200, {"version": "0.12.6"}),
-        INSTALLED: Reply(
+        OLLAMA_VERSION: ServerReply(200, {"version": "0.12.6"}),
+        INSTALLED: ServerReply(
             200, {"models": [{"name": "qwen3:8b"}, {"name": "tiny"}, {"name": "old"}, {"name": "nomic-embed-text"}]}
         ),
-        LOADED: Reply(200, {"models": [{"name": "qwen3:8b", "context_length": 16384}]}),
-        f"{SHOW}:qwen3:8b": Reply(
+        LOADED: ServerReply(200, {"models": [{"name": "qwen3:8b", "context_length": 16384}]}),
+        f"{SHOW}:qwen3:8b": ServerReply(
             200, {"capabilities": ["completion", "tools"], "model_info": {"q.context_length": 40960}}
         ),
-        f"{SHOW}:tiny": Reply(
+        f"{SHOW}:tiny": ServerReply(
             200, {"capabilities": ["completion", "vision"], "model_info": {"t.context_length": 8192}}
         ),
     }
@@ -79,37 +79,37 @@ def test_an_ollama_tells_its_windows_and_what_it_can_do() -> None:
 @pytest.mark.parametrize(
     ("replies", "kind"),
     [
-        ({MODELS: Reply(401, {"error": "Unauthorized"})}, "locked"),
-        ({MODELS: Reply(404)}, "unknown"),
-        ({MODELS: Reply(200, "<html>")}, "unknown"),
-        ({MODELS: Reply(200, {"data": "x"})}, "unknown"),
-        ({MODELS: Reply(200, {"data": [1, None, {"id": 3.5}, {}]})}, "openai"),
+        ({MODELS: ServerReply(401, {"error": "Unauthorized"})}, "locked"),
+        ({MODELS: ServerReply(404)}, "unknown"),
+        ({MODELS: ServerReply(200, "<html>")}, "unknown"),
+        ({MODELS: ServerReply(200, {"data": "x"})}, "unknown"),
+        ({MODELS: ServerReply(200, {"data": [1, None, {"id": 3.5}, {}]})}, "openai"),
         (models(card("a", x_gateway={})), "gateway"),
         ({}, "unknown"),
     ],
 )
-def test_what_else_may_answer(replies: dict[str, Reply], kind: str) -> None:
+def test_what_else_may_answer(replies: dict[str, ServerReply], kind: str) -> None:
     assert identify(URL, replies).kind == kind
 
 
 # -- the file ---------------------------------------------------------------------------------------------------------
 
 
-def written(*servers: Server, **exporters: str) -> tuple[str, Snapshot]:
+def written(*servers: FoundServer, **exporters: str) -> tuple[str, Snapshot]:
     draft = draft_of(servers, exporters)
     text = render(draft)
     return text, verify_round_trip(text, draft, {}).snapshot
 
 
 FLEET = (
-    Server("http://spark1:8001", "vllm", (Model(QWEN, 131072, also=("qwen",)),)),
-    Server("http://spark2:8001", "vllm", (Model("Qwen/Qwen3.6-35B-A3B-FP8", 65536),)),
-    Server("http://spark2:8002", "vllm", (Model("BAAI/bge-m3", 8192, chat=False),)),
-    Server("http://mac:1234", "openai", (Model("gemma"),)),
-    Server("http://spark1:11434", "ollama", (Model("qwen3:8b", 32768, tools=False), Model("b", 8192))),
-    Server("http://spark1:4000", "gateway"),
-    Server("http://spark2:8009", "locked"),
-    Server("http://spark2:8080", "unknown"),
+    FoundServer("http://spark1:8001", "vllm", (Model(QWEN, 131072, also=("qwen",)),)),
+    FoundServer("http://spark2:8001", "vllm", (Model("Qwen/Qwen3.6-35B-A3B-FP8", 65536),)),
+    FoundServer("http://spark2:8002", "vllm", (Model("BAAI/bge-m3", 8192, chat=False),)),
+    FoundServer("http://mac:1234", "openai", (Model("gemma"),)),
+    FoundServer("http://spark1:11434", "ollama", (Model("qwen3:8b", 32768, tools=False), Model("b", 8192))),
+    FoundServer("http://spark1:4000", "gateway"),
+    FoundServer("http://spark2:8009", "locked"),
+    FoundServer("http://spark2:8080", "unknown"),
 )
 
 
@@ -136,13 +136,13 @@ def test_the_same_model_stands_side_by_side_and_the_next_best_stand_in() -> None
 
 
 def test_one_model_alone_needs_no_default() -> None:
-    _, snapshot = written(Server("http://localhost:8001", "vllm", (Model("m", 8),)))
+    _, snapshot = written(FoundServer("http://localhost:8001", "vllm", (Model("m", 8),)))
     assert list(snapshot.aliases) == ["m"]
     assert not snapshot.nodes
 
 
 def test_a_server_outside_the_lan_is_a_cloud_and_in_no_name_of_its_own() -> None:
-    text, snapshot = written(Server("https://llm.example.com:443", "openai", (Model("m"),)))
+    text, snapshot = written(FoundServer("https://llm.example.com:443", "openai", (Model("m"),)))
     assert snapshot.backends["m"].cloud
     assert "cloud: true" in text
 
@@ -185,7 +185,7 @@ def test_short_names(model: str, name: str) -> None:
 
 def after_probe(model: str, kind: Any = "vllm", **results: str | tuple[str, str]) -> tuple[str, dict[str, Any]]:
     """(the text, the backend's keys) after these results; `plain` is yes unless it is said."""
-    draft = draft_of([Server(URL, kind, (Model(model),))])
+    draft = draft_of([FoundServer(URL, kind, (Model(model),))])
     (name,) = draft.backends
     pairs = {
         check: seen if isinstance(seen, tuple) else (seen, "x") for check, seen in {"plain": "yes", **results}.items()

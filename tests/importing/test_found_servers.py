@@ -7,30 +7,30 @@ from typing import Any
 
 from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.server_draft import draft_of
-from gateway.apps.importing.servers import MODELS, Reply, Server, further_paths, identify
+from gateway.apps.importing.servers import MODELS, FoundServer, ServerReply, further_paths, identify
 
 URL = "http://127.0.0.1:9"
 CACHE = [{"id": f"org/model-{number}", "object": "model", "owned_by": "org"} for number in range(3)]
 
 
-def served(cards: list[dict[str, Any]], headers: dict[str, str] | None = None, **others: Any) -> Server:
+def served(cards: list[dict[str, Any]], headers: dict[str, str] | None = None, **others: Any) -> FoundServer:
     """What is found at a server with this model list; `others`: path without slashes -> its answer."""
-    paths = {f"/{path.replace('__', '/')}": Reply(200, body) for path, body in others.items()}
-    return identify(URL, {MODELS: Reply(200, {"data": cards}, headers or {}), **paths})
+    paths = {f"/{path.replace('__', '/')}": ServerReply(200, body) for path, body in others.items()}
+    return identify(URL, {MODELS: ServerReply(200, {"data": cards}, headers or {}), **paths})
 
 
-def keys_of(server: Server) -> list[dict[str, Any]]:
+def keys_of(server: FoundServer) -> list[dict[str, Any]]:
     return [entry.keys for entry in drafted(server).backends.values()]
 
 
-def drafted(server: Server) -> Draft:
+def drafted(server: FoundServer) -> Draft:
     return draft_of([server])
 
 
 def test_llama_server_with_its_window_and_slots() -> None:
     card = {"id": "qwen3.gguf", "owned_by": "llamacpp", "meta": {"n_ctx": 1024, "n_ctx_train": 40960}}
     server = served([card], props={"total_slots": 4, "default_generation_settings": {"n_ctx": 1024}})
-    assert further_paths({MODELS: Reply(200, {"data": [card]})}) == ["/props"]
+    assert further_paths({MODELS: ServerReply(200, {"data": [card]})}) == ["/props"]
     assert keys_of(server) == [{"engine": "llamacpp", "url": URL, "model": "qwen3.gguf", "context": 1024, "slots": 4}]
 
 
@@ -56,7 +56,7 @@ def test_mlx_with_the_model_it_was_started_with() -> None:
 
 def test_mlx_without_a_cache_answers_its_model_list_with_nothing() -> None:
     headers = {"server": "BaseHTTP/0.6 Python/3.11.7"}
-    server = identify(URL, {MODELS: Reply(200, None, headers), "/health": Reply(200, {"status": "ok"})})
+    server = identify(URL, {MODELS: ServerReply(200, None, headers), "/health": ServerReply(200, {"status": "ok"})})
     assert (server.kind, [model.name for model in server.models]) == ("mlx", ["default_model"])
 
 

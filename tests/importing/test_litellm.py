@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.apps.importing.litellm import convert
 from gateway.apps.importing.render import render
 from gateway.apps.importing.round_trip import verify_round_trip
-from gateway.apps.importing.source import Source, read_source
+from gateway.apps.importing.source import SourceFile, read_source
 from tests.importing.support import Imported, imported, imported_file
 
 
@@ -393,6 +393,6 @@ SETTINGS = st.dictionaries(
 )
 def test_whatever_stands_in_the_file_what_comes_out_is_loaded(models: list[Any], more: dict[str, Any]) -> None:
     source = read_source("{}", "s.yaml")
-    draft = convert(Source("s.yaml", {"model_list": models, **more}, source.report))
+    draft = convert(SourceFile("s.yaml", {"model_list": models, **more}, source.report))
     if draft.backends:
         verify_round_trip(render(draft), draft, {})

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.apps.importing.draft import Draft, Entry, alias_name, backend_name, shown_path, unique
+from gateway.apps.importing.draft import Draft, DraftEntry, alias_name, backend_name, shown_path, unique
 from gateway.apps.importing.launch_flags import backend_keys
 from gateway.apps.importing.render import render
 from gateway.apps.importing.round_trip import RoundTripMismatch, variables, verify_round_trip
-from gateway.apps.importing.values import is_no_key, reference, variable_name
+from gateway.apps.importing.source_values import is_no_key, reference, variable_name
 from gateway.config.document import read_document
 from gateway.config.problems import Report
 
@@ -92,7 +92,7 @@ VALUES = st.recursive(
 @given(st.dictionaries(WORDS, st.dictionaries(WORDS, VALUES, min_size=1, max_size=6), min_size=1, max_size=3), TEXTS)
 def test_the_text_says_exactly_what_the_draft_says(entries: dict[str, dict[str, Any]], comment: str) -> None:
     draft = Draft(
-        backends={name: Entry(keys, [comment], dict.fromkeys(keys, comment)) for name, keys in entries.items()}
+        backends={name: DraftEntry(keys, [comment], dict.fromkeys(keys, comment)) for name, keys in entries.items()}
     )
     report = Report("routes.yaml")
     assert read_document(render(draft), report) == draft.data()
@@ -100,19 +100,19 @@ def test_the_text_says_exactly_what_the_draft_says(entries: dict[str, dict[str, 
 
 
 def test_an_alias_that_only_names_its_steps_is_written_short() -> None:
-    aliases = {"a": Entry({"use": ["x", ["y", "z"]]}), "b": Entry({"use": ["x"], "also": ["c-*"]})}
+    aliases = {"a": DraftEntry({"use": ["x", ["y", "z"]]}), "b": DraftEntry({"use": ["x"], "also": ["c-*"]})}
     assert render(Draft(aliases=aliases)).endswith(
         'aliases:\n  a: [x, [y, z]]\n  b:\n    use: [x]\n    also: ["c-*"]\n'
     )
 
 
 def test_variables_are_those_of_values_not_of_comments() -> None:
-    draft = Draft(head=["${NOT}"], backends={"a": Entry({"api_key": "${YES}", "model": "$${NO}"})})
+    draft = Draft(head=["${NOT}"], backends={"a": DraftEntry({"api_key": "${YES}", "model": "$${NO}"})})
     assert variables(render(draft)) == ["YES"]
 
 
 def test_a_text_that_says_something_else_is_not_let_through() -> None:
-    draft = Draft(backends={"a": Entry({"url": "http://h:1"})})
+    draft = Draft(backends={"a": DraftEntry({"url": "http://h:1"})})
     text = render(draft).replace("http://h:1", "http://h:2")
     with pytest.raises(RoundTripMismatch, match=r"backends\.a\.url"):
         verify_round_trip(text, draft, {})

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from gateway.apps.importing.recipes import recipe_files, recipe_for, recipe_text
 from gateway.apps.importing.server_draft import draft_of
-from gateway.apps.importing.servers import Model, Server
+from gateway.apps.importing.servers import FoundServer, Model
 from gateway.cli.main import cli
 from gateway.config.load import load, load_text
 
@@ -55,7 +55,7 @@ def test_a_recipe_is_found_by_the_model_that_a_server_names() -> None:
 
 
 def test_a_discovered_model_with_a_recipe_names_it() -> None:
-    server = Server("http://10.0.0.1:8001", "vllm", (Model("nvidia/Qwen3.6-35B-A3B-NVFP4", 65536),))
+    server = FoundServer("http://10.0.0.1:8001", "vllm", (Model("nvidia/Qwen3.6-35B-A3B-NVFP4", 65536),))
     (entry,) = draft_of([server]).backends.values()
     assert any("--recipe qwen36-35b" in line for line in entry.comment)
 

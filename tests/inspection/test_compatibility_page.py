@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gateway.inspection.answer import KINDS
-from gateway.launch.families import ENFORCES, FAMILIES, Family
+from gateway.launch.families import ENFORCES, FAMILIES, ModelFamily
 
 PAGE = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text()
 FORCED = {
@@ -15,7 +15,7 @@ FORCED = {
 }
 
 
-def family_row(family: Family) -> str:
+def family_row(family: ModelFamily) -> str:
     parsers = " / ".join(f"`{name}`" for name in (family.tool_parser, *family.older_tool_parsers) if name) or "none"
     reasoning = f"`{family.reasoning_parser}`" if family.reasoning_parser else "none"
     thinking = {"always": "always", "never": "never", "optional": "on" if family.thinks_by_default else "off"}

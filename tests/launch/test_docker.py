@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.launch.docker import DockerRun, is_docker_run, published, read_docker_flags, read_docker_run
+from gateway.launch.docker import DockerRun, is_docker_run, published_ports, read_docker_flags, read_docker_run
 
 
 def read(line: str) -> DockerRun:
@@ -70,7 +70,7 @@ def test_a_line_without_an_image() -> None:
     ],
 )
 def test_published_ports(text: str, ports: tuple[int | None, int | None]) -> None:
-    assert published(text) == ports
+    assert published_ports(text) == ports
 
 
 def test_the_port_of_the_host_follows_from_the_mapping_unless_the_network_is_the_hosts() -> None:

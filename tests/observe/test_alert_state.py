@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.health_state import WELL, State
-from gateway.observe.alerts import Alert, AlertState, Timing, lasted
-from gateway.routing.alias_status import AliasView, BackendView, Picture
+from gateway.observe.alerts import Alert, AlertState, Timing, duration_text
+from gateway.routing.alias_status import AliasView, BackendView, FleetPicture
 
 READY = BackendView("a", State.READY)
 DOWN = BackendView("a", State.DOWN, "connection refused")
@@ -34,7 +34,7 @@ class Watched:
         """The kinds that are told while things stay so for these seconds."""
         backends = tuple(v for v in views if isinstance(v, BackendView))
         aliases = tuple(v for v in views if isinstance(v, AliasView))
-        picture = Picture(backends, aliases, **more)
+        picture = FleetPicture(backends, aliases, **more)
         until = self.now + seconds
         before = len(self.told)
         while self.now < until:
@@ -281,7 +281,7 @@ def test_an_edit_that_is_not_valid_is_told_and_so_is_its_end() -> None:
     ("seconds", "text"), [(0.0, "0 s"), (89.0, "89 s"), (90.0, "2 min"), (3600.0, "60 min"), (7500.0, "2 h 5 min")]
 )
 def test_how_long_it_lasted(seconds: float, text: str) -> None:
-    assert lasted(seconds) == text
+    assert duration_text(seconds) == text
 
 
 # -- whatever happens -------------------------------------------------------------------------------------------------

@@ -17,12 +17,12 @@ from gateway.observe import channels
 from gateway.observe.alert_sender import QUEUE_MOST, AlertSender, RetryPolicy
 from gateway.observe.alerts import Alert
 from gateway.observe.channels import (
-    Answer,
+    AlertMessage,
     Channel,
-    Deadman,
-    Message,
-    Telegram,
-    Webhook,
+    DeadmanChannel,
+    DeliveryResult,
+    TelegramChannel,
+    WebhookChannel,
     channels_of,
     for_slack,
     new_client,
@@ -35,9 +35,9 @@ TOKEN = "123456:very-secret-token"
 QUICK = RetryPolicy(first=0.01, most=0.05, give_up=PATIENCE)
 
 
-def message(*texts: str, at: float | None = None) -> Message:
+def message(*texts: str, at: float | None = None) -> AlertMessage:
     alerts = [Alert("backend_down", "a", text, 0.0) for text in texts or ("a is down",)]
-    return Message(tuple(alerts), "spark1", time.time() if at is None else at)
+    return AlertMessage(tuple(alerts), "spark1", time.time() if at is None else at)
 
 
 @asynccontextmanager
@@ -50,8 +50,8 @@ async def sender_to(channel: Channel, patience: RetryPolicy = QUICK) -> AsyncIte
             await sender.close()
 
 
-def webhook(hook: Hook) -> Webhook:
-    return Webhook(Secret(hook.url + "/services/very-secret-path?key=very-secret-query"))
+def webhook(hook: Hook) -> WebhookChannel:
+    return WebhookChannel(Secret(hook.url + "/services/very-secret-path?key=very-secret-query"))
 
 
 # -- what is sent -----------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ async def test_a_webhook_gets_a_text_for_slack_and_each_alert() -> None:
 
 
 async def test_telegram_gets_a_plain_message() -> None:
-    async with hooked() as hook, sender_to(Telegram(Secret(TOKEN), "-100123", hook.url)) as sender:
+    async with hooked() as hook, sender_to(TelegramChannel(Secret(TOKEN), "-100123", hook.url)) as sender:
         sender.enqueue(message("a is down: <think>", "x" * 5000))
         await hook.until_asked(1)
         asked = hook.asked[0]
@@ -153,16 +153,16 @@ async def test_a_channel_that_hangs_is_left_and_tried_again(begun: bytes) -> Non
 async def test_a_channel_that_is_not_there_is_tried_until_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     async with hooked() as hook:
         port = int(hook.url.rpartition(":")[2])
-    tries: list[Answer] = []
-    send = Webhook.send
+    tries: list[DeliveryResult] = []
+    send = WebhookChannel.send
 
-    async def noted(*given: Any) -> Answer:
+    async def noted(*given: Any) -> DeliveryResult:
         tries.append(await send(*given))
         return tries[-1]
 
-    monkeypatch.setattr(Webhook, "send", noted)
+    monkeypatch.setattr(WebhookChannel, "send", noted)
     late = Hook((OK,))
-    async with sender_to(Webhook(Secret(f"http://127.0.0.1:{port}/x"))) as sender:
+    async with sender_to(WebhookChannel(Secret(f"http://127.0.0.1:{port}/x"))) as sender:
         sender.enqueue(message())
         await until(lambda: len(tries) >= 3)
         assert not any(answer.ok for answer in tries), "nobody is there"
@@ -229,16 +229,20 @@ async def test_no_secret_is_logged_or_said(caplog: pytest.LogCaptureFixture) -> 
             echo = {"echo": f"POST {secret}, that is {secret.partition('?')[2]}"}
             async with hooked(refusal("500 No", body=echo), refusal("404 No", body=echo), OK) as hook:
                 telegram = secret.startswith("/bot")
-                channel = Telegram(Secret(TOKEN), "1", hook.url) if telegram else Webhook(Secret(hook.url + path))
+                channel = (
+                    TelegramChannel(Secret(TOKEN), "1", hook.url)
+                    if telegram
+                    else WebhookChannel(Secret(hook.url + path))
+                )
                 sender = AlertSender(channel, client, QUICK)
                 sender.enqueue(message("first"))
                 sender.enqueue(message("second"))
                 await hook.until_asked(3)
                 await sender.close()
         async with hooked(refusal("404 No", body={"echo": path})) as hook:
-            answer = await Deadman(Secret(hook.url + path)).ping(client)
+            answer = await DeadmanChannel(Secret(hook.url + path)).ping(client)
             assert "***" in answer.detail
-        nowhere = await Webhook(Secret("http://127.0.0.1:1" + path)).send(client, message(), 0.0)
+        nowhere = await WebhookChannel(Secret("http://127.0.0.1:1" + path)).send(client, message(), 0.0)
     assert "tried again" in caplog.text
     assert "very-secret" not in caplog.text + answer.detail + nowhere.detail
 
@@ -246,7 +250,7 @@ async def test_no_secret_is_logged_or_said(caplog: pytest.LogCaptureFixture) -> 
 def test_what_is_not_a_url_is_an_answer_too() -> None:
     async def send(url: str) -> str:
         async with new_client() as client:
-            return (await Webhook(Secret(url)).send(client, message(), 0.0)).detail
+            return (await WebhookChannel(Secret(url)).send(client, message(), 0.0)).detail
 
     for url in ("http://", "http://[::1", "https://x:99999/very-secret", "http://\u2028/very-secret"):
         said = asyncio.run(send(url))

@@ -18,22 +18,29 @@ from gateway.config.problems import ConfigError
 from gateway.config.secret import Secret
 from gateway.observe.alert_sender import AlertSender, RetryPolicy
 from gateway.observe.alerts import Alert
-from gateway.observe.channels import Answer, Message, Service, Webhook, channels_of, new_client
+from gateway.observe.channels import (
+    AlertMessage,
+    DeliveryResult,
+    ServiceChannel,
+    WebhookChannel,
+    channels_of,
+    new_client,
+)
 from tests.observe.hook import HANG, Hook, hooked, refusal
 
 B = 'backends: {q: {url: "http://x:1"}}\n'
 TOKEN = "sekret-t0ken"
 
 
-def message(text: str = "q is down", good: bool = False) -> Message:
-    return Message((Alert("backend_down", "q", text, time.time(), good=good),), "sparkgw", time.time())
+def message(text: str = "q is down", good: bool = False) -> AlertMessage:
+    return AlertMessage((Alert("backend_down", "q", text, time.time(), good=good),), "sparkgw", time.time())
 
 
-def service(hook: Hook, scheme: str = "json", patience: float = 10.0, extra: str = "") -> Service:
-    return Service(Secret(f"{scheme}://user:{TOKEN}@{hook.url.partition('://')[2]}/{TOKEN}{extra}"), 1, patience)
+def service(hook: Hook, scheme: str = "json", patience: float = 10.0, extra: str = "") -> ServiceChannel:
+    return ServiceChannel(Secret(f"{scheme}://user:{TOKEN}@{hook.url.partition('://')[2]}/{TOKEN}{extra}"), 1, patience)
 
 
-async def sent(channel: Service, what: Message | None = None) -> Answer:
+async def sent(channel: ServiceChannel, what: AlertMessage | None = None) -> DeliveryResult:
     async with new_client() as client:
         return await channel.send(client, what or message(), time.time())
 
@@ -41,7 +48,7 @@ async def sent(channel: Service, what: Message | None = None) -> Answer:
 @pytest.mark.parametrize(("scheme", "key"), [("json", "message"), ("ntfy", "message")])
 async def test_a_service_gets_the_text(scheme: str, key: str) -> None:
     async with hooked() as hook:
-        assert await sent(service(hook, scheme)) == Answer(True, "accepted")
+        assert await sent(service(hook, scheme)) == DeliveryResult(True, "accepted")
         assert hook.asked[0].json[key] == "[sparkgw] q is down"
         assert hook.asked[0].json["title"] == "gateway on sparkgw"
 
@@ -77,7 +84,7 @@ async def test_no_log_and_no_answer_shows_a_part_of_the_url(caplog: pytest.LogCa
             answer = await sent(channel)
             assert not answer.ok
             assert TOKEN not in answer.detail + channel.name + repr(channel.url)
-    nowhere = await sent(Service(Secret(f"json://{TOKEN}.invalid/{TOKEN}?x={TOKEN}"), 1))
+    nowhere = await sent(ServiceChannel(Secret(f"json://{TOKEN}.invalid/{TOKEN}?x={TOKEN}"), 1))
     assert (nowhere.ok, nowhere.retry) == (False, True)
     assert TOKEN not in nowhere.detail + caplog.text
 
@@ -85,9 +92,9 @@ async def test_no_log_and_no_answer_shows_a_part_of_the_url(caplog: pytest.LogCa
 async def test_a_service_that_hangs_has_one_thread_and_its_answer_counts_when_it_comes() -> None:
     async with hooked(HANG) as hook:
         channel, first, before = service(hook, patience=0.2, extra="?cto=1&rto=2"), message(), threading.active_count()
-        assert await sent(channel, first) == Answer(False, "no answer within 0.2 s", retry=True)
-        assert await sent(channel, first) == Answer(False, "no answer within 0.2 s", retry=True)
-        assert await sent(channel) == Answer(False, "still busy with the message before", retry=True)
+        assert await sent(channel, first) == DeliveryResult(False, "no answer within 0.2 s", retry=True)
+        assert await sent(channel, first) == DeliveryResult(False, "no answer within 0.2 s", retry=True)
+        assert await sent(channel) == DeliveryResult(False, "still busy with the message before", retry=True)
         assert len(hook.asked) == 1
         assert threading.active_count() <= before + 1
 
@@ -96,7 +103,7 @@ async def test_a_service_that_hangs_harms_no_other_channel_and_is_counted() -> N
     async with hooked(HANG) as slow, hooked() as hook, new_client() as client:
         policy = RetryPolicy(first=0.01, most=0.02, give_up=0.3)
         hanging = AlertSender(service(slow, patience=0.1, extra="?rto=2"), client, policy)
-        works = AlertSender(Webhook(Secret(f"{hook.url}/x")), client, policy)
+        works = AlertSender(WebhookChannel(Secret(f"{hook.url}/x")), client, policy)
         for sender in (hanging, works):
             sender.enqueue(message())
         await hook.until_asked(1)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.apps.fleet.preflight.run import Looked
+from gateway.apps.fleet.preflight.run import NodeReport
 from gateway.apps.fleet.preflight.terms import ExpectedNode
 from gateway.domain.health_state import State
 from gateway.runtime.operations.runner import Limits
@@ -147,7 +147,7 @@ async def test_a_start_is_looked_over_with_the_profile_of_the_mode_in_force(
 ) -> None:
     asked: list[float | None] = []
 
-    def look(nodes: Sequence[tuple[ExpectedNode, str | None]]) -> list[Looked]:
+    def look(nodes: Sequence[tuple[ExpectedNode, str | None]]) -> list[NodeReport]:
         asked.extend(backend.utilization for node, _ in nodes for backend in node.backends)
         return []
 

@@ -9,7 +9,7 @@ import pytest
 from gateway.config.snapshot import CloudWhen
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
-from gateway.routing.alias_status import REASON_MOST, AliasView, shown, view_alias
+from gateway.routing.alias_status import REASON_MOST, AliasView, public_reason, view_alias
 from tests.routing.parts import NOW, Condition, alias, backend, fleet
 
 
@@ -138,8 +138,8 @@ def test_why_names_each_that_does_not_serve() -> None:
     ],
 )
 def test_a_backends_own_words_are_not_shown(reason: str, told: str) -> None:
-    assert shown(reason) == told
+    assert public_reason(reason) == told
 
 
 def test_a_long_reason_is_cut() -> None:
-    assert len(shown("x" * 10_000)) == REASON_MOST
+    assert len(public_reason("x" * 10_000)) == REASON_MOST

@@ -8,7 +8,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.request import InferenceRequest
 from gateway.errors import GatewayError
 from gateway.routing.plan import Plan, make_plan
-from gateway.routing.refusal import Tried, refusal
+from gateway.routing.refusal import FailedAttempt, refusal
 from tests.routing.parts import NOW, Condition, alias, backend, fleet, request
 
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
@@ -31,7 +31,7 @@ def planned(*states: BackendState, spent: str, asked: InferenceRequest | None = 
     )
 
 
-def refused(plan: Plan, *tried: Tried, asked: InferenceRequest | None = None) -> GatewayError:
+def refused(plan: Plan, *tried: FailedAttempt, asked: InferenceRequest | None = None) -> GatewayError:
     return refusal(plan, tried, asked or request(), NOW)
 
 
@@ -93,13 +93,13 @@ def test_a_cloud_that_may_not_be_entered_is_not_kept_by_its_budget() -> None:
 def test_a_budget_that_was_spent_after_the_plan_counts_as_well() -> None:
     plan = planned(cloud("c1"), spent="")
     plan.outcomes["c1"] = "budget"
-    assert refused(plan, Tried("c1", "budget", SPENT)).code == "budget_exceeded"
+    assert refused(plan, FailedAttempt("c1", "budget", SPENT)).code == "budget_exceeded"
 
 
 def test_a_failure_is_told_before_a_budget() -> None:
     plan = planned(backend("a"), cloud("c1"), spent="c1")
     plan.outcomes["a"] = "failed"
-    assert refused(plan, Tried("a", "failed", "answered 500")).code == "upstream_error"
+    assert refused(plan, FailedAttempt("a", "failed", "answered 500")).code == "upstream_error"
 
 
 def test_the_last_resort_does_not_pay_either() -> None:

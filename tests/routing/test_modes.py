@@ -10,7 +10,7 @@ from gateway.domain.health_state import State
 from gateway.health.warm_standby import fallbacks_needed, is_taken
 from gateway.routing.alias_status import view_alias, view_backend
 from gateway.routing.plan import Plan, make_plan
-from gateway.routing.refusal import Tried, refusal
+from gateway.routing.refusal import FailedAttempt, refusal
 from tests.routing.parts import NOW, Condition, alias, backend, fleet, request
 
 
@@ -120,7 +120,7 @@ def test_the_error_names_the_mode_and_asks_nobody_to_wait() -> None:
 def test_one_that_was_stopped_for_another_mode_while_it_was_tried_is_neither_a_failure_nor_coming_back() -> None:
     plan = planned("a", "")
     plan.candidates[0].state.health.park("outside mode 'm'", NOW)
-    error = refusal(plan, [Tried("a", "failed", "refuses connections", gone=True)], request(), NOW)
+    error = refusal(plan, [FailedAttempt("a", "failed", "refuses connections", gone=True)], request(), NOW)
     assert (error.code, error.status) == ("no_backend_available", 503)
 
 

@@ -10,7 +10,7 @@ import pytest
 from gateway.config.snapshot import Alias, Client, CloudWhen
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
-from gateway.fleet.starting import Decision
+from gateway.fleet.starting import StartDecision
 from gateway.health.warm_standby import is_taken
 from gateway.routing.alias_status import view_alias
 from gateway.routing.plan import Plan, make_plan
@@ -31,8 +31,8 @@ def called(name: str, *, starting: bool = False, **keys: Any) -> BackendState:
 def planned(
     of: Alias, *states: BackendState, refused: str | None = None, wait: float | None = None, **body: Any
 ) -> Plan:
-    def refuses(state: BackendState, client: Client | None, of: Alias) -> Decision:
-        return Decision(refused or "", wait=wait)
+    def refuses(state: BackendState, client: Client | None, of: Alias) -> StartDecision:
+        return StartDecision(refused or "", wait=wait)
 
     return make_plan(of, fleet(*states), request(**body), NOW, refuses_start=refuses)
 

@@ -12,7 +12,7 @@ from gateway.domain.facts import Observation
 from gateway.domain.request import EMBEDDINGS, InferenceRequest
 from gateway.errors import GatewayError
 from gateway.routing.plan import Plan, make_plan
-from gateway.routing.refusal import Tried, refusal
+from gateway.routing.refusal import FailedAttempt, refusal
 from tests.routing.parts import NOW, Condition, alias, backend, fleet, request
 
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
@@ -25,7 +25,7 @@ COMPACTING = [
 
 
 def refuse(
-    *conditions: Condition, tried: tuple[Tried, ...] = (), asked: InferenceRequest | None = None
+    *conditions: Condition, tried: tuple[FailedAttempt, ...] = (), asked: InferenceRequest | None = None
 ) -> GatewayError:
     """The error for a chain of backends b0, b1, ... in these conditions, after these attempts."""
     states = [backend(f"b{number}", condition) for number, condition in enumerate(conditions)]
@@ -74,22 +74,25 @@ def test_retry_after_is_whole_seconds_from_one_to_ten_minutes(seconds: float, sh
 
 
 def test_what_was_tried_and_failed_is_the_backends_fault() -> None:
-    assert told(refuse("ok", tried=(Tried("b0", "failed", "answered 500"),))) == ("upstream_error", 502)
-    silent = Tried("b0", "failed", "was silent", timeout=True)
+    assert told(refuse("ok", tried=(FailedAttempt("b0", "failed", "answered 500"),))) == ("upstream_error", 502)
+    silent = FailedAttempt("b0", "failed", "was silent", timeout=True)
     assert told(refuse("ok", tried=(silent,))) == ("upstream_timeout", 504)
-    refused = Tried("b0", "misconfigured", "refuses our credential (401)")
+    refused = FailedAttempt("b0", "misconfigured", "refuses our credential (401)")
     assert told(refuse("ok", tried=(refused,))) == ("upstream_error", 502), "never the client's 401"
 
 
 def test_the_last_failure_tells_whether_it_was_a_timeout() -> None:
-    failed, silent = Tried("b0", "failed", "answered 500"), Tried("b1", "failed", "was silent", timeout=True)
+    failed, silent = (
+        FailedAttempt("b0", "failed", "answered 500"),
+        FailedAttempt("b1", "failed", "was silent", timeout=True),
+    )
     assert refuse("ok", "ok", tried=(failed, silent)).code == "upstream_timeout"
     assert refuse("ok", "ok", tried=(silent, failed)).code == "upstream_error"
 
 
 @pytest.mark.parametrize("condition", ["ok", "suspect", "unknown", "warming"])
 def test_a_backend_that_has_just_gone_is_waited_for(condition: Condition) -> None:
-    gone = Tried("b0", "failed", "connect: refused", gone=True)
+    gone = FailedAttempt("b0", "failed", "connect: refused", gone=True)
     plan = make_plan(alias("b0"), fleet(state := backend("b0")), asked := request(), NOW)
     state.health.state = backend("b0", condition).health.state  # what the attempt has made of it
     state.health.since = NOW
@@ -100,14 +103,17 @@ def test_a_backend_that_has_just_gone_is_waited_for(condition: Condition) -> Non
 
 
 def test_a_backend_that_went_long_ago_has_failed() -> None:
-    gone = Tried("b0", "failed", "connect: refused", gone=True)
+    gone = FailedAttempt("b0", "failed", "connect: refused", gone=True)
     plan = make_plan(alias("b0"), fleet(state := backend("b0")), asked := request(), NOW)
     state.health = backend("b0", "down").health
     assert told(refusal(plan, [gone], asked, NOW)) == ("upstream_error", 502)
 
 
 def test_a_real_failure_is_told_though_another_backend_has_just_gone() -> None:
-    gone, failed = Tried("b0", "failed", "connect: refused", gone=True), Tried("b1", "failed", "answered 500")
+    gone, failed = (
+        FailedAttempt("b0", "failed", "connect: refused", gone=True),
+        FailedAttempt("b1", "failed", "answered 500"),
+    )
     for tried in ((gone, failed), (failed, gone)):
         assert told(refuse("ok", "ok", tried=tried)) == ("upstream_error", 502)
 
@@ -118,7 +124,7 @@ def test_a_pause_met_on_the_way_is_told_like_one_known_before() -> None:
     plan = make_plan(alias("b0"), fleet(*states), asked, NOW)
     states[0].evidence.cool_down(7.0, NOW)
     plan.outcomes["b0"] = "cooldown"
-    error = refusal(plan, [Tried("b0", "cooldown", "answered 429")], asked, NOW)
+    error = refusal(plan, [FailedAttempt("b0", "cooldown", "answered 429")], asked, NOW)
     assert (told(error), error.retry_after) == (("rate_limit_exceeded", 429), 7.0)
 
 
@@ -192,7 +198,7 @@ def test_a_refusal_that_an_attempt_met_gets_the_familys_parser_too() -> None:
     state, asked = backend("b0", tool_parser=None, model="GLM-4.7-Flash"), request(tools=TOOLS)
     plan = make_plan(alias("b0"), fleet(state), asked, NOW)
     plan.outcomes["b0"] = "incapable"
-    error = refusal(plan, [Tried("b0", "incapable", reason)], asked, NOW)
+    error = refusal(plan, [FailedAttempt("b0", "incapable", reason)], asked, NOW)
     assert told(error) == ("tool_choice_unsupported", 400)
     assert "start vLLM with --enable-auto-tool-choice --tool-call-parser glm47" in error.message
 
@@ -238,26 +244,26 @@ def test_a_schema_that_nobody_keeps_to_is_an_input_nobody_takes() -> None:
 def test_the_last_one_that_did_not_call_is_named() -> None:
     asked = request(tools=TOOLS, tool_choice="required")
     plan = make_plan(alias("b0", "b1"), fleet(backend("b0"), backend("b1")), asked, NOW)
-    disobeyed = Tried("b1", "disobeyed", "did not call the tool that it had to call")
-    for first in (Tried("b0", "disobeyed", "did not call"), Tried("b0", "failed", "answered 500")):
+    disobeyed = FailedAttempt("b1", "disobeyed", "did not call the tool that it had to call")
+    for first in (FailedAttempt("b0", "disobeyed", "did not call"), FailedAttempt("b0", "failed", "answered 500")):
         error = refusal(plan, [first, disobeyed], asked, NOW)
         assert (told(error), error.param) == (("tool_choice_unsupported", 400), "tool_choice")
         assert "b1 did not call the tool that it had to call" in error.message
-    failed = Tried("b1", "failed", "answered 500")
-    assert refusal(plan, [Tried("b0", "disobeyed", "did not"), failed], asked, NOW).code == "upstream_error"
+    failed = FailedAttempt("b1", "failed", "answered 500")
+    assert refusal(plan, [FailedAttempt("b0", "disobeyed", "did not"), failed], asked, NOW).code == "upstream_error"
 
 
 def test_one_that_comes_back_may_obey() -> None:
     asked = request(tools=TOOLS, tool_choice="required")
     plan = make_plan(alias("b0", "b1"), fleet(backend("b0", "warming"), backend("b1")), asked, NOW)
-    assert refusal(plan, [Tried("b1", "disobeyed", "did not call")], asked, NOW).code == "backend_warming"
+    assert refusal(plan, [FailedAttempt("b1", "disobeyed", "did not call")], asked, NOW).code == "backend_warming"
 
 
 def test_what_was_tried_is_told_once() -> None:
     asked = request(tools=TOOLS)
     states = fleet(backend("b0"), backend("b1", "incapable"))
     plan = make_plan(alias("b0", "b1"), states, asked, NOW, resort="mend", outcomes={"b0": "failed"})
-    message = refusal(plan, [Tried("b0", "failed", "answered 500")], asked, NOW).message
+    message = refusal(plan, [FailedAttempt("b0", "failed", "answered 500")], asked, NOW).message
     assert message.count("b0") == 1
 
 
@@ -268,7 +274,7 @@ def overflow(*windows: int, size: int = 400_000, **tried: Any) -> str:
     states = [backend(f"b{n}", context=window) for n, window in enumerate(windows)]
     asked = request(messages=[{"role": "user", "content": "x" * size}])
     plan = make_plan(alias(*(s.name for s in states)), fleet(*states), asked, NOW)
-    attempts = [Tried("b0", "too_long", "was too small", **tried)] if tried else []
+    attempts = [FailedAttempt("b0", "too_long", "was too small", **tried)] if tried else []
     for attempt in attempts:
         plan.outcomes[attempt.backend] = attempt.kind
     error = refusal(plan, attempts, asked, NOW)
@@ -306,7 +312,7 @@ def test_no_other_error_makes_an_agent_throw_away_its_history(conditions: tuple[
 @pytest.mark.parametrize("word", COMPACTING)
 def test_a_backends_own_words_do_not_make_an_agent_throw_away_its_history(word: str) -> None:
     """An engine that died may say anything."""
-    error = refuse("ok", tried=(Tried("b0", "failed", f"answered 500: out of memory, {word} is too large"),))
+    error = refuse("ok", tried=(FailedAttempt("b0", "failed", f"answered 500: out of memory, {word} is too large"),))
     assert error.code == "upstream_error"
     assert word not in error.message.lower()
 

@@ -15,7 +15,7 @@ from gateway.domain.health_machine import Health
 from gateway.domain.request import CHAT, InferenceRequest, parse
 from gateway.errors import GatewayError
 from gateway.inspection.sent_text import TEXT_MOST, UNREAD_MOST, SentText
-from gateway.routing.resume import BrokenOff, can_resume, continuation, same_model
+from gateway.routing.resume import BrokenStream, can_resume, continuation, same_model
 
 
 def event(delta: dict[str, Any], **more: Any) -> bytes:
@@ -39,7 +39,7 @@ def asking(**fields: Any) -> InferenceRequest:
 def continued(text: SentText, **fields: Any) -> tuple[dict[str, Any], str]:
     """(the fields of the request that continues the text, what the model will write again)."""
     request = asking(**fields)
-    found = continuation(request, BrokenOff(request.fields, text))
+    found = continuation(request, BrokenStream(request.fields, text))
     return {name: msgspec.json.decode(raw) for name, raw in found.request.fields.items()}, found.repeated
 
 
@@ -55,8 +55,8 @@ def test_without_messages_there_is_nothing_to_continue(messages: object) -> None
     del fields["messages"]
     if messages is not None:
         fields["messages"] = msgspec.Raw(msgspec.json.encode(messages))
-    assert can_resume(BrokenOff(asking().fields, sent("Hello")), suspected=False)
-    assert not can_resume(BrokenOff(fields, sent("Hello")), suspected=False)
+    assert can_resume(BrokenStream(asking().fields, sent("Hello")), suspected=False)
+    assert not can_resume(BrokenStream(fields, sent("Hello")), suspected=False)
 
 
 def test_line_breaks_at_the_end_are_written_again() -> None:
@@ -87,14 +87,14 @@ def test_the_engines_own_count_is_used_where_it_is_known() -> None:
 def test_anything_but_text_rules_it_out(delta: dict[str, Any], more: dict[str, Any]) -> None:
     request = asking()
     text = sent("Hello")
-    assert can_resume(BrokenOff(request.fields, text), suspected=False)
+    assert can_resume(BrokenStream(request.fields, text), suspected=False)
     text.add(event(delta, **more))
-    assert not can_resume(BrokenOff(request.fields, text), suspected=False)
+    assert not can_resume(BrokenStream(request.fields, text), suspected=False)
 
 
 def test_an_answer_that_has_used_its_limit_does_not_go_on() -> None:
     request = asking(max_tokens=2)
-    assert not can_resume(BrokenOff(request.fields, sent("a", "b")), suspected=False)
+    assert not can_resume(BrokenStream(request.fields, sent("a", "b")), suspected=False)
 
 
 def test_no_more_text_is_kept_than_there_is_memory_for() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.api.models import describe
 from gateway.api.ops import servable
-from gateway.cli.alias_facts import Member, alias_facts
+from gateway.cli.alias_facts import StepBackend, alias_facts
 from gateway.cli.startup_report import startup_report
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import SERVING
@@ -168,7 +168,7 @@ SKIPPED = {
 }
 
 
-def checked(case: Case) -> Iterator[tuple[Member, dict[str, str]]]:
+def checked(case: Case) -> Iterator[tuple[StepBackend, dict[str, str]]]:
     """Each backend as `check` shows it, and for which needs the planner skips it, as the file describes the fleet."""
     states = all_ready(case.snapshot)
     skipped: dict[str, dict[str, str]] = {name: {} for name in states}

@@ -10,7 +10,7 @@ import pytest
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
-from gateway.routing.tokenizing import Told, refusal, tokenizers_of
+from gateway.routing.tokenizing import TokenizeFailure, refusal, tokenizers_of
 from tests.routing.parts import backend
 
 ALIAS = Alias("chat", (("a", "b"), ("c",)))
@@ -58,10 +58,10 @@ def test_a_cloud_and_a_server_without_a_tokenizer_are_never_asked() -> None:
     ],
 )
 def test_the_error_is_that_of_the_nearest_hope(kinds: list[str], code: str) -> None:
-    passed = [Told(state(name), kind, f"is {kind}") for name, kind in zip("abc", kinds, strict=False)]
+    passed = [TokenizeFailure(state(name), kind, f"is {kind}") for name, kind in zip("abc", kinds, strict=False)]
     error = refusal(ALIAS, "/tokenize", passed, time.monotonic())
     assert error.code == code
     assert all(f"{one.state.name} {one.reason}" in error.message for one in passed)
     assert (error.retry_after is not None) == (code in ("no_backend_available", "backend_warming"))
-    silent = [Told(state("a"), "failed", "was silent", timeout=True)]
+    silent = [TokenizeFailure(state("a"), "failed", "was silent", timeout=True)]
     assert refusal(ALIAS, "/tokenize", silent, time.monotonic()).code == "upstream_timeout"

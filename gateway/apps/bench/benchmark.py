@@ -9,22 +9,22 @@ from typing import NamedTuple
 
 from gateway.apps.bench.results import Results
 from gateway.apps.bench.session import OnStep, Session, Settings
-from gateway.apps.bench.targets import GatewayTarget, NotMeasurable, Target, UrlTarget, find_backend
+from gateway.apps.bench.targets import GatewayTarget, Target, UnmeasurableTarget, UrlTarget, find_backend
 from gateway.config.snapshot import Alias, Snapshot
 from gateway.domain.engine_traits import traits_of
 
 
 class UnsuitableOptions(Exception):
-    """The options do not suit what they name; the text says why."""
+    """The options do not suit the server or alias they name; the text says why."""
 
 
-class Subject(NamedTuple):
-    """What is measured: an alias of the gateway at `url`, or (`alias` None) the server at `url`. `trim`: prompts that
-    do not fit the window are left out, because the user did not ask for these lengths."""
+class BenchSubject(NamedTuple):
+    """The subject of a benchmark: an alias of the gateway at `url`, or (`alias` None) the server at `url`. `trim`:
+    prompts that do not fit the window are left out, because the user did not ask for these lengths."""
 
     url: str
     alias: str | None = None
-    model: str | None = None  # of a server; None = the first that it lists
+    model: str | None = None  # of a server; None: the first that it lists
     key: str | None = None
     direct: bool = True  # measure the backend behind the alias, too
     cloud: bool = False  # an alias may lead to a cloud backend, which costs money
@@ -36,7 +36,7 @@ class Benchmark:
 
     def __init__(
         self,
-        subject: Subject,
+        subject: BenchSubject,
         settings: Settings,
         snapshot: Snapshot | None,
         on_step: OnStep = lambda _what, _total: None,
@@ -52,7 +52,7 @@ class Benchmark:
             check_alias(snapshot, self._alias, subject, settings)
 
     async def run(self) -> None:
-        """Measure everything. Raises NotMeasurable, and UnsuitableOptions where prompts do not fit the window."""
+        """Measure everything. Raises UnmeasurableTarget, and UnsuitableOptions where prompts do not fit the window."""
         async with AsyncExitStack() as stack:
             alias = self.subject.alias
             session = await self._begin_url(stack) if alias is None else await self._begin_alias(stack, alias)
@@ -70,9 +70,9 @@ class Benchmark:
         stack.push_async_callback(gateway.close)
         try:
             await gateway.look()
-        except NotMeasurable as problem:
+        except UnmeasurableTarget as problem:
             hint = "the gateway: `gateway serve`, or --gateway URL; a key: --key"
-            raise NotMeasurable(f"{problem} ({hint})") from None
+            raise UnmeasurableTarget(f"{problem} ({hint})") from None
         self.title = f"{alias} at {gateway.url}"
         session = await self._begin(gateway)
         await self._note_circumstances(gateway)
@@ -131,13 +131,13 @@ class Benchmark:
         name = self.results.expected
         try:
             if self.snapshot is None or self._alias is None or name is None:
-                raise NotMeasurable("that takes the routes.yaml of the gateway (--config FILE)")
+                raise UnmeasurableTarget("that takes the routes.yaml of the gateway (--config FILE)")
             target = await find_backend(self.snapshot, self._alias, name, gateway)
             stack.push_async_callback(target.close)
             await target.look()
             await session.warm_up(target)
             session.targets.append(target)
-        except NotMeasurable as problem:
+        except UnmeasurableTarget as problem:
             self.results.notes.append(f"not measured directly: {problem}")
 
 
@@ -154,7 +154,7 @@ def find_alias(snapshot: Snapshot, name: str) -> Alias:
     return alias
 
 
-def check_alias(snapshot: Snapshot, alias: Alias, subject: Subject, settings: Settings) -> None:
+def check_alias(snapshot: Snapshot, alias: Alias, subject: BenchSubject, settings: Settings) -> None:
     """Raises UnsuitableOptions where measuring the alias would mislead or cost money."""
     name = subject.alias
     members = [snapshot.backends[member] for member in (alias.steps[0] if alias.steps else ())]
@@ -171,5 +171,5 @@ def check_alias(snapshot: Snapshot, alias: Alias, subject: Subject, settings: Se
 
 
 def longest_prompt(window: int | None, tokens: int) -> int | None:
-    """The longest prompt that surely leaves room for the answer: lengths are met within a few percent. None = any."""
+    """The longest prompt that surely leaves room for the answer: lengths are met within a few percent. None: any."""
     return None if window is None else max(0, int((window - tokens) * 0.97))

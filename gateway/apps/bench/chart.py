@@ -27,7 +27,7 @@ Points = list[tuple[float, Spread]]
 
 
 def problem_with(path: Path) -> str | None:
-    """Why no chart can be written there; None = it can."""
+    """Why no chart can be written there; None if it can."""
     if path.suffix.lower() not in SUFFIXES:
         return f"--chart {path}: the name ends in {' or '.join(SUFFIXES)}"
     if not path.absolute().parent.is_dir():

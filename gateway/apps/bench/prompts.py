@@ -21,7 +21,7 @@ _WORDS = _TEXT.split()
 class RequestSpec(NamedTuple):
     """One request to be made. `words`: length of its prompt; `tokens`: length of its answer. `nonce`: no other request
     has it; requests that are compared share the `seed` of the words, so their prompts are equally long. `forced`: send
-    the fields that make vLLM give an answer of exactly that length. `thinking`: None = the model's default."""
+    the fields that make vLLM give an answer of exactly that length. Without `thinking`, the model's default."""
 
     words: int
     tokens: int
@@ -38,7 +38,7 @@ class Sizing(NamedTuple):
     per_word: float = 1.25
 
     def words(self, tokens: int) -> int:
-        """How many words make a prompt of about so many tokens."""
+        """The number of words that make a prompt of about this many tokens."""
         return max(0, round((tokens - self.overhead) / self.per_word))
 
 

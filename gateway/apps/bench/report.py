@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway.apps.bench.results import DIRECT, Level, Results, Single, decode_rate, ttft
-from gateway.apps.bench.sample import Sample
+from gateway.apps.bench.results import DIRECT, Level, Results, SingleRequests, decode_rate, ttft
+from gateway.apps.bench.sample import RequestSample
 from gateway.apps.bench.session import Settings
-from gateway.apps.bench.stats import CLEAR_FROM, Gap, Spread
+from gateway.apps.bench.stats import CLEAR_FROM, PairedDifference, Spread
 from gateway.printable import visible
 
 FEW_TOKENS = 64  # an answer of fewer says little about the decode rate
@@ -73,7 +73,7 @@ def _single_table(results: Results) -> Table:
     return table
 
 
-def _count(row: Single) -> Text:
+def _count(row: SingleRequests) -> Text:
     if not row.failed:
         return Text(str(len(row.samples)))
     return Text(f"{len(row.good)} of {len(row.samples)}", style="red")
@@ -139,7 +139,7 @@ def spread(found: Spread | None, text: Format) -> str:
     return text(found.median) if found.n == 1 else f"{text(found.median)} ±{found.relative / 2:.1%}"
 
 
-def added(found: Gap) -> str:
+def added(found: PairedDifference) -> str:
     """A difference of seconds, and whether it is more than noise."""
     middle = f"{'+' if found.median >= 0 else ''}{seconds(found.median)}"
     if found.n == 1:
@@ -168,7 +168,7 @@ def _known(value: float | None, text: Format) -> str:
 
 
 def remarks(results: Results) -> list[str]:
-    """What a reader must know before believing the figures: the notes, and what the samples themselves show."""
+    """The reader's cautions: the notes, and signs in the samples themselves that the figures mislead."""
     good = [sample for _, sample in results.samples if sample.ok]
     return [
         *results.notes,
@@ -180,7 +180,7 @@ def remarks(results: Results) -> list[str]:
     ]
 
 
-def _on_answers(good: list[Sample], tokens: int) -> Iterator[str]:
+def _on_answers(good: list[RequestSample], tokens: int) -> Iterator[str]:
     counts = [sample.completion for sample in good if sample.completion is not None]
     if good and not counts:
         yield "the server reports no usage, so no rate is claimed: tokens are not guessed from chunks"
@@ -206,7 +206,7 @@ def _on_spreads(results: Results) -> Iterator[str]:
         )
 
 
-def _on_streams(good: list[Sample]) -> Iterator[str]:
+def _on_streams(good: list[RequestSample]) -> Iterator[str]:
     if heaps := sum(not sample.is_steady for sample in good if sample.completion):
         yield (
             f"in {heaps} of {len(good)} answers the text came in heaps (a parser that holds thoughts back?): their "
@@ -227,7 +227,7 @@ def _on_prompts(results: Results) -> Iterator[str]:
         )
 
 
-def _on_thoughts(good: list[Sample]) -> Iterator[str]:
+def _on_thoughts(good: list[RequestSample]) -> Iterator[str]:
     if thoughts := sum((sample.reasoning or 0) > 0 for sample in good):
         yield f"{thoughts} of {len(good)} answers hold thoughts, which count as tokens like any other"
 
@@ -273,11 +273,11 @@ def _settings(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _fields(found: Spread | Gap | None) -> dict[str, Any] | None:
+def _fields(found: Spread | PairedDifference | None) -> dict[str, Any] | None:
     return None if found is None else asdict(found)
 
 
-def _single(row: Single, backend: str | None) -> dict[str, Any]:
+def _single(row: SingleRequests, backend: str | None) -> dict[str, Any]:
     return {
         "via": row.via,
         "backend": backend,
@@ -309,7 +309,7 @@ def _level(level: Level) -> dict[str, Any]:
     }
 
 
-def _sample(target: str, sample: Sample) -> dict[str, Any]:
+def _sample(target: str, sample: RequestSample) -> dict[str, Any]:
     return {
         "via": target,
         **asdict(sample),

@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from gateway.apps.bench import stats
-from gateway.apps.bench.sample import Sample
-from gateway.apps.bench.stats import Gap, Line, Spread
+from gateway.apps.bench.sample import RequestSample
+from gateway.apps.bench.stats import PairedDifference, PrefillLine, Spread
 
 GATEWAY, DIRECT = "gateway", "direct"  # names of the two targets that are compared
 
 T = TypeVar("T")
-Value = Callable[[Sample], float | None]
+Value = Callable[[RequestSample], float | None]
 
 
-def ttft(sample: Sample) -> float | None:
+def ttft(sample: RequestSample) -> float | None:
     return sample.ttft
 
 
-def decode_rate(sample: Sample) -> float | None:
+def decode_rate(sample: RequestSample) -> float | None:
     return sample.decode_rate
 
 
@@ -29,15 +29,15 @@ def decode_rate(sample: Sample) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Single:
+class SingleRequests:
     """One prompt length, one request at a time. Failed samples give no figure; rates are tokens/s."""
 
     via: str
     asked: int  # tokens of the prompt
-    samples: tuple[Sample, ...]
+    samples: tuple[RequestSample, ...]
 
     @property
-    def good(self) -> list[Sample]:
+    def good(self) -> list[RequestSample]:
         return [sample for sample in self.samples if sample.ok]
 
     @property
@@ -50,10 +50,10 @@ class Single:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Several streams at a time, for a while. When one request fails, the load was not what it says: the block gives no
-    figure."""
+    """Several streams at a time, for a while. When one request fails, the load was lower than stated: the block gives
+    no figure."""
 
-    samples: tuple[Sample, ...]
+    samples: tuple[RequestSample, ...]
 
     @property
     def failed(self) -> int:
@@ -89,7 +89,7 @@ class Level:
     blocks: tuple[Block, ...]
 
     @property
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[RequestSample]:
         """Those of the blocks in which nothing failed."""
         return [sample for block in self.blocks if block.ok for sample in block.samples]
 
@@ -116,23 +116,25 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
-    """What the gateway adds at one prompt length. `ttft`: seconds until the first text, through the gateway less
+class GatewayOverhead:
+    """The gateway's overhead at one prompt length. `ttft`: seconds until the first text, through the gateway less
     direct. `decode`: rate through the gateway over the direct rate."""
 
     asked: int
-    ttft: Gap | None
+    ttft: PairedDifference | None
     decode: Spread | None
 
 
-def pairs(one: Sequence[Sample], other: Sequence[Sample], value: Value) -> list[tuple[float | None, float | None]]:
+def pairs(
+    one: Sequence[RequestSample], other: Sequence[RequestSample], value: Value
+) -> list[tuple[float | None, float | None]]:
     """Sample by sample in the order they were taken; a pair of which one failed is left out."""
     return [(value(a), value(b)) for a, b in zip(one, other, strict=False) if a.ok and b.ok]
 
 
-def fit_prefill(samples: Iterable[Sample]) -> Line | None:
-    """The time to the first text over the prompt length. The slope leaves out what every request costs, however short
-    its prompt."""
+def fit_prefill(samples: Iterable[RequestSample]) -> PrefillLine | None:
+    """The time to the first text over the prompt length. The slope leaves out the fixed cost of a request, however
+    short its prompt."""
     return stats.fit([(s.prompt, s.ttft) for s in samples if s.ok and s.prompt and s.ttft and s.is_fresh])
 
 
@@ -147,19 +149,19 @@ class Results:
     tokens: int
     expected: str | None = None
     notes: list[str] = field(default_factory=list)
-    warm_up: list[tuple[str, Sample]] = field(default_factory=list)
-    single: dict[tuple[str, int], list[Sample]] = field(default_factory=dict)  # (target, tokens of the prompt)
+    warm_up: list[tuple[str, RequestSample]] = field(default_factory=list)
+    single: dict[tuple[str, int], list[RequestSample]] = field(default_factory=dict)  # (target, tokens of the prompt)
     sweep: dict[tuple[str, int], list[Block]] = field(default_factory=dict)  # (target, concurrency)
     stopped: bool = False  # by the user, before everything was measured
 
-    def add_single(self, target: str, length: int, sample: Sample) -> None:
+    def add_single(self, target: str, length: int, sample: RequestSample) -> None:
         self.single.setdefault((target, length), []).append(sample)
 
     def add_block(self, target: str, concurrency: int, block: Block) -> None:
         self.sweep.setdefault((target, concurrency), []).append(block)
 
     @property
-    def samples(self) -> list[tuple[str, Sample]]:
+    def samples(self) -> list[tuple[str, RequestSample]]:
         """(target, sample) of all but the warm-up."""
         one = [(target, sample) for (target, _), samples in self.single.items() for sample in samples]
         return one + [
@@ -177,25 +179,25 @@ class Results:
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
-    def singles(self) -> list[tuple[Single, str | None]]:
+    def singles(self) -> list[tuple[SingleRequests, str | None]]:
         """A row for each length, target and answering backend: two backends do not make one figure. Failed samples are
         in the row of the expected backend."""
         rows = []
         for (target, length), samples in sorted(self.single.items(), key=_by_size):
             usual = self.expected or next((sample.backend for sample in samples if sample.ok), None)
-            by_backend: dict[str | None, list[Sample]] = {}
+            by_backend: dict[str | None, list[RequestSample]] = {}
             for sample in samples:
                 by_backend.setdefault((sample.backend or usual) if sample.ok else usual, []).append(sample)
-            rows += [(Single(target, length, tuple(theirs)), backend) for backend, theirs in by_backend.items()]
+            rows += [(SingleRequests(target, length, tuple(theirs)), backend) for backend, theirs in by_backend.items()]
         return rows
 
     def levels(self) -> list[Level]:
         ordered = sorted(self.sweep.items(), key=_by_size)
         return [Level(target, concurrency, tuple(blocks)) for (target, concurrency), blocks in ordered]
 
-    def fits(self) -> dict[str, Line]:
+    def fits(self) -> dict[str, PrefillLine]:
         """Target -> prefill by the slope over all lengths, where there is one."""
-        by_target: dict[str, list[Sample]] = {}
+        by_target: dict[str, list[RequestSample]] = {}
         for (target, _), samples in self.single.items():
             by_target.setdefault(target, []).extend(sample for sample in samples if self._is_comparable(sample))
         lines = {target: fit_prefill(samples) for target, samples in by_target.items()}
@@ -203,13 +205,15 @@ class Results:
 
     # -- the gateway beside its backend -------------------------------------------------------------------------------
 
-    def added(self) -> list[Added]:
+    def added(self) -> list[GatewayOverhead]:
         """What the gateway adds, for each length measured at both targets."""
         found = []
         for length, through, straight in _compared(self.single):
             both = [(a, b) for a, b in zip(through, straight, strict=False) if self._is_comparable(a)]
             one, other = [a for a, _ in both], [b for _, b in both]
-            found.append(Added(length, stats.gap(pairs(one, other, ttft)), stats.ratio(pairs(one, other, decode_rate))))
+            found.append(
+                GatewayOverhead(length, stats.gap(pairs(one, other, ttft)), stats.ratio(pairs(one, other, decode_rate)))
+            )
         return found
 
     def added_sweep(self) -> list[tuple[int, Spread | None]]:
@@ -224,7 +228,7 @@ class Results:
             found.append((level, stats.ratio(both)))
         return found
 
-    def _is_comparable(self, sample: Sample) -> bool:
+    def _is_comparable(self, sample: RequestSample) -> bool:
         return self.expected is None or sample.backend is None or sample.backend == self.expected
 
 

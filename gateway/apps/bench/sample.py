@@ -26,10 +26,10 @@ _ROUTE_COMMENT = re.compile(rb"^: x-gateway (.*)$", re.M)
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One request. Times are seconds of one clock; None = the event never came. Tokens are as the server counts them,
-    the answer's including its thoughts; None = the server did not report them. `pieces`: events that held text.
-    `error`: None = the request succeeded."""
+class RequestSample:
+    """One request. Times are seconds of one clock, None for an event that never came. Tokens are as the server counts
+    them, the answer's including its thoughts; None if the server did not report them. `pieces`: events that held text.
+    `error`: None if the request succeeded."""
 
     started: float
     ended: float
@@ -80,12 +80,12 @@ class Sample:
         return (self.completion - 1) / (self.last - self.first) if self.is_steady and self.last > self.first else None
 
 
-async def take_sample(send: Send, limit: float) -> Sample:
+async def take_sample(send: Send, limit: float) -> RequestSample:
     """Send the request and read its answer, within `limit` seconds. Failures are not raised: the sample holds them."""
     recorder = Recorder()
     try:
         async with asyncio.timeout(limit):
-            await _read(send, recorder)
+            await _read_answer(send, recorder)
     except TimeoutError:
         recorder.error = f"no end within {limit:g} s"
     except UpstreamFailure as failure:
@@ -93,7 +93,7 @@ async def take_sample(send: Send, limit: float) -> Sample:
     return recorder.sample()
 
 
-async def _read(send: Send, recorder: Recorder) -> None:
+async def _read_answer(send: Send, recorder: Recorder) -> None:
     response = await send()
     try:
         recorder.head(response)
@@ -194,8 +194,8 @@ class Recorder:
         value = fields.get(name) if isinstance(fields, dict) else None
         return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
-    def sample(self) -> Sample:
-        return Sample(
+    def sample(self) -> RequestSample:
+        return RequestSample(
             started=self.started,
             ended=time.perf_counter(),
             first=self._first,

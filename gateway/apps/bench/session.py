@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from gateway.apps.bench.prompts import RequestSpec, Sizing, sizing
 from gateway.apps.bench.results import Block, Results
-from gateway.apps.bench.sample import Sample, take_sample
+from gateway.apps.bench.sample import RequestSample, take_sample
 from gateway.apps.bench.stats import alternated
-from gateway.apps.bench.targets import NotMeasurable, Target
+from gateway.apps.bench.targets import Target, UnmeasurableTarget
 
 WARM_UP_WORDS = (64, 512)  # prompts of the warm-up, which also show how many tokens a word has
 WARM_UP_TOKENS = 16
@@ -62,9 +62,9 @@ class Session:
         self._sizing = Sizing()
         self._forced = True
 
-    async def warm_up(self, target: Target) -> list[Sample]:
-        """Have the server compile and load what it needs, learn how many tokens a word has, and whether answers can be
-        forced to a length. Raises NotMeasurable where a request fails."""
+    async def warm_up(self, target: Target) -> list[RequestSample]:
+        """Have the server compile its kernels and load its model, learn how many tokens a word has, and whether answers
+        can be forced to a length. Raises UnmeasurableTarget where a request fails."""
         samples = [await self._warm_up_once(target, words) for words in WARM_UP_WORDS]
         counted = zip(WARM_UP_WORDS, samples, strict=True)
         if target is self.targets[0]:
@@ -73,7 +73,7 @@ class Session:
         samples.append(await self._warm_up_once(target, self._sizing.words(longest)))
         return samples
 
-    async def _warm_up_once(self, target: Target, words: int) -> Sample:
+    async def _warm_up_once(self, target: Target, words: int) -> RequestSample:
         sample = await self._sample(target, words, WARM_UP_TOKENS)
         if not sample.ok and self._forced and (sample.error or "").startswith(("answered 400", "answered 422")):
             self._forced = False
@@ -87,7 +87,7 @@ class Session:
                 sample = again
         self.results.warm_up.append((target.name, sample))
         if not sample.ok:
-            raise NotMeasurable(f"{target.name}: the warm-up failed: {sample.error}")
+            raise UnmeasurableTarget(f"{target.name}: the warm-up failed: {sample.error}")
         return sample
 
     async def run(self) -> None:
@@ -115,7 +115,7 @@ class Session:
         settings = self.settings
         words = self._sizing.words(settings.lengths[0])
         until = None if settings.duration is None else time.perf_counter() + settings.duration
-        samples: list[Sample] = []
+        samples: list[RequestSample] = []
 
         async def user() -> None:
             made = 0
@@ -130,11 +130,11 @@ class Session:
                 group.create_task(user())
         return Block(tuple(sorted(samples, key=lambda sample: sample.started)))
 
-    async def _sample(self, target: Target, words: int, tokens: int, seed: int = 0) -> Sample:
+    async def _sample(self, target: Target, words: int, tokens: int, seed: int = 0) -> RequestSample:
         spec = RequestSpec(words, tokens, secrets.token_hex(8), seed, self._forced, self.settings.thinking)
         try:
             send = target.prepare(spec)
-        except NotMeasurable as problem:
+        except UnmeasurableTarget as problem:
             now = time.perf_counter()
-            return Sample(now, now, error=str(problem))
+            return RequestSample(now, now, error=str(problem))
         return await take_sample(send, self.settings.limit)

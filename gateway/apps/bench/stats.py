@@ -59,14 +59,14 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PrefillLine:
     """y = `overhead` + x / `rate`: of a prefill, seconds by prompt tokens."""
 
     rate: float
     overhead: float
 
 
-def fit(points: Sequence[tuple[float, float]]) -> Line | None:
+def fit(points: Sequence[tuple[float, float]]) -> PrefillLine | None:
     """The line through (x, y) by Theil and Sen: the median of all slopes between two points, which one outlier does not
     turn. None where the points are too close together or y does not grow with x."""
     slopes = [
@@ -75,15 +75,15 @@ def fit(points: Sequence[tuple[float, float]]) -> Line | None:
         if abs(x2 - x1) >= MIN_DISTANCE * (x1 + x2)
     ]
     slope = median(slopes) if slopes else 0.0
-    return Line(1 / slope, median(y - slope * x for x, y in points)) if slope > 0 else None
+    return PrefillLine(1 / slope, median(y - slope * x for x, y in points)) if slope > 0 else None
 
 
 # -- two targets, pair by pair ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """What one target adds to the other, over pairs of values measured one right after the other. `clear`: each of at
+class PairedDifference:
+    """The difference between two targets, over pairs of values measured one right after the other. `clear`: each of at
     least five pairs shows a difference of the same sign; by chance alone that happens once in sixteen times. Without it
     the difference may be noise."""
 
@@ -94,13 +94,13 @@ class Gap:
     clear: bool
 
 
-def gap(pairs: Pairs) -> Gap | None:
+def gap(pairs: Pairs) -> PairedDifference | None:
     """The first value of each pair less the second; None where no pair is complete."""
     found = spread(one - other for one, other in pairs if one is not None and other is not None)
     if found is None:
         return None
     clear = found.n >= CLEAR_FROM and (found.low > 0 or found.high < 0)
-    return Gap(found.n, found.median, found.low, found.high, clear)
+    return PairedDifference(found.n, found.median, found.low, found.high, clear)
 
 
 def ratio(pairs: Pairs) -> Spread | None:

@@ -21,7 +21,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import traits_of
 from gateway.domain.request import CHAT, parse
 from gateway.domain.upstream import Client, Response, UpstreamFailure
-from gateway.engines.base import Call
+from gateway.engines.base import EngineRequest
 from gateway.engines.outgoing import outgoing_fields, outgoing_headers
 from gateway.engines.registry import ENGINES
 from gateway.routing.plan import make_plan
@@ -39,22 +39,22 @@ LOCAL_ONLY = ("x-gateway-local-only", "1")
 _encode = msgspec.json.Encoder().encode
 
 
-class NotMeasurable(Exception):
+class UnmeasurableTarget(Exception):
     """A target cannot be measured; the text says why."""
 
 
 class Target(Protocol):
-    """`name`: what tables call it."""
+    """A server to measure. `name` stands in the tables."""
 
     name: str
 
     async def look(self) -> None:
-        """Read what has to be known before the first request. Raises NotMeasurable if there is no answer."""
+        """Read what has to be known before the first request. Raises UnmeasurableTarget if there is no answer."""
         ...
 
     def prepare(self, spec: RequestSpec) -> Send:
         """Do all work of this process that is not to be timed: the request is ready to be sent. Raises
-        NotMeasurable."""
+        UnmeasurableTarget."""
         ...
 
     async def close(self) -> None: ...
@@ -62,7 +62,7 @@ class Target(Protocol):
 
 class UrlTarget:
     """An OpenAI-compatible server, the gateway or any other, at a base URL with or without /v1. `look` sets `model`,
-    unless it is given, and `window` (tokens; None = not reported)."""
+    unless it is given, and `window` (tokens; None if not reported)."""
 
     def __init__(
         self, name: str, url: str, model: str | None, key: str | None = None, headers: Sequence[tuple[str, str]] = ()
@@ -79,7 +79,7 @@ class UrlTarget:
         models = ENGINES["openai"].read_models(await self._get(self._address.api_path + "/models"))
         if self.model is None:
             if not models:
-                raise NotMeasurable(f"{self.url} lists no model: name one with --model")
+                raise UnmeasurableTarget(f"{self.url} lists no model: name one with --model")
             self.model = next(iter(models))
         self.window = models.get(self.model)
 
@@ -115,7 +115,7 @@ class GatewayTarget(UrlTarget):
         self.window = next(iter(ENGINES["openai"].read_models({"data": [card]}).values()), None)
 
     async def foreign_requests(self, backend: str) -> int | None:
-        """Requests in flight or queued at a backend, provided that this process has none there; None = not known."""
+        """Requests in flight or queued at a backend, provided that this process has none there; None if not known."""
         entry = await self._status_of(backend)
         counts = [entry.get(name) for name in ("inflight", "foreign", "queue")]
         return sum(count for count in counts if isinstance(count, int)) if entry else None
@@ -132,11 +132,11 @@ class GatewayTarget(UrlTarget):
             await asyncio.sleep(SETTLE_INTERVAL)
 
     async def backend_url(self, backend: str) -> str | None:
-        """The URL at which the gateway reaches a backend; it is shown to operators only. None = not shown, or not
+        """The URL at which the gateway reaches a backend; it is shown to operators only. None if not shown, or not
         reachable from here."""
         try:
             plan = await self._post(self._address.root_path + "/admin/explain", {"alias": self.alias})
-        except NotMeasurable:
+        except UnmeasurableTarget:
             return None
         steps = plan.get("steps") if isinstance(plan, dict) else None
         members = [b for step in steps or [] if isinstance(step, dict) for b in step.get("backends") or []]
@@ -147,7 +147,7 @@ class GatewayTarget(UrlTarget):
         """A backend's part of /status; empty where it is not reported."""
         try:
             status = await self._get(self._address.root_path + "/status")
-        except NotMeasurable:
+        except UnmeasurableTarget:
             return {}
         backends = status.get("backends") if isinstance(status, dict) else None
         entry = backends.get(backend) if isinstance(backends, dict) else None
@@ -193,13 +193,13 @@ class BackendTarget:
         adapt = next((c.adapt for c in plan.candidates if c.state is self._state), None)
         if adapt is None:
             why = next((s.reason for s in plan.skipped if s.state is self._state), "the alias does not name it")
-            raise NotMeasurable(f"{self._state.name} is not asked this: {why}")
+            raise UnmeasurableTarget(f"{self._state.name} is not asked this: {why}")
         fields, _ = outgoing_fields(request, self._alias, self._state, adapt)
         identity = f"bench-{uuid.uuid4().hex}"
         headers = outgoing_headers({}, identity)
 
         async def send() -> Response:
-            call = Call(CHAT, True, dict(fields), headers, identity)
+            call = EngineRequest(CHAT, True, dict(fields), headers, identity)
             return await ENGINES[self._state.backend.engine].send(self._state, call)
 
         return send
@@ -211,9 +211,9 @@ class BackendTarget:
 
 async def find_backend(snapshot: Snapshot, alias: Alias, name: str, gateway: GatewayTarget) -> BackendTarget:
     """The backend that answers for the alias, at the URL that the gateway uses, else at that of the file. Raises
-    NotMeasurable."""
+    UnmeasurableTarget."""
     if name not in snapshot.backends:
-        raise NotMeasurable(f"the gateway was answered by '{name}', which {snapshot.source} does not know")
+        raise UnmeasurableTarget(f"the gateway was answered by '{name}', which {snapshot.source} does not know")
     backend = snapshot.backends[name]
     url = await gateway.backend_url(name) or backend.url
     return BackendTarget(snapshot, alias, replace(backend, url=url))
@@ -233,7 +233,8 @@ def _is_loopback(url: str) -> bool:
 async def fetch(
     client: Client, method: str, path: str, headers: Sequence[tuple[str, str]], url: str, content: Any = None
 ) -> Any:
-    """The decoded JSON of one small answer; `content` is sent as JSON. Raises NotMeasurable, whose text has `url`."""
+    """The decoded JSON of one small answer; `content` is sent as JSON. Raises UnmeasurableTarget, whose text has
+    `url`."""
     try:
         async with asyncio.timeout(FETCH_SECONDS):
             sent = b"" if content is None else _encode(content)
@@ -243,12 +244,12 @@ async def fetch(
             finally:
                 response.release()
     except UpstreamFailure as failure:
-        raise NotMeasurable(f"{url} does not answer: {failure}") from None
+        raise UnmeasurableTarget(f"{url} does not answer: {failure}") from None
     except TimeoutError:
-        raise NotMeasurable(f"{url} does not answer within {FETCH_SECONDS:.0f} s") from None
+        raise UnmeasurableTarget(f"{url} does not answer within {FETCH_SECONDS:.0f} s") from None
     if response.status != 200:
-        raise NotMeasurable(f"{url} {refusal(response.status, answer)}")
+        raise UnmeasurableTarget(f"{url} {refusal(response.status, answer)}")
     try:
         return msgspec.json.decode(answer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise NotMeasurable(f"{url} does not answer in JSON") from None
+        raise UnmeasurableTarget(f"{url} does not answer in JSON") from None

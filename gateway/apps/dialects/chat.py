@@ -1,4 +1,4 @@
-"""What a backend answers to a chat, as the translators read it: whole answers, and the events of a stream."""
+"""A backend's chat answers, as the translators read them: whole answers, and the events of a stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _encode = msgspec.json.Encoder().encode
 _decode_any = msgspec.json.Decoder(Any).decode
 
 
-class Choice(msgspec.Struct):
+class ChatChoice(msgspec.Struct):
     """Of a whole answer. `stop_reason` is vLLM's: the stop string, or the id of the stop token."""
 
     message: dict[str, Any] = {}
@@ -20,30 +20,30 @@ class Choice(msgspec.Struct):
     stop_reason: Any = None
 
 
-class Answer(msgspec.Struct):
-    choices: list[Choice]
+class ChatAnswer(msgspec.Struct):
+    choices: list[ChatChoice]
     model: Any = None
     usage: Any = None
 
 
-class ChunkChoice(msgspec.Struct):
+class ChatChunkChoice(msgspec.Struct):
     delta: Any = None
     finish_reason: Any = None
     stop_reason: Any = None
 
 
-class Chunk(msgspec.Struct):
+class ChatChunk(msgspec.Struct):
     model: Any = None
-    choices: list[ChunkChoice] | None = None
+    choices: list[ChatChunkChoice] | None = None
     usage: Any = None
     error: Any = None
 
 
-_decode_answer = msgspec.json.Decoder(Answer).decode
-_decode_chunk = msgspec.json.Decoder(Chunk).decode
+_decode_answer = msgspec.json.Decoder(ChatAnswer).decode
+_decode_chunk = msgspec.json.Decoder(ChatChunk).decode
 
 
-def answer_of(body: bytes, what: str) -> tuple[Answer, Choice]:
+def answer_of(body: bytes, what: str) -> tuple[ChatAnswer, ChatChoice]:
     """A chat answer (which `fault_in_message` has passed) and its choice. Raises ProtocolFailure when it cannot be
     translated to `what`."""
     try:
@@ -53,7 +53,7 @@ def answer_of(body: bytes, what: str) -> tuple[Answer, Choice]:
         raise ProtocolFailure(f"its answer cannot be translated to {what}: {error}") from None
 
 
-def chunk_of(data: bytes | None) -> Chunk | None:
+def chunk_of(data: bytes | None) -> ChatChunk | None:
     """The data of an event; None for a comment, and for an event that is not JSON."""
     try:
         return _decode_chunk(data) if data is not None else None
@@ -89,7 +89,7 @@ def arguments_of(text: str) -> dict[str, Any] | None:
     return arguments if isinstance(arguments, dict) else None
 
 
-def sole_text_of(chunk: Chunk) -> tuple[str, Any] | None:
+def sole_text_of(chunk: ChatChunk) -> tuple[str, Any] | None:
     """(field, its value) of a chunk that has one delta with one field, and says nothing else."""
     choices = chunk.choices or []
     if len(choices) != 1 or chunk.usage is not None or choices[0].finish_reason is not None:

@@ -21,7 +21,7 @@ def invalid(where: str, what: str, *, unsupported: bool = False) -> GatewayError
     return GatewayError(code, f"`{where}` {MISLEADING.sub('[...]', what)}", param=where)
 
 
-class Untranslatable(GatewayError):
+class UntranslatableRequest(GatewayError):
     """No chat can carry it; a server that has the client's API itself may take it. The arguments are those of
     `invalid`."""
 
@@ -31,7 +31,7 @@ class Untranslatable(GatewayError):
 
 
 def expected(where: str, what: str, found: Any) -> GatewayError:
-    """The error for a field that must be `what`, and is `found` (None = missing)."""
+    """The error for a field that must be `what`, and is `found` (None: missing)."""
     if found is None:
         return invalid(where, f"is missing: it must be {what}.")
     shown = brief(found) if isinstance(found, str) else f"of type {brief(found)}"

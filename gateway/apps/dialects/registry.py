@@ -16,15 +16,15 @@ from gateway.runtime.gateway import Gateway
 
 
 def _message() -> Translation:
-    from gateway.apps.dialects.anthropic.exchange import Message
+    from gateway.apps.dialects.anthropic.exchange import MessageTranslation
 
-    return Message()
+    return MessageTranslation()
 
 
 def _response() -> Translation:
-    from gateway.apps.dialects.responses.exchange import Response
+    from gateway.apps.dialects.responses.exchange import ResponseTranslation
 
-    return Response()
+    return ResponseTranslation()
 
 
 _DIALECTS: dict[str, Callable[[], Translation]] = {MESSAGES.name: _message, RESPONSES.name: _response}
@@ -47,11 +47,11 @@ def read_request(alias: str, body: Any) -> InferenceRequest:
     if not isinstance(body, dict):
         raise GatewayError("invalid_request_body", "The request must be a JSON object.", param="request")
     from gateway.apps.dialects.anthropic.request import to_chat
-    from gateway.apps.dialects.responses.request import read
+    from gateway.apps.dialects.responses.request import chat_request_of
 
     encoded = msgspec.json.encode({**body, "model": alias})
     if _is_response(body):
-        chat, _, own = read(encoded)
+        chat, _, own = chat_request_of(encoded)
         return parse(RESPONSES, chat, own)
     return parse(_endpoint_of(body), to_chat(encoded) if _is_message(body) else encoded)
 

@@ -16,9 +16,8 @@ _LENGTH = b"content-length"
 
 
 class Translation(Protocol):
-    """One request and its answer, without effects. The methods raise
-    GatewayError for what the client sent, and ProtocolFailure for what a backend answered. `own`: after `request`, the
-    request as it came, if servers may be asked with it."""
+    """One request and its answer, without effects. The methods raise GatewayError for the client's mistakes, and
+    ProtocolFailure for a backend's. `own`: after `request`, the request as it came, if servers may be asked with it."""
 
     own: OwnForm | None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.launches import Launches
-from gateway.apps.importing.source import Source, is_true, listed, mapping, read_source, text_of
+from gateway.apps.importing.source import SourceFile, is_true, listed, mapping, read_source, text_of
 from gateway.config.problems import Path
 from gateway.launch.docker import DockerFlag, DockerRun, read_docker_run
 from gateway.launch.words import split
@@ -41,7 +41,7 @@ _TOP = frozenset(("services", "version", "name", "volumes", "networks"))
 
 
 def convert(text: str, file: str, address: str | None = None) -> Draft:
-    """The draft of a compose file. Raises ConfigError with what is wrong with the YAML."""
+    """The draft of a compose file. Raises ConfigError for broken YAML."""
     source = read_source(text, file)
     launches = Launches(file, source.line, address)
     for name, value in source.section("services").items():
@@ -52,7 +52,7 @@ def convert(text: str, file: str, address: str | None = None) -> Draft:
     return launches.finished()
 
 
-def _service(name: str, service: dict[str, Any], path: Path, source: Source, launches: Launches) -> None:
+def _service(name: str, service: dict[str, Any], path: Path, source: SourceFile, launches: Launches) -> None:
     image = _text(service.get("image"))
     if image is None:
         built = "its image is built from a Dockerfile" if "build" in service else "it has no image"
@@ -119,7 +119,7 @@ def _volumes(value: Any, path: Path, launches: Launches) -> Iterator[str]:
             yield text
 
 
-def _own_volume(volume: str, source: Source, path: Path, launches: Launches) -> str:
+def _own_volume(volume: str, source: SourceFile, path: Path, launches: Launches) -> str:
     """`hf:/x` with the name that docker has for it: compose puts the project's in front of those that it declares."""
     match = _NAMED_VOLUME.match(volume)
     declared = mapping(source.data.get("volumes"))

@@ -14,7 +14,7 @@ Kind = Literal["left_out", "changed", "to_do"]
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class ImportNote:
     """A setting of the source that differs here. `left_out`: it has no counterpart; `changed`: it works in another way;
     `to_do`: the file cannot be used before the user acts. The problem's hint says what to do."""
 
@@ -23,7 +23,7 @@ class Note:
 
 
 @dataclass(slots=True)
-class Entry:
+class DraftEntry:
     """A backend, an alias or a client: its keys as routes.yaml has them. `comment`: lines before it;
     `remarks`: key -> comment behind it. `origins`: further name of an alias -> where the source has it."""
 
@@ -41,13 +41,13 @@ class Draft:
     head: list[str] = field(default_factory=list)
     server: dict[str, Any] = field(default_factory=dict)
     defaults: dict[str, Any] = field(default_factory=dict)
-    nodes: dict[str, Entry] = field(default_factory=dict)
-    backends: dict[str, Entry] = field(default_factory=dict)
-    aliases: dict[str, Entry] = field(default_factory=dict)
-    clients: dict[str, Entry] = field(default_factory=dict)
+    nodes: dict[str, DraftEntry] = field(default_factory=dict)
+    backends: dict[str, DraftEntry] = field(default_factory=dict)
+    aliases: dict[str, DraftEntry] = field(default_factory=dict)
+    clients: dict[str, DraftEntry] = field(default_factory=dict)
     after: dict[str, list[str]] = field(default_factory=dict)
     tail: list[str] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
+    notes: list[ImportNote] = field(default_factory=list)
 
     def data(self) -> dict[str, Any]:
         """The written file as plain data. An alias with nothing but `use` has its short form."""
@@ -64,10 +64,10 @@ class Notes:
 
     file: str
     line_of: Any  # (Path) -> int | None
-    found: list[Note] = field(default_factory=list)
+    found: list[ImportNote] = field(default_factory=list)
 
     def add(self, kind: Kind, path: Path, message: str, hint: str | None = None) -> None:
-        note = Note(kind, Problem(self.file, self.line_of(path), shown_path(path), message, hint))
+        note = ImportNote(kind, Problem(self.file, self.line_of(path), shown_path(path), message, hint))
         if note not in self.found:
             self.found.append(note)
 
@@ -80,7 +80,7 @@ class Notes:
     def to_do(self, path: Path, message: str, hint: str | None = None) -> None:
         self.add("to_do", path, message, hint)
 
-    def in_order(self) -> list[Note]:
+    def in_order(self) -> list[ImportNote]:
         return sorted(self.found, key=lambda note: note.problem.line or 0)
 
 
@@ -94,7 +94,8 @@ def shown_path(path: Path) -> str:
 
 
 def backend_name(text: str) -> str:
-    """`text` with `-` for what a backend's name must not have: `meta/Llama 3.1:8b` -> `meta-Llama-3.1:8b`."""
+    """`text` with `-` for each character that a backend's name must not have: `meta/Llama 3.1:8b` ->
+    `meta-Llama-3.1:8b`."""
     return _slug(text, r"[^A-Za-z0-9._:@-]+") or "backend"
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from gateway.apps.importing import compose, litellm, llama_swap, olla, shell_script, systemd
 from gateway.apps.importing.draft import Draft
-from gateway.apps.importing.source import Source, mapping
+from gateway.apps.importing.source import SourceFile, mapping
 
-FORMATS: Mapping[str, Callable[[Source], Draft]] = {
+FORMATS: Mapping[str, Callable[[SourceFile], Draft]] = {
     "litellm": litellm.convert,
     "llama-swap": llama_swap.convert,
     "olla": olla.convert,
@@ -30,7 +30,7 @@ _START = re.compile(r"^[^#\n]*\b(docker|podman)\s+(container\s+)?run\b|^[^#\n]*\
 
 
 def text_format_of(text: str) -> str | None:
-    """`systemd`, `shell`, or None for what may be YAML."""
+    """`systemd`, `shell`, or None for a text that may be YAML."""
     if _UNIT.search(text):
         return "systemd"
     return "shell" if not _YAML.search(text) and _START.search(text) else None

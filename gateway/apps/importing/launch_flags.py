@@ -63,8 +63,8 @@ def _positional(words: list[str]) -> str | None:
 
 
 def _flags(words: list[str]) -> dict[str, str]:
-    """`--flag value`, `--flag=value` and `--flag` (empty). Of a repeated flag the last counts, as in the servers: a
-    model overrides what its macro says."""
+    """`--flag value`, `--flag=value` and `--flag` (empty). The last of a repeated flag counts, as in the servers: a
+    model overrides its macro."""
     found: dict[str, str] = {}
     for i, word in enumerate(words):
         if not word.startswith("-"):

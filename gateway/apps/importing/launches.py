@@ -1,4 +1,5 @@
-"""Backends with launch blocks from what starts engines: a `docker run`, a service of a compose file, a command."""
+"""Backends with launch blocks, from the commands that start engines: a `docker run`, a service of a compose file, a
+command."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gateway.apps.importing.draft import Draft, Entry, Note, Notes, backend_name, unique
+from gateway.apps.importing.draft import Draft, DraftEntry, ImportNote, Notes, backend_name, unique
 from gateway.apps.importing.secrets import Secrets
 from gateway.apps.importing.server_draft import short
 from gateway.apps.importing.source import count_of
@@ -30,7 +31,7 @@ _GENERIC = re.compile(r"^(spark|vllm|start|run|launch|serve)[-_]+|[-_]+(vllm|ser
 
 
 class Launches:
-    """Collects backends into a draft. `address`: the host on which the engines run, None = not known."""
+    """Collects backends into a draft. `address`: the host on which the engines run, None if not known."""
 
     def __init__(self, file: str, line_of: Callable[[Path], int | None], address: str | None) -> None:
         self.file, self.address = file, address
@@ -43,7 +44,7 @@ class Launches:
         self.draft.notes = [self._clean(note) for note in self.notes.in_order()]
         return self.draft
 
-    def _clean(self, note: Note) -> Note:
+    def _clean(self, note: ImportNote) -> ImportNote:
         problem, mask = note.problem, self.secrets.mask
         hint = mask(problem.hint) if problem.hint else problem.hint
         return replace(
@@ -162,7 +163,7 @@ class Launches:
                 key: count for key, variable in _COUNTS.items() if (count := count_of(env.get(variable))) is not None
             }
             keys |= _api_key(env.get("VLLM_API_KEY"))
-            self.draft.backends[name] = Entry(keys, self._comment(path))
+            self.draft.backends[name] = DraftEntry(keys, self._comment(path))
             return
         what = f"runs '{self.secrets.mask(' '.join(words[:2]))}'" if words else "names no command"
         hint = "is the engine started by a script inside? import that script: docker cp CONTAINER:PATH ."
@@ -192,7 +193,7 @@ class Launches:
         for mistake in command.mistakes:
             fix = f"write {mistake.fix}" if mistake.fix and mistake.fix.startswith("-") else mistake.fix
             self.notes.to_do(path, mistake.message, fix)
-        self.draft.backends[name] = Entry(keys, self._comment(path))
+        self.draft.backends[name] = DraftEntry(keys, self._comment(path))
 
     def _name(self, hint: str, model: str) -> str:
         """`vllm-qwen36` -> qwen36; a name that says nothing gives way to the model's."""
@@ -218,7 +219,7 @@ class Launches:
         known = next((node for node, entry in self.draft.nodes.items() if entry.keys["address"] == address), None)
         if known is None:
             known = unique(name, self.draft.nodes)
-            self.draft.nodes[known] = Entry({"address": address})
+            self.draft.nodes[known] = DraftEntry({"address": address})
         return known, address
 
     def _further_nodes(self, first: str, command: ServeCommand, path: Path) -> list[str]:
@@ -227,7 +228,7 @@ class Launches:
             return [first]
         names = [first, *(f"{first}-{number}" for number in range(2, count + 1))]
         for number, name in enumerate(names[1:], 2):
-            self.draft.nodes.setdefault(name, Entry({"address": f"${{SPARK_{number}_ADDRESS}}"}))
+            self.draft.nodes.setdefault(name, DraftEntry({"address": f"${{SPARK_{number}_ADDRESS}}"}))
         hint = "put their addresses into nodes; the worker's own script is not needed"
         self.notes.to_do(path, f"the engine spans {count} nodes", hint)
         return names

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.apps.importing.draft import Draft, Entry, Notes, alias_name, check_further_names, unique
+from gateway.apps.importing.draft import Draft, DraftEntry, Notes, alias_name, check_further_names, unique
 from gateway.apps.importing.litellm_backends import Deployment, DeploymentReader, entries_of, is_glob
 from gateway.apps.importing.litellm_settings import GENERAL, LITELLM, ROUTER, TOP, Meaning
-from gateway.apps.importing.source import Source, count_of, is_true, listed, mapping, text_of
-from gateway.apps.importing.values import Keys, is_no_key
+from gateway.apps.importing.source import SourceFile, count_of, is_true, listed, mapping, text_of
+from gateway.apps.importing.source_values import Keys, is_no_key
 from gateway.config.problems import Path
 from gateway.config.snapshot import Balance
 
@@ -30,7 +30,7 @@ _SECTIONS = ("model_list", "router_settings", "litellm_settings", "general_setti
              "credential_list", "include")  # fmt: skip
 
 
-def convert(source: Source) -> Draft:
+def convert(source: SourceFile) -> Draft:
     """The draft with its notes. It may have no backend: then nothing of `model_list` could be used."""
     notes = source.notes()
     keys = Keys(notes)
@@ -45,7 +45,7 @@ def convert(source: Source) -> Draft:
 
 
 class _Aliases:
-    def __init__(self, source: Source, notes: Notes, draft: Draft, deployments: list[Deployment]) -> None:
+    def __init__(self, source: SourceFile, notes: Notes, draft: Draft, deployments: list[Deployment]) -> None:
         self.source, self.notes, self.draft = source, notes, draft
         self.groups: dict[str, list[Deployment]] = {}
         for one in deployments:
@@ -62,7 +62,7 @@ class _Aliases:
 
     def build(self) -> None:
         for group, members in self.groups.items():
-            entry = Entry({"use": self._short(self._chain(group))})
+            entry = DraftEntry({"use": self._short(self._chain(group))})
             if is_glob(group):
                 entry.keys["also"] = [group]
                 entry.origins[group] = (*members[0].path, "model_name")
@@ -89,8 +89,8 @@ class _Aliases:
         return steps
 
     def _chain(self, group: str) -> Steps:
-        """The group's steps and those of its fallbacks. A backend is listed once; what serves other requests than the
-        first one, or embeds with another model, is left out: with a note unless it is a fallback of every group."""
+        """The group's steps and those of its fallbacks. A backend is listed once; one that serves other requests than
+        the first, or embeds with another model, is left out: with a note unless it is a fallback of every group."""
         own, declared = self._steps(group), self._declared_fallbacks(group)
         meant = own + [step for other in declared for step in self._steps(other)]
         general = [] if declared else [step for other in self._default_fallbacks(group) for step in self._steps(other)]
@@ -117,7 +117,7 @@ class _Aliases:
         return bool(keys.get("cloud")) or keys.get("engine") == "litellm"
 
     def _misfit(self, backend: str, first: str) -> str | None:
-        """Why the backend may not stand in a chain that begins with `first`; None = it may."""
+        """Why the backend may not stand in a chain that begins with `first`; None if it may."""
         mine, its = self.draft.backends[backend].keys, self.draft.backends[first].keys
         serves, wanted = set(mine.get("serves", ())), set(its.get("serves", ()))
         if serves.isdisjoint(wanted) and (serves or wanted):
@@ -221,20 +221,20 @@ def _words(serves: set[str]) -> str:
     return ", ".join(sorted(serves)) or "chat"
 
 
-def _without_also(entry: Entry) -> dict[str, Any]:
+def _without_also(entry: DraftEntry) -> dict[str, Any]:
     return {key: value for key, value in entry.keys.items() if key != "also"}
 
 
 # -- the server -------------------------------------------------------------------------------------------------------
 
 
-def _general(source: Source, notes: Notes, keys: Keys, draft: Draft) -> None:
+def _general(source: SourceFile, notes: Notes, keys: Keys, draft: Draft) -> None:
     general = source.section("general_settings")
     path: Path = ("general_settings", "master_key")
     master = text_of(general.get("master_key"))
     if master is not None and not is_true(general.get("disable_key_check")):
         key = "${" + _MASTER + "}" if is_no_key(master) else keys.reference_to(master, path, _MASTER)
-        draft.clients["master"] = Entry(
+        draft.clients["master"] = DraftEntry(
             {"key": key, "admin": True}, remarks={"admin": "may drain, resume, probe and reload"}
         )
         message = "keys that LiteLLM has given out are in its database, not in this file"
@@ -244,7 +244,7 @@ def _general(source: Source, notes: Notes, keys: Keys, draft: Draft) -> None:
         draft.server["max_body"] = f"{megabytes}MiB"
 
 
-def _note_settings(source: Source, notes: Notes) -> None:
+def _note_settings(source: SourceFile, notes: Notes) -> None:
     _note_section(source, notes, "router_settings", ROUTER, ("model_group_alias", "routing_strategy", *_FALLBACK_KEYS))
     _note_section(source, notes, "litellm_settings", LITELLM, _FALLBACK_KEYS)
     read = ("master_key", "disable_key_check", "max_request_size_mb")
@@ -261,14 +261,14 @@ def _note_settings(source: Source, notes: Notes) -> None:
             notes.add(kind, (key,), message, hint)
 
 
-def _note_section(source: Source, notes: Notes, name: str, table: Any, read: tuple[str, ...]) -> None:
+def _note_section(source: SourceFile, notes: Notes, name: str, table: Any, read: tuple[str, ...]) -> None:
     for key in source.section(name):
         if key not in read:
             meaning: Meaning = table.get(key, ("left_out", "has no counterpart here", None))
             notes.add(meaning[0], (name, key), meaning[1], meaning[2])
 
 
-def _note_strategy(source: Source, notes: Notes) -> None:
+def _note_strategy(source: SourceFile, notes: Notes) -> None:
     strategy = text_of(source.section("router_settings").get("routing_strategy"))
     path: Path = ("router_settings", "routing_strategy")
     if strategy is None or strategy == "least-busy":

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.apps.importing.draft import Entry, Notes, backend_name, tail_of, unique
+from gateway.apps.importing.draft import DraftEntry, Notes, backend_name, tail_of, unique
 from gateway.apps.importing.litellm_providers import Provider, provider_of
 from gateway.apps.importing.litellm_settings import DEPLOYMENT, INFO_ONLY
-from gateway.apps.importing.source import Source, count_of, is_true, listed, mapping, text_of
-from gateway.apps.importing.values import (
+from gateway.apps.importing.source import SourceFile, count_of, is_true, listed, mapping, text_of
+from gateway.apps.importing.source_values import (
     Keys,
     host_words,
     is_no_key,
@@ -70,7 +70,7 @@ class Deployment:
 class DeploymentReader:
     """Reads the entries of `model_list`; settings that cannot be kept are noted."""
 
-    source: Source
+    source: SourceFile
     notes: Notes
     keys: Keys
     credentials: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -262,13 +262,13 @@ def is_glob(name: str) -> bool:
     return any(c in name for c in "*?[")
 
 
-def entries_of(deployments: list[Deployment], source: Source) -> dict[str, Entry]:
-    """Backends by name. Of several deployments of a backend, the first that has a key decides it; together they say
-    what it serves, and one that chats says nothing of that."""
-    entries: dict[str, Entry] = {}
+def entries_of(deployments: list[Deployment], source: SourceFile) -> dict[str, DraftEntry]:
+    """Backends by name. Of several deployments of a backend, the first that has a key decides it; its endpoints are
+    those of all deployments together, and one that chats adds none."""
+    entries: dict[str, DraftEntry] = {}
     served: dict[str, list[list[str]]] = {}
     for one in deployments:
-        entry = entries.setdefault(one.backend, Entry({}))
+        entry = entries.setdefault(one.backend, DraftEntry({}))
         entry.keys |= {key: value for key, value in one.keys.items() if key not in entry.keys}
         served.setdefault(one.backend, []).append(one.keys.get("serves", []))
         line = source.line(one.path)
@@ -281,7 +281,7 @@ def entries_of(deployments: list[Deployment], source: Source) -> dict[str, Entry
     return {name: _shortened(entry) for name, entry in entries.items()}
 
 
-def _shortened(entry: Entry) -> Entry:
+def _shortened(entry: DraftEntry) -> DraftEntry:
     if len(entry.comment) > 1:
         first, *more = entry.comment
         groups = ", ".join(line.partition(", ")[2] for line in more)

@@ -69,7 +69,7 @@ _BARE = (
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """`model`: the name for requests. `url`: the default; None = it must be given (engine `litellm`: or the SDK has
+    """`model`: the name for requests. `url`: the default; None if it must be given (engine `litellm`: or the SDK has
     one). `key`: the variable that usually holds the key. `needs_url`: there is no default."""
 
     name: str
@@ -83,7 +83,7 @@ class Provider:
 def provider_of(model: str, declared: str | None, *, has_url: bool) -> Provider | None:
     """The provider of LiteLLM's `model` (`provider/name`, or a bare name), where `declared` is `custom_llm_provider`.
 
-    None = it cannot be inferred, or LiteLLM has no such provider.
+    None if it cannot be inferred, or LiteLLM has no such provider.
     """
     prefix, slash, rest = model.partition("/")
     name = declared or (prefix if slash else None)

@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.apps.importing.draft import (
     Draft,
-    Entry,
+    DraftEntry,
     Notes,
     alias_name,
     backend_name,
@@ -21,8 +21,16 @@ from gateway.apps.importing.draft import (
     unique,
 )
 from gateway.apps.importing.launch_flags import backend_keys
-from gateway.apps.importing.source import Source, count_of, is_true, listed, mapping, text_of
-from gateway.apps.importing.values import Keys, host_words, literal, mark_cloud, request_params, url_of, variable_name
+from gateway.apps.importing.source import SourceFile, count_of, is_true, listed, mapping, text_of
+from gateway.apps.importing.source_values import (
+    Keys,
+    host_words,
+    literal,
+    mark_cloud,
+    request_params,
+    url_of,
+    variable_name,
+)
 from gateway.config.problems import Path
 
 START_PORT = 5800  # llama-swap's default of the first ${PORT}
@@ -55,7 +63,7 @@ _SILENT = ("models", "peers", "apiKeys", "macros", "startPort", "logLevel", "log
            "metricsMaxInMemory", "captureBuffer", "sendLoadingState", "includeAliasesInList")  # fmt: skip
 
 
-def convert(source: Source) -> Draft:
+def convert(source: SourceFile) -> Draft:
     notes = source.notes()
     keys = Keys(notes)
     converter = _Converter(source, notes, keys)
@@ -72,7 +80,7 @@ def convert(source: Source) -> Draft:
 
 
 class _Converter:
-    def __init__(self, source: Source, notes: Notes, keys: Keys) -> None:
+    def __init__(self, source: SourceFile, notes: Notes, keys: Keys) -> None:
         self.source, self.notes, self.keys = source, notes, keys
         self.draft = Draft()
         self.macros = {name: text for name, value in source.section("macros").items() if (text := text_of(value))}
@@ -119,7 +127,7 @@ class _Converter:
             return
         keys = backend_keys(command)
         engine = {"engine": keys.pop("engine")} if "engine" in keys else {}
-        entry = Entry({**engine, "url": url, **keys, "run": "on_demand"})
+        entry = DraftEntry({**engine, "url": url, **keys, "run": "on_demand"})
         if (upstream := text_of(model.get("useModelName"))) is not None:
             entry.keys["model"] = literal(upstream)
         if (slots := count_of(model.get("concurrencyLimit"))) is not None:
@@ -169,7 +177,9 @@ class _Converter:
             self.notes.changed(
                 (*path, "setParams"), "these hold only where the client says nothing: see aliases.*.params"
             )
-        entry = Entry({"use": [backend], **({"also": also} if also else {}), **({"params": forced} if forced else {})})
+        entry = DraftEntry(
+            {"use": [backend], **({"also": also} if also else {}), **({"params": forced} if forced else {})}
+        )
         entry.origins = origins
         if is_true(model.get("unlisted")):
             entry.keys["listed"] = False
@@ -181,7 +191,7 @@ class _Converter:
             if asked == name:
                 entry.keys["params"] = merged
             else:
-                self.draft.aliases[self._alias(asked, path[:2])] = Entry({"use": [backend], "params": merged})
+                self.draft.aliases[self._alias(asked, path[:2])] = DraftEntry({"use": [backend], "params": merged})
 
     def _alias(self, name: str, path: Path) -> str:
         made = unique(alias_name(name), self.draft.aliases)
@@ -218,12 +228,12 @@ class _Converter:
         keys |= {"api_key": key} if key else {}
         backend = unique(backend_name(tail_of(model)), self.draft.backends, backend_name(peer))
         line = self.source.line(path)
-        self.draft.backends[backend] = Entry(keys, [f"{self.source.file}:{line}, peer {peer}"] if line else [])
-        self.draft.aliases[self._alias(model, path)] = Entry({"use": [backend]})
+        self.draft.backends[backend] = DraftEntry(keys, [f"{self.source.file}:{line}, peer {peer}"] if line else [])
+        self.draft.aliases[self._alias(model, path)] = DraftEntry({"use": [backend]})
 
     def clients(self) -> None:
         for i, value in enumerate(listed(self.source.data.get("apiKeys")), 1):
             if (written := text_of(value)) is not None:
                 key = self.keys.reference_to(written, ("apiKeys", i - 1), f"CLIENT_{i}_KEY")
                 if not any(entry.keys["key"] == key for entry in self.draft.clients.values()):
-                    self.draft.clients[f"client{i}"] = Entry({"key": key})
+                    self.draft.clients[f"client{i}"] = DraftEntry({"key": key})

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from gateway.apps.importing.draft import Draft, Entry, Notes, backend_name, unique
-from gateway.apps.importing.source import Source, count_of, listed, mapping, text_of
-from gateway.apps.importing.values import Keys, host_words, mark_cloud, url_of, variable_name
+from gateway.apps.importing.draft import Draft, DraftEntry, Notes, backend_name, unique
+from gateway.apps.importing.source import SourceFile, count_of, listed, mapping, text_of
+from gateway.apps.importing.source_values import Keys, host_words, mark_cloud, url_of, variable_name
 from gateway.config.problems import Path
 from gateway.config.units import format_size, parse_duration, parse_size
 
@@ -34,7 +34,7 @@ _TOP = {
 }
 
 
-def convert(source: Source) -> Draft:
+def convert(source: SourceFile) -> Draft:
     notes = source.notes()
     keys = Keys(notes)
     draft = Draft()
@@ -52,7 +52,7 @@ def convert(source: Source) -> Draft:
     return draft
 
 
-def _server(source: Source, notes: Notes, draft: Draft) -> None:
+def _server(source: SourceFile, notes: Notes, draft: Draft) -> None:
     server = source.section("server")
     host, port = text_of(server.get("host")) or "localhost", count_of(server.get("port")) or 40114
     shown = "127.0.0.1" if host == "localhost" else f"[{host}]" if ":" in host else host
@@ -83,14 +83,14 @@ def _duration(value: Any) -> str | None:
         return None
 
 
-def _endpoint(path: Path, endpoint: dict[str, Any], source: Source, notes: Notes, keys: Keys, draft: Draft) -> None:
+def _endpoint(path: Path, endpoint: dict[str, Any], source: SourceFile, notes: Notes, keys: Keys, draft: Draft) -> None:
     url = url_of(endpoint.get("url"), (*path, "url"), notes)
     if url is None:
         notes.left_out(path, "an endpoint without a usable url")
         return
     kind: str = text_of(endpoint.get("type")) or "auto"
     engine = _ENGINES.get(kind, "openai")
-    entry = Entry({**({"engine": engine} if engine else {}), "url": url})
+    entry = DraftEntry({**({"engine": engine} if engine else {}), "url": url})
     name = unique(backend_name(text_of(endpoint.get("name")) or "endpoint"), draft.backends, *host_words(url))
     if engine == "ollama":
         hint = "write model: and context: under the backend, one backend for each model; `gateway init HOST` lists them"

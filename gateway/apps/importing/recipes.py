@@ -18,7 +18,7 @@ _SSH = re.compile(r", ssh: [^,}\n]+")  # the recipe's own: at another address it
 
 def recipe_files() -> dict[str, Path]:
     """Name -> file: those at the root of a checkout, or the copies in a wheel."""
-    packed = Path(__file__).parents[1] / "recipes"
+    packed = Path(__file__).parents[2] / "recipes"
     folder = packed if packed.is_dir() else packed.parents[1] / "deploy" / "recipes"
     return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
 
@@ -42,7 +42,7 @@ def recipe_text(name: str, hosts: Sequence[str] = ()) -> str:
 
 
 def recipe_for(model: str) -> str | None:
-    """The name of the first recipe that launches this model, by the checkpoint's name; None = there is none."""
+    """The name of the first recipe that launches this model, by the checkpoint's name; None if no recipe does."""
     return next((name for name, file in recipe_files().items() if model in _models(file)), None)
 
 

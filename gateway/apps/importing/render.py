@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString, FoldedScalarString
 
-from gateway.apps.importing.draft import Draft, Entry
+from gateway.apps.importing.draft import Draft, DraftEntry
 from gateway.config.document import Plain, plain_value
 from gateway.printable import visible
 
@@ -48,7 +48,7 @@ def _dump(section: dict[str, Any]) -> str:
     return out.getvalue()
 
 
-def _entries(data: dict[str, Any], entries: dict[str, Entry]) -> CommentedMap:
+def _entries(data: dict[str, Any], entries: dict[str, DraftEntry]) -> CommentedMap:
     """The entries by name, each with its comment before it and its remarks behind the keys."""
     made = CommentedMap()
     for name, keys in data.items():

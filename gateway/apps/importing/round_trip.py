@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.apps.importing.draft import Draft
-from gateway.apps.importing.values import variable_name
+from gateway.apps.importing.source_values import variable_name
 from gateway.config.document import read_document
 from gateway.config.load import load_text
 from gateway.config.loaded import Loaded

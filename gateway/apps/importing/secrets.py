@@ -37,8 +37,8 @@ class Secrets:
         return self.mask(text)
 
     def words(self, given: Sequence[str], path: Path) -> list[str]:
-        """The words of a command without control characters; what `--api-key` and `--hf-token` say, and whatever looks
-        like a key, is replaced."""
+        """The words of a command without control characters; the values of `--api-key` and `--hf-token`, and whatever
+        looks like a key, are replaced."""
         words = ["".join(c if c.isprintable() else " " for c in word) for word in given]
         found: list[str] = []
         flag = ""
@@ -67,7 +67,7 @@ class Secrets:
         return f"${{{self._names[text]}}}"
 
     def mask(self, text: str) -> str:
-        """`text` without any secret that was met so far, and without what looks like one."""
+        """`text` without any secret that was met so far, and without anything that looks like one."""
         for secret in sorted((s for s in self._names if len(s) >= _SHORTEST), key=len, reverse=True):
             text = text.replace(secret, f"${{{self._names[secret]}}}")
         return _LOOKS.sub("***", text)

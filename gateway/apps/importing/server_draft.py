@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from gateway.apps.importing.draft import Draft, Entry, Notes, alias_name, backend_name, tail_of, unique
+from gateway.apps.importing.draft import Draft, DraftEntry, Notes, alias_name, backend_name, tail_of, unique
 from gateway.apps.importing.recipes import recipe_for
-from gateway.apps.importing.servers import Model, Server
-from gateway.apps.importing.values import host_words, mark_cloud, variable_name
+from gateway.apps.importing.servers import FoundServer, Model
+from gateway.apps.importing.source_values import host_words, mark_cloud, variable_name
 from gateway.launch.families import family_of
 
 Findings = Mapping[str, Any]  # as `probe_report` of gateway/health/probes.py makes them
@@ -47,7 +47,7 @@ HEAD = (
 )
 
 
-def draft_of(servers: Iterable[Server], exporters: Mapping[str, str] | None = None) -> Draft:
+def draft_of(servers: Iterable[FoundServer], exporters: Mapping[str, str] | None = None) -> Draft:
     """Backends, suggested aliases and commented blocks. `exporters`: host -> URL of its metrics exporter."""
     servers = list(servers)
     exporters = exporters or {}
@@ -62,7 +62,7 @@ def draft_of(servers: Iterable[Server], exporters: Mapping[str, str] | None = No
             if model.chat:
                 names.setdefault(_model_key(model), []).append(name)
     if exporters and remote:
-        draft.nodes = {backend_name(host): Entry(_node(exporters.get(host))) for host in hosts}
+        draft.nodes = {backend_name(host): DraftEntry(_node(exporters.get(host))) for host in hosts}
     _suggest_aliases(draft, names, _further_names(servers))
     draft.after["backends"] = ["", *CLOUD_BLOCK.splitlines(), *_locked(servers), *_unloaded(servers)]
     draft.tail = TAIL.splitlines()
@@ -89,7 +89,7 @@ def _node(exporter: str | None) -> dict[str, Any]:
     return {"exporter": exporter} if exporter is not None else {}
 
 
-def _backend(server: Server, model: Model, host: str | None) -> Entry:
+def _backend(server: FoundServer, model: Model, host: str | None) -> DraftEntry:
     keys: dict[str, Any] = {} if server.kind == "vllm" else {"engine": server.kind}
     if server.server is not None:
         keys["server"] = server.server
@@ -99,7 +99,7 @@ def _backend(server: Server, model: Model, host: str | None) -> Entry:
         keys["node"] = backend_name(host)
     if model.name:
         keys["model"] = model.name
-    entry = Entry(keys)
+    entry = DraftEntry(keys)
     if not model.name:
         entry.comment.append("It lists what lies on its disk, not what it serves: name the one you mean as `model`.")
     if model.context is not None:
@@ -118,7 +118,7 @@ def _backend(server: Server, model: Model, host: str | None) -> Entry:
     return entry
 
 
-def _locked(servers: list[Server]) -> list[str]:
+def _locked(servers: list[FoundServer]) -> list[str]:
     """Commented lines for the servers that require a key."""
     lines = []
     for server in servers:
@@ -129,7 +129,7 @@ def _locked(servers: list[Server]) -> list[str]:
     return lines
 
 
-def _unloaded(servers: list[Server]) -> list[str]:
+def _unloaded(servers: list[FoundServer]) -> list[str]:
     """Commented lines for the servers that have models which they do not serve now."""
     found = [server for server in servers if server.unloaded and server.kind in _RANK]
     return [f"  # {one.url} has {one.unloaded} more on its disk: what is not loaded gets no backend." for one in found]
@@ -138,7 +138,7 @@ def _unloaded(servers: list[Server]) -> list[str]:
 # -- aliases ----------------------------------------------------------------------------------------------------------
 
 
-def _further_names(servers: list[Server]) -> dict[str, tuple[str, ...]]:
+def _further_names(servers: list[FoundServer]) -> dict[str, tuple[str, ...]]:
     """Model -> its further names, except names of other models."""
     found: dict[str, tuple[str, ...]] = {}
     taken = {short(model.name) for server in servers for model in server.models}
@@ -163,9 +163,9 @@ def _suggest_aliases(draft: Draft, groups: Mapping[str, list[str]], further: dic
         keys: dict[str, Any] = {"use": [_step(one) for one in (group, *behind)]}
         if (also := further.get(name)) is not None:
             keys["also"] = list(also)
-        draft.aliases[name] = Entry(keys)
+        draft.aliases[name] = DraftEntry(keys)
     if len(ranked) > 1 and "default" not in draft.aliases:
-        chain = Entry({"use": [_step(group) for group in ranked[: _FALLBACKS + 1]]})
+        chain = DraftEntry({"use": [_step(group) for group in ranked[: _FALLBACKS + 1]]})
         chain.comment = ["One name for clients that want only one: the first that can serve."]
         draft.aliases = {"default": chain, **draft.aliases}
 
@@ -184,7 +184,7 @@ def _step(group: list[str]) -> Any:
 
 
 def apply_findings(draft: Draft, found: Iterable[Findings]) -> None:
-    """Declare what a probe has observed: tools, reasoning, thinking. What was not observed is not declared."""
+    """Declare the abilities that a probe has observed: tools, reasoning, thinking. The others are not declared."""
     for findings in found:
         entry = draft.backends[findings["backend"]]
         checks = findings["checks"]
@@ -196,7 +196,7 @@ def apply_findings(draft: Draft, found: Iterable[Findings]) -> None:
         _thinking(entry, checks)
 
 
-def _tools(entry: Entry, checks: Mapping[str, Mapping[str, Any]]) -> None:
+def _tools(entry: DraftEntry, checks: Mapping[str, Mapping[str, Any]]) -> None:
     result, seen = _seen(checks, "tool_auto")
     family = family_of(entry.keys.get("model"))
     parser = family.tool_parser if family is not None else None
@@ -215,7 +215,7 @@ def _tools(entry: Entry, checks: Mapping[str, Mapping[str, Any]]) -> None:
         entry.comment.append(f"Tools: {seen}"[:150])
 
 
-def _thinking(entry: Entry, checks: Mapping[str, Mapping[str, Any]]) -> None:
+def _thinking(entry: DraftEntry, checks: Mapping[str, Mapping[str, Any]]) -> None:
     result, seen = _seen(checks, "reasoning")
     family = family_of(entry.keys.get("model"))
     if result == "mended":

@@ -1,4 +1,4 @@
-"""What a server is and what it serves, by its answers to a few GETs. Pure; gateway/cli/discovery.py sends them."""
+"""A server and its models, by its answers to a few GETs. Pure; gateway/cli/discovery.py sends them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.config.snapshot import Engine
 from gateway.domain.engine_traits import TRAITS, EngineTraits
 from gateway.domain.recognition import owners_of, paths_to_look, recognise, value_at
 from gateway.engines.base import reported_window
-from gateway.engines.ollama.models import INSTALLED, LOADED, model_entries, remote_models
+from gateway.engines.ollama.installed_models import INSTALLED, LOADED, model_entries, remote_models
 from gateway.engines.openai.engine import model_cards
 
 Kind = Literal["vllm", "llamacpp", "mlx", "ollama", "openai", "gateway", "locked", "unknown"]
@@ -22,8 +22,8 @@ OLLAMA_WINDOW = 32768  # asked for where the model allows more: its memory grows
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """`body` is what its JSON says, None when it is none; `headers` with names in lower case."""
+class ServerReply:
+    """`body`: the decoded JSON, None if it is none; `headers` with names in lower case."""
 
     status: int
     body: Any = None
@@ -32,7 +32,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`context` in tokens; None = not reported, as with `slots`, `tools` and `vision`. `ready`: it need not be loaded
+    """`context` in tokens; None if not reported, as with `slots`, `tools` and `vision`. `ready`: it need not be loaded
     first. `also`: further names of the same model there. `label`: the name to call it by, where `name` is none: "" =
     requests carry no name, and go to the model that the server was started with."""
 
@@ -48,9 +48,9 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class FoundServer:
     """`url` is its root. A `gateway`, and what is `locked` or `unknown`, serves nothing that can be routed to.
-    `server`: the row of traits behind kind openai; None = it was not recognised. `unloaded`: models that it would have
+    `server`: the row of traits behind kind openai; None if it was not recognised. `unloaded`: models that it would have
     to load, or that only lie on its disk."""
 
     url: str
@@ -60,31 +60,31 @@ class Server:
     unloaded: int = 0
 
 
-def identify(url: str, replies: Mapping[str, Reply]) -> Server:
-    """What answers at `url`, by the replies to PATHS and to `further_paths` (those that did not come are left out), and
+def identify(url: str, replies: Mapping[str, ServerReply]) -> FoundServer:
+    """The server at `url`, by the replies to PATHS and to `further_paths` (those that did not come are left out), and
     for Ollama to `SHOW:name` of its models."""
-    models = replies.get(MODELS, Reply(0))
+    models = replies.get(MODELS, ServerReply(0))
     if _is_ollama(replies):
-        return Server(url, "ollama", tuple(_ollama_models(replies)))
+        return FoundServer(url, "ollama", tuple(_ollama_models(replies)))
     if models.status in (401, 403):
-        return Server(url, "locked")
+        return FoundServer(url, "locked")
     cards = model_cards(models.body)
     name = _recognised(replies) if models.status == 200 else None
     if name is None and (models.status != 200 or not isinstance(mapping(models.body).get("data"), list)):
-        return Server(url, "unknown")
+        return FoundServer(url, "unknown")
     if any("x_gateway" in card for card in cards):
-        return Server(url, "gateway")
+        return FoundServer(url, "gateway")
     traits = TRAITS[name or "openai"]
     if name == "vllm":
-        return Server(url, "vllm", _vllm_models(cards, traits))
+        return FoundServer(url, "vllm", _vllm_models(cards, traits))
     found = _served(name, traits, cards, replies)
     unloaded = max(0, len(cards) - len(found))
     if name in get_args(Engine):
-        return Server(url, cast(Kind, name), found, unloaded=unloaded)
-    return Server(url, "openai", found, name, unloaded)
+        return FoundServer(url, cast(Kind, name), found, unloaded=unloaded)
+    return FoundServer(url, "openai", found, name, unloaded)
 
 
-def further_paths(replies: Mapping[str, Reply]) -> list[str]:
+def further_paths(replies: Mapping[str, ServerReply]) -> list[str]:
     """The paths whose answers are needed, too, after these replies."""
     first = replies[MODELS]
     if first.status != 200:
@@ -96,18 +96,18 @@ def further_paths(replies: Mapping[str, Reply]) -> list[str]:
     return [path for path in wanted if path not in replies]
 
 
-def _recognised(replies: Mapping[str, Reply]) -> str | None:
+def _recognised(replies: Mapping[str, ServerReply]) -> str | None:
     first = replies[MODELS]
     answers = {path: reply.body for path, reply in replies.items() if reply.status == 200}
     return recognise(owners_of(first.body), first.headers, answers)
 
 
 def _served(
-    name: str | None, traits: EngineTraits, cards: list[dict[str, Any]], replies: Mapping[str, Reply]
+    name: str | None, traits: EngineTraits, cards: list[dict[str, Any]], replies: Mapping[str, ServerReply]
 ) -> tuple[Model, ...]:
-    """The models that need not be loaded first. A server that lists what lies on its disk serves one model, that it was
-    started with, unless it says which are loaded."""
-    stated = replies.get(traits.describes.path, Reply(0)).body if traits.describes is not None else None
+    """The models that need not be loaded first. A server that lists the files on its disk serves one model, the one it
+    was started with, unless it tells which are loaded."""
+    stated = replies.get(traits.describes.path, ServerReply(0)).body if traits.describes is not None else None
     own = mapping(stated).get("data")
     described = {card.get("id"): card for card in map(mapping, own)} if isinstance(own, list) else {}
     if traits.loaded is not None:
@@ -120,17 +120,19 @@ def _served(
     return tuple(_openai_model(card, traits, described.get(card["id"], stated)) for card in cards)
 
 
-def tagged(replies: Mapping[str, Reply]) -> list[str]:
+def tagged(replies: Mapping[str, ServerReply]) -> list[str]:
     """The names of the models that an Ollama runs itself, in its order."""
-    installed = replies.get(INSTALLED, Reply(0)).body
+    installed = replies.get(INSTALLED, ServerReply(0)).body
     remote = remote_models(installed)
     return [name for name, _ in model_entries(installed) if name not in remote]
 
 
-def _is_ollama(replies: Mapping[str, Reply]) -> bool:
-    version = replies.get(OLLAMA_VERSION, Reply(0))
+def _is_ollama(replies: Mapping[str, ServerReply]) -> bool:
+    version = replies.get(OLLAMA_VERSION, ServerReply(0))
     return (
-        version.status == 200 and "version" in mapping(version.body) and replies.get(INSTALLED, Reply(0)).status == 200
+        version.status == 200
+        and "version" in mapping(version.body)
+        and replies.get(INSTALLED, ServerReply(0)).status == 200
     )
 
 
@@ -146,7 +148,7 @@ def _vllm_models(cards: list[dict[str, Any]], traits: EngineTraits) -> tuple[Mod
 
 
 def _openai_model(card: dict[str, Any], traits: EngineTraits, described: Any = None) -> Model:
-    """`described`: what the server tells of this model elsewhere."""
+    """`described`: the model's entries in other answers of the server."""
     name, details = str(card["id"]), traits.describes
     windows = [value_at(card, path) for path in traits.window]
     windows += [value_at(described, details.window)] if details is not None and details.window is not None else []
@@ -160,12 +162,12 @@ def looks_like_embedder(name: str) -> bool:
     return any(word in name.lower() for word in words)
 
 
-def _ollama_models(replies: Mapping[str, Reply]) -> list[Model]:
-    loaded = model_entries(replies.get(LOADED, Reply(0)).body)
+def _ollama_models(replies: Mapping[str, ServerReply]) -> list[Model]:
+    loaded = model_entries(replies.get(LOADED, ServerReply(0)).body)
     running = {name: reported_window(entry.get("context_length")) for name, entry in loaded}
     found = []
     for name in tagged(replies):
-        shown = mapping(replies.get(f"{SHOW}:{name}", Reply(0)).body)
+        shown = mapping(replies.get(f"{SHOW}:{name}", ServerReply(0)).body)
         able = [text_of(word) for word in listed(shown.get("capabilities"))]
         chat = (not able or "completion" in able) and not looks_like_embedder(name)
         most = next(

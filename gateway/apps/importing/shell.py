@@ -34,7 +34,7 @@ class Word:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _ShellReader:
     text: str
     at: int = 0
     line: int = 1
@@ -213,7 +213,7 @@ class _Reader:
 
 def read_commands(text: str) -> list[list[Word]]:
     """The commands of a script, each as its words, variables not yet put in. Never raises."""
-    return _Reader(text).read()
+    return _ShellReader(text).read()
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ _DEEPEST = 4  # a script inside of a script
 
 
 def convert(text: str, file: str, address: str | None = None) -> Draft:
-    """The draft of a script. Never raises: what is not understood is noted with its line."""
+    """The draft of a script. Never raises: a command that is not understood is noted with its line."""
     lines: dict[Path, int] = {}
     launches = Launches(file, lines.get, address)
     Script(launches, lines, PurePath(file).stem).read(text)
@@ -78,7 +78,7 @@ class Script:
             self.start([word.text for word in found], found[0].line, env, depth)
 
     def _note_condition(self) -> None:
-        """What a branch sets or starts is taken whatever the condition says."""
+        """Both branches count whatever the condition says."""
         if self._conditions:
             path: Path = ("if", self._conditions[-1])
             self.lines[path] = self._conditions[-1]
@@ -170,7 +170,7 @@ class Script:
 
 
 def _unwrapped(words: list[str], env: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Without `sudo -E`, `env A=1`, `exec`, `nohup`: what they start, and the variables they set."""
+    """The command without `sudo -E`, `env A=1`, `exec`, `nohup`, and the variables that these set."""
     while words and (_base(words[0]) in ("sudo", "env", "nice", "stdbuf") or words[0] in WRAPPERS):
         words = words[1:]
         while words and (words[0].startswith("-") or re.fullmatch(r"[A-Za-z_]\w*=.*", words[0], re.ASCII | re.DOTALL)):

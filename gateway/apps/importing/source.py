@@ -15,7 +15,7 @@ _TRUE = frozenset(("true", "yes", "on"))
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceFile:
     """`data` is the top-level mapping with merge keys (`<<`) resolved."""
 
     file: str
@@ -33,12 +33,12 @@ class Source:
         return mapping(self.data.get(name))
 
 
-def read_source(text: str, file: str) -> Source:
-    """Raises ConfigError with what is wrong with the YAML."""
+def read_source(text: str, file: str) -> SourceFile:
+    """The mapping in a file. Raises ConfigError for broken YAML."""
     report = Report(file)
     data = read_document(text, report)
     report.finish()
-    return Source(file, _merged(data or {}), report)
+    return SourceFile(file, _merged(data or {}), report)
 
 
 def _merged(value: Any) -> Any:

@@ -25,7 +25,7 @@ _OF_THE_UNIT = re.compile(
 _READ = frozenset(("Environment", "EnvironmentFile", "PassEnvironment", "ExecStart", *_STEPS))
 
 
-class Line(NamedTuple):
+class UnitLine(NamedTuple):
     """`KEY=VALUE` of a section; continued lines are joined."""
 
     section: str
@@ -34,7 +34,7 @@ class Line(NamedTuple):
     line: int
 
 
-def read_unit(text: str) -> Iterator[Line]:
+def read_unit(text: str) -> Iterator[UnitLine]:
     section = ""
     number = 0
     lines = text.splitlines()
@@ -53,11 +53,11 @@ def read_unit(text: str) -> Iterator[Line]:
             section = match[1]
         elif joined and not joined.startswith(("#", ";")) and "=" in joined:
             key, _, value = joined.partition("=")
-            yield Line(section, key.strip(), value.strip(), start)
+            yield UnitLine(section, key.strip(), value.strip(), start)
 
 
 def convert(text: str, file: str, address: str | None = None) -> Draft:
-    """The draft of a unit. Never raises: what is not understood is noted with its line."""
+    """The draft of a unit. Never raises: a line that is not understood is noted."""
     lines: dict[Path, int] = {}
     launches = Launches(file, lines.get, address)
     script = Script(launches, lines, PurePath(file).stem)
@@ -82,7 +82,7 @@ def convert(text: str, file: str, address: str | None = None) -> Draft:
     return launches.finished()
 
 
-def _environment(unit: list[Line], launches: Launches, lines: dict[Path, int]) -> dict[str, str]:
+def _environment(unit: list[UnitLine], launches: Launches, lines: dict[Path, int]) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in unit:
         if line.key == "Environment":
@@ -97,7 +97,7 @@ def _environment(unit: list[Line], launches: Launches, lines: dict[Path, int]) -
     return found
 
 
-def _start(line: Line, env: dict[str, str], launches: Launches, script: Script) -> None:
+def _start(line: UnitLine, env: dict[str, str], launches: Launches, script: Script) -> None:
     value = line.value.lstrip("-@:+!|")
     if _SPECIFIER.search(value.replace("%%", "")):
         launches.notes.to_do(("ExecStart",), "a specifier of systemd (%i, %h, ...) stays as it is", "write its value")
@@ -117,7 +117,7 @@ def _expanded(word: str, env: dict[str, str]) -> str:
     return _REFERENCE.sub(value, word)
 
 
-def _words(text: str, line: Line, launches: Launches) -> list[str]:
+def _words(text: str, line: UnitLine, launches: Launches) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError:

@@ -1,1 +1,1 @@
-"""Several judges over the same lines: their batches, and where they disagree. What the `gateway batch` commands use."""
+"""Several judges over the same lines: their batches, and where they disagree. The `gateway batch` commands use it."""

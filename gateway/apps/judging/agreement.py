@@ -15,7 +15,7 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """Of two judges, over the lines that both have scored. `same`: the share with equal scores. `kappa`, `weighted`:
-    1 = always alike, 0 = as by chance, None = not defined (no line, or both gave one and the same score to all).
+    1 = always alike, 0 = as by chance, None if not defined (no line, or both gave one and the same score to all).
     `difference`: the mean of the second's scores less the first's."""
 
     first: str

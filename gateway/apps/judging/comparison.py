@@ -33,8 +33,8 @@ class Judge:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One line on which the judges differ by `spread`; None = one of them has no score. `scores` by judge."""
+class ScoredLine:
+    """One line on which the judges differ by `spread`, or (None) one has no score. `scores` by judge."""
 
     custom_id: str
     scores: Mapping[str, float | None]
@@ -42,22 +42,22 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class LineTexts:
     """A line with its texts. `answers` by judge."""
 
-    line: Line
+    line: ScoredLine
     question: str
     answers: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class JudgeComparison:
     """`lines`: all, the ones to read first at the top."""
 
     folder: Path
     judges: Sequence[Judge]
     agreements: Sequence[Agreement]
-    lines: Sequence[Line]
+    lines: Sequence[ScoredLine]
 
     def as_json(self, most: int) -> dict[str, Any]:
         """With the first `most` lines."""
@@ -84,10 +84,10 @@ class Comparison:
             writer.writerow(["custom_id", *(judge.name for judge in self.judges), "spread"])
             for line in self.lines:
                 writer.writerow(
-                    [_plain(line.custom_id), *(_cell(value) for value in line.scores.values()), _cell(line.spread)]
+                    [_csv_cell(line.custom_id), *(_cell(value) for value in line.scores.values()), _cell(line.spread)]
                 )
 
-    def shown(self, most: int) -> list[Shown]:
+    def shown(self, most: int) -> list[LineTexts]:
         """The first `most` lines with their texts. Raises FolderError."""
         wanted = {line.custom_id: line for line in self.lines[:most]}
         questions = {
@@ -100,10 +100,10 @@ class Comparison:
             for row in rows_of(judge.state.output(self.folder)):
                 if (name := row.get("custom_id")) in answers:
                     answers[name][judge.name] = answer_of(row) or ""
-        return [Shown(line, questions.get(name, ""), answers[name]) for name, line in wanted.items()]
+        return [LineTexts(line, questions.get(name, ""), answers[name]) for name, line in wanted.items()]
 
 
-def compare(folder: Path, find: FindScore) -> Comparison:
+def compare(folder: Path, find: FindScore) -> JudgeComparison:
     """Raises FolderError when there are not at least two judges whose batches have ended."""
     ready = [state for state in judges_in(folder) if state.output(folder).exists()]
     if len(ready) < 2:
@@ -117,7 +117,7 @@ def compare(folder: Path, find: FindScore) -> Comparison:
         name for judge in judges for name in (*judge.scores, *sorted(judge.unscored | judge.failed))
     )
     lines = sorted((_line(name, judges) for name in lines_of), key=_first_read)
-    return Comparison(folder, judges, pairs, lines)
+    return JudgeComparison(folder, judges, pairs, lines)
 
 
 def _judge(state: JudgeState, folder: Path, find: FindScore) -> Judge:
@@ -142,15 +142,15 @@ def _agreement(one: Judge, other: Judge) -> Agreement:
     return agreement(one.name, other.name, both)
 
 
-def _line(name: str, judges: Sequence[Judge]) -> Line:
+def _line(name: str, judges: Sequence[Judge]) -> ScoredLine:
     scores = {judge.name: judge.scores.get(name) for judge in judges}
     known = [score for score in scores.values() if score is not None]
     spread = max(known) - min(known) if len(known) == len(judges) else None
-    return Line(name, scores, spread)
+    return ScoredLine(name, scores, spread)
 
 
-def _first_read(line: Line) -> tuple[bool, float, str]:
-    """The largest differences first, then what one of them did not score, at last what they agree on."""
+def _first_read(line: ScoredLine) -> tuple[bool, float, str]:
+    """The largest differences first, then lines without a score of one judge, at last those of one opinion."""
     if line.spread is None:
         return False, 0.0, line.custom_id
     return line.spread == 0, -line.spread, line.custom_id
@@ -160,6 +160,6 @@ def _cell(value: float | None) -> str:
     return "" if value is None else f"{value:g}"
 
 
-def _plain(text: str) -> str:
+def _csv_cell(text: str) -> str:
     """A cell that no spreadsheet takes for a formula."""
     return "'" + text if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

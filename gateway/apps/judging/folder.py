@@ -20,7 +20,7 @@ _ODD = re.compile(r"[^\w.-]")
 
 
 class FolderError(Exception):
-    """The folder or a file in it is not what it should be."""
+    """The folder or a file in it is broken; the text says how."""
 
 
 @dataclass(slots=True)

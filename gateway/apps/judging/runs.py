@@ -31,16 +31,16 @@ ANSWER_MOST = 16 * 1024 * 1024  # bytes of an answer that is not a file
 OnLook = Callable[[Mapping[str, Mapping[str, Any]]], None]
 
 
-class NotDone(Exception):
+class BatchFailure(Exception):
     """The gateway refused, or cannot be reached. The message says which."""
 
 
-class Unreachable(NotDone):
+class BatchUnreachable(BatchFailure):
     """No answer came. The same request may succeed later."""
 
 
 class BatchClient:
-    """One gateway's batch API. Raises NotDone."""
+    """One gateway's batch API. Raises BatchFailure."""
 
     def __init__(self, url: str, key: str | None) -> None:
         headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -77,7 +77,7 @@ class BatchClient:
                 part.open("wb") as file,
             ):
                 if answer.status_code != 200:
-                    raise NotDone(f"the results cannot be fetched: the gateway answers {answer.status_code}")
+                    raise BatchFailure(f"the results cannot be fetched: the gateway answers {answer.status_code}")
                 for piece in answer.iter_bytes(PIECE):
                     file.write(piece)
         except httpx.HTTPError as error:
@@ -91,7 +91,7 @@ class BatchClient:
         try:
             answer = fetch_now(self._http, method, path, most=ANSWER_MOST, seconds=seconds, **options)
         except (Oversized, Undecodable) as error:
-            raise NotDone(f"the gateway at {self._url}: {error}") from None
+            raise BatchFailure(f"the gateway at {self._url}: {error}") from None
         except httpx.HTTPError as error:
             raise self._away(error) from None
         try:
@@ -101,19 +101,19 @@ class BatchClient:
         if answer.status_code == 200:
             if isinstance(found, dict) and all(isinstance(found.get(name), str) for name in texts):
                 return found
-            raise NotDone(f"what listens at {self._url} does not answer as a gateway")
+            raise BatchFailure(f"what listens at {self._url} does not answer as a gateway")
         refused = found.get("error") if isinstance(found, dict) else None
         message = refused.get("message") if isinstance(refused, dict) else f"it answers {answer.status_code}"
         hint = " (--key KEY, or GATEWAY_KEY)" if answer.status_code in (401, 403) else ""
-        raise NotDone(f"the gateway at {self._url}: {message}{hint}")
+        raise BatchFailure(f"the gateway at {self._url}: {message}{hint}")
 
-    def _away(self, error: httpx.HTTPError) -> Unreachable:
-        return Unreachable(f"the gateway at {self._url} cannot be reached: {error or type(error).__name__}")
+    def _away(self, error: httpx.HTTPError) -> BatchUnreachable:
+        return BatchUnreachable(f"the gateway at {self._url} cannot be reached: {error or type(error).__name__}")
 
 
 def run(asking: BatchClient, source: Path, aliases: Sequence[str], folder: Path, look: OnLook) -> list[dict[str, Any]]:
-    """Begin what has not begun, wait until all have ended, and fetch the results. `look` is called with the batches by
-    alias. Returns the batches. Raises NotDone, FolderError."""
+    """Begin the batches that have not begun, wait until all have ended, and fetch the results. `look` is called with
+    the batches by alias. Returns the batches. Raises BatchFailure, FolderError."""
     if not source.exists():
         raise FolderError(f"there is no file {source}")
     _check_names(aliases)
@@ -212,7 +212,7 @@ def _wait(asking: BatchClient, states: Sequence[JudgeState], look: OnLook) -> li
                 if found.get(state.alias, {}).get("status") not in ENDED:
                     found[state.alias] = asking.batch(state.batch)
             away_since = None
-        except Unreachable:
+        except BatchUnreachable:
             now = time.monotonic()
             away_since = away_since or now
             if now - away_since > AWAY_MOST:

@@ -42,8 +42,8 @@ def usual_score(text: str) -> float | None:
 
 
 def by_path(path: str) -> FindScore:
-    """`scores.overall`, `$.criteria[0].score`: a path into the JSON of the answer. Raises ValueError for what is no
-    path."""
+    """`scores.overall`, `$.criteria[0].score`: a path into the JSON of the answer. Raises ValueError for any other
+    text."""
     steps: list[str | int] = []
     rest = path.removeprefix("$").removeprefix(".")
     while rest:
@@ -88,7 +88,7 @@ def by_pattern(pattern: str) -> FindScore:
 
 
 def _json_in(text: str) -> Any:
-    """The JSON of an answer: all of it, or in a fence, or its last object. None where there is none."""
+    """The JSON of an answer: all of it, or in a fence, or its last object; None without JSON."""
     candidates = [text, *reversed(_FENCED.findall(text))]
     at = text.rfind("{")
     if at >= 0:

@@ -14,7 +14,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.body import value_of
 from gateway.domain.request import Endpoint
 from gateway.domain.upstream import Response, StaleConnection
-from gateway.engines.base import Call, authorized
+from gateway.engines.base import EngineRequest, authorized
 from gateway.transport.client import post_json
 
 NONE = "none"  # in `fields`: the server is not sent this field
@@ -31,7 +31,7 @@ class HttpEngine:
     async def prepare(self) -> None:
         pass
 
-    async def send(self, state: BackendState, call: Call) -> Response:
+    async def send(self, state: BackendState, call: EngineRequest) -> Response:
         assert state.client is not None
         backend = state.backend
         path, headers = path_of(backend, call.endpoint), authorized(call.headers, backend)

@@ -17,8 +17,8 @@ import msgspec
 from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
 from gateway.domain.upstream import Response
-from gateway.engines.base import Call, Refused, WholeResponse, error_response
-from gateway.engines.litellm.errors import Misrouted, error_answer
+from gateway.engines.base import EngineRequest, InexpressibleRequest, WholeResponse, error_response
+from gateway.engines.litellm.errors import BackendMisconfigured, error_answer
 from gateway.engines.litellm.request import chat_arguments, embeddings_arguments
 from gateway.engines.litellm.stream import LiteLLMStream, embeddings_body, whole_body
 
@@ -62,7 +62,7 @@ class LiteLLMEngine:
             self._sdk = await asyncio.to_thread(import_sdk)
         return self._sdk
 
-    async def send(self, state: BackendState, call: Call) -> Response:
+    async def send(self, state: BackendState, call: EngineRequest) -> Response:
         backend = state.backend
         key = backend.api_key.reveal() if backend.api_key is not None else None
         try:
@@ -71,14 +71,14 @@ class LiteLLMEngine:
             return error_response(503, f"litellm cannot be imported ({error}): pip install 'spark-gateway[cloud]'")
         try:
             return await self._ask(sdk, backend, call, key)
-        except Refused as refused:
+        except InexpressibleRequest as refused:
             return error_response(400, refused.message, param=refused.param)
-        except Misrouted as misrouted:
+        except BackendMisconfigured as misrouted:
             return error_response(404, str(misrouted))
         except Exception as error:
             return error_answer(sdk, error, key)
 
-    async def _ask(self, sdk: Any, backend: Backend, call: Call, key: str | None) -> Response:
+    async def _ask(self, sdk: Any, backend: Backend, call: EngineRequest, key: str | None) -> Response:
         import httpx  # the SDK has imported it
 
         model = str(msgspec.json.decode(call.fields["model"]))
@@ -124,18 +124,18 @@ def provider_of(sdk: Any, model: str) -> str:
     try:
         return str(sdk.get_llm_provider(model)[1])
     except sdk.exceptions.BadRequestError:
-        raise Misrouted(
+        raise BackendMisconfigured(
             f"The model {model!r} was not found at any provider: name it as provider/model, e.g. anthropic/{model}."
         ) from None
 
 
 def address(backend: Backend, provider: str, model: str) -> str | None:
-    """`api_base` for litellm. Raises Misrouted where litellm would fall back to api.openai.com."""
+    """`api_base` for litellm. Raises BackendMisconfigured where litellm would fall back to api.openai.com."""
     if backend.url is not None:
         # litellm appends /v1/messages for Anthropic, and no /v1 for OpenAI-compatible APIs.
         return backend.url.removesuffix("/v1") if provider == "anthropic" else backend.url
     if provider not in ADDRESSES:
-        raise Misrouted(
+        raise BackendMisconfigured(
             f"The address of model {model!r} was not found: litellm knows none for provider {provider!r} that it would "
             "surely use. Set `url` on this backend; for an OpenAI-compatible cloud use `engine: openai`."
         )

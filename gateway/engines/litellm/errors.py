@@ -14,7 +14,7 @@ _NO_CONNECTION = frozenset({"ConnectError", "ConnectTimeout", "ClientConnectorEr
 _ANSWERED = frozenset({"BaseLLMException"})  # litellm's, with the status of the answer
 
 
-class Misrouted(Exception):
+class BackendMisconfigured(Exception):
     """A backend is configured in routes.yaml in a way that cannot work."""
 
 

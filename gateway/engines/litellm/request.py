@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.engines.base import Refused
+from gateway.engines.base import InexpressibleRequest
 
 _decode = msgspec.json.Decoder(Any).decode
 
@@ -67,14 +67,14 @@ def _chosen(raw: Mapping[str, Raw], names: tuple[str, ...]) -> dict[str, Any]:
         try:
             value = _decode(raw[name])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise Refused(f"`{name}` is not valid JSON.", name) from None
+            raise InexpressibleRequest(f"`{name}` is not valid JSON.", name) from None
         if value is not None:
             chosen[name] = value
     return chosen
 
 
 def _data_of(part: dict[str, Any]) -> Any:
-    """Where the picture or the file of a part is; None = it is neither, or has a `file_id`, which litellm fetches."""
+    """Where the picture or the file of a part is; None if it is neither, or has a `file_id`, which litellm fetches."""
     kind = part.get("type")
     if kind == "file":
         file = part.get("file")
@@ -87,7 +87,7 @@ def _refuse_remote_parts(messages: Any) -> None:
     """Raise Refused for a part with a URL: litellm would fetch it from inside the LAN for any client. Data URLs
     pass."""
     if not isinstance(messages, list) or not messages:
-        raise Refused("`messages` must be a list with at least one message.", "messages")
+        raise InexpressibleRequest("`messages` must be a list with at least one message.", "messages")
     for index, message in enumerate(messages):
         content = message.get("content") if isinstance(message, dict) else None
         for part in content if isinstance(content, list) else ():
@@ -96,7 +96,7 @@ def _refuse_remote_parts(messages: Any) -> None:
                 continue
             url = _data_of(part) if isinstance(part, dict) else None
             if not (isinstance(url, str) and url.startswith("data:")):
-                raise Refused(
+                raise InexpressibleRequest(
                     f"`messages[{index}].content`: send pictures and PDFs as data URLs (data:image/png;base64,...), "
                     f"everything else as text; a part of type {kind!r} with an address is not fetched.",
                     "messages",

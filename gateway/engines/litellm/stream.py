@@ -75,8 +75,8 @@ class LiteLLMStream:
         self._closing: asyncio.Task[None] | None = None
 
     async def peek(self) -> None:
-        """Wait for the first chunk. Raises what litellm raises: before the first chunk an error can still become an
-        error answer with its status."""
+        """Wait for the first chunk. Raises litellm's errors: before the first chunk an error can still become an error
+        answer with its status."""
         try:
             self._first = await self._next()
         except BaseException:
@@ -93,7 +93,7 @@ class LiteLLMStream:
             return b""
         # The read is a task of its own, so that `abort` can cancel it; asyncio.wait distinguishes that cancellation
         # from a cancellation of the caller.
-        reading = self._reading = asyncio.ensure_future(self._read())
+        reading = self._reading = asyncio.ensure_future(self._next_chunk())
         try:
             await asyncio.wait([reading])
         except asyncio.CancelledError:
@@ -103,7 +103,7 @@ class LiteLLMStream:
             raise self._failure or ResetFailure("the read was cancelled")
         return reading.result()
 
-    async def _read(self) -> bytes:
+    async def _next_chunk(self) -> bytes:
         try:
             return await self._next()
         except Exception as error:

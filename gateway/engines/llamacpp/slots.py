@@ -25,7 +25,7 @@ _NAMES: Mapping[bytes, str] = {
 }
 
 
-class SlotsSeen(NamedTuple):
+class SlotReading(NamedTuple):
     """One reading of `/slots`. `used`: the tokens that idle slots still hold, of their last request (busy ones may have
     some in common); `window`: of one slot."""
 
@@ -35,7 +35,7 @@ class SlotsSeen(NamedTuple):
     window: int | None
 
 
-def read_slots(answer: Any, at: float) -> SlotsSeen | None:
+def read_slots(answer: Any, at: float) -> SlotReading | None:
     """The decoded list of slots; None if it is no such list. `at`: the caller's seconds."""
     found = answer[:SLOTS_MOST] if isinstance(answer, list) else []
     slots = [slot for slot in found if isinstance(slot, dict) and isinstance(slot.get("is_processing"), bool)]
@@ -48,7 +48,7 @@ def read_slots(answer: Any, at: float) -> SlotsSeen | None:
     windows = [_count(slot.get("n_ctx")) for slot in slots]
     sample = Sample(at, running=len(busy), generated=made, steps=float(sum(held) + tasks))
     idle = sum(count for slot, count in zip(slots, held, strict=True) if not slot["is_processing"])
-    return SlotsSeen(sample, len(slots), int(idle), int(max(windows)) or None)
+    return SlotReading(sample, len(slots), int(idle), int(max(windows)) or None)
 
 
 def _tokens(slot: dict[str, Any]) -> list[dict[str, Any]]:
@@ -84,7 +84,7 @@ def read_counters(page: bytes, at: float) -> Generator[None, None, Sample | None
 
 
 def shared_pool(slots: int, window: int | None, used: int, known: int | None) -> int | None:
-    """The tokens of the memory that the slots share; 0 = each has a memory of its own; None = not known. The server
+    """The tokens of the memory that the slots share; 0 = each has a memory of its own; None if not known. The server
     does not tell, so it is concluded. `used`: what idle slots hold; `known`: what was concluded before.
 
     A llama-server that chose the number of its slots itself has one memory for all, of one window. One that was started

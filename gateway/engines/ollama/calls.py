@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.engines.base import Refused
-from gateway.engines.ollama.reply import Function, Line, Message, ToolCall
+from gateway.engines.base import InexpressibleRequest
+from gateway.engines.ollama.reply import CalledFunction, OllamaLine, OllamaMessage, ToolCall
 from gateway.engines.ollama.schema import Definitions, Schema
 from gateway.inspection.offered_tools import OfferedTools
 
@@ -42,7 +42,7 @@ class RequiredCall:
             return None
         if written.name not in self.offered or not self.offered.required(written.name) <= set(arguments):
             return None
-        return ToolCall(Function(written.name, given))
+        return ToolCall(CalledFunction(written.name, given))
 
     def instruct(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The messages with the instructions added. Many templates take only one system message, as the first."""
@@ -70,12 +70,12 @@ def read_required_call(tools: Any, choice: Any) -> RequiredCall | None:
         return None
     named = _name(choice) if choice != "required" else None
     if not tools:
-        raise Refused("When using `tool_choice`, `tools` must be set.", "tool_choice")
+        raise InexpressibleRequest("When using `tool_choice`, `tools` must be set.", "tool_choice")
     functions = _functions(tools)
     if named is not None:
         functions = [function for function in functions if function["name"] == named]
         if not functions:
-            raise Refused(f"`tool_choice` names {named!r}, which is not among `tools`.", "tool_choice")
+            raise InexpressibleRequest(f"`tool_choice` names {named!r}, which is not among `tools`.", "tool_choice")
     offered = OfferedTools({"type": "function", "function": function} for function in functions)
     return RequiredCall(offered, _schema_of_call(functions), _instructions(functions))
 
@@ -84,7 +84,7 @@ def _name(choice: Any) -> str:
     function = choice.get("function", choice) if isinstance(choice, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):
-        raise Refused(_CHOICES, "tool_choice")
+        raise InexpressibleRequest(_CHOICES, "tool_choice")
     return name
 
 
@@ -95,7 +95,7 @@ def _functions(tools: Any) -> list[dict[str, Any]]:
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             where = f"tools[{index}]"
-            raise Refused(f"`{where}` must be an object with a `function` that has a `name`.", where)
+            raise InexpressibleRequest(f"`{where}` must be an object with a `function` that has a `name`.", where)
         described = {
             key: function[key] for key in ("name", "description", "parameters") if function.get(key) is not None
         }
@@ -138,11 +138,11 @@ class RequiredCallReader:
         self._called = False  # Ollama itself has parsed a call
         self.ignored = False
 
-    def take(self, line: Line) -> Line:
+    def take(self, line: OllamaLine) -> OllamaLine:
         """The line to pass on instead of `line`."""
         if line.error is not None:
             return line
-        message = line.message = line.message or Message()
+        message = line.message = line.message or OllamaMessage()
         if any(call.function.name in self._required.offered for call in message.tool_calls or ()):
             self._called = True
         if not self._gave_up():
@@ -151,7 +151,7 @@ class RequiredCallReader:
             self._end(line, message)
         return line
 
-    def _hold(self, line: Line, message: Message) -> None:
+    def _hold(self, line: OllamaLine, message: OllamaMessage) -> None:
         if message.content:
             self._parts.append(message.content)
             self._size += len(message.content.encode(errors="replace"))
@@ -163,7 +163,7 @@ class RequiredCallReader:
     def _gave_up(self) -> bool:
         return self._size > HELD_MOST
 
-    def _end(self, line: Line, message: Message) -> None:
+    def _end(self, line: OllamaLine, message: OllamaMessage) -> None:
         call = None if self._called else self._required.call_in("".join(self._parts))
         if call is not None:
             message.tool_calls = [call]
@@ -172,7 +172,7 @@ class RequiredCallReader:
         self._release(line, message)
         self.ignored = not self._called
 
-    def _release(self, line: Line, message: Message) -> None:
+    def _release(self, line: OllamaLine, message: OllamaMessage) -> None:
         """Add the held text to this line."""
         message.content = "".join(self._parts) + (message.content or "")
         line.logprobs = [*self._logprobs, *(line.logprobs or ())] or None

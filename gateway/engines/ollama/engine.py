@@ -18,10 +18,10 @@ from gateway.domain.body import value_of
 from gateway.domain.token_ratio import PRIOR_SPARSE
 from gateway.domain.upstream import Response, UpstreamFailure
 from gateway.domain.usage import count_of
-from gateway.engines.base import Call, Refused, WholeResponse, authorized, error_response
+from gateway.engines.base import EngineRequest, InexpressibleRequest, WholeResponse, authorized, error_response
 from gateway.engines.ollama.calls import RequiredCallReader
-from gateway.engines.ollama.models import loaded_window, model_windows, runs_elsewhere, window_of
-from gateway.engines.ollama.reply import Line, Reply
+from gateway.engines.ollama.installed_models import loaded_window, model_windows, runs_elsewhere, window_of
+from gateway.engines.ollama.reply import OllamaLine, ReplyBuilder
 from gateway.engines.ollama.request import OllamaCall, chat_call, completion_call, embeddings_call
 from gateway.engines.ollama.stream import OllamaStream, OllamaWhole, whole_line
 from gateway.transport.client import post_json
@@ -36,19 +36,19 @@ _NO_THINKING = re.compile(rb"does not support thinking|think value")
 
 
 class OllamaEngine:
-    """`engine: ollama`. docs/engines.md lists what is translated."""
+    """`engine: ollama`. docs/engines.md lists the translated fields."""
 
     name = "ollama"
 
     async def prepare(self) -> None:
         pass
 
-    async def send(self, state: BackendState, call: Call) -> Response:
+    async def send(self, state: BackendState, call: EngineRequest) -> Response:
         """Send the call. A request that Ollama's API cannot express is answered with 400; Ollama's own errors are
         passed on."""
         try:
             ours = translate(state, call)
-        except Refused as refused:
+        except InexpressibleRequest as refused:
             return error_response(400, refused.message, param=refused.param)
         response = await self._post(state, call, ours)
         if response.status == 400 and ours.think_wished and ours.body.get("think"):
@@ -62,22 +62,22 @@ class OllamaEngine:
             response = await self._post(state, call, ours)
         return self._translated(state, call, ours, response) if response.status < 300 else response
 
-    def _post(self, state: BackendState, call: Call, ours: OllamaCall) -> Coroutine[Any, Any, Response]:
+    def _post(self, state: BackendState, call: EngineRequest, ours: OllamaCall) -> Coroutine[Any, Any, Response]:
         assert state.client is not None
         backend = state.backend
         headers = authorized(call.headers, backend)  # a proxy in front of Ollama may need the key
         return post_json(state.client, backend.root_path + ours.path, headers, ours.body)
 
-    def _translated(self, state: BackendState, call: Call, ours: OllamaCall, response: Response) -> Response:
+    def _translated(self, state: BackendState, call: EngineRequest, ours: OllamaCall, response: Response) -> Response:
         model = str(ours.body["model"])
         if call.endpoint.name == "embeddings":
             return OllamaWhole(response, lambda body: (embeddings(body, model, base64=ours.base64), None), WHOLE_MOST)
-        reply = Reply(call.request_id, model, chat=call.endpoint.name == "chat", wants_usage=ours.wants_usage)
+        reply = ReplyBuilder(call.request_id, model, chat=call.endpoint.name == "chat", wants_usage=ours.wants_usage)
         low, version = state.ratio.estimate(ours.text_bytes).low, state.reported.version
         prompt = SentPrompt(ours.text_bytes, loaded_window(state), low, version)
         calls = RequiredCallReader(ours.required_call) if ours.required_call is not None else None
 
-        def violation(last: Line) -> str | None:
+        def violation(last: OllamaLine) -> str | None:
             if last.remote_host and not state.backend.cloud:
                 state.evidence.misconfigured(runs_elsewhere(model, str(last.remote_host)))
             return "tool_choice_ignored" if calls is not None and calls.ignored else prompt.violation(last)
@@ -98,11 +98,13 @@ class OllamaEngine:
         return model_windows(answer)
 
 
-def translate(state: BackendState, call: Call) -> OllamaCall:
+def translate(state: BackendState, call: EngineRequest) -> OllamaCall:
     """The call as a request of Ollama's API. Raises Refused."""
     window = window_of(state)
     if not state.backend.cloud and names_cloud_model(str(value_of(call.fields["model"]))):
-        raise Refused("Ollama would send this request out of the LAN: the backend must name a model that runs there.")
+        raise InexpressibleRequest(
+            "Ollama would send this request out of the LAN: the backend must name a model that runs there."
+        )
     if call.endpoint.name == "chat":
         levels, thinking = version_of(state.reported.version) >= LEVELS_SINCE, state.backend.thinking
         return chat_call(call.fields, stream=call.stream, window=window, thinking=thinking, levels=levels)
@@ -113,15 +115,15 @@ def translate(state: BackendState, call: Call) -> OllamaCall:
 
 @dataclass(frozen=True, slots=True)
 class SentPrompt:
-    """What is known of a sent prompt, to check afterwards whether Ollama has cut it. `low`: the lowest estimate of its
-    tokens. `version`: Ollama's version as the prober reported it."""
+    """A prompt that was sent, to check afterwards whether Ollama has cut it. `low`: the lowest estimate of its tokens.
+    `version`: Ollama's version as the prober reported it."""
 
     text_bytes: int
     window: int | None
     low: int
     version: str | None
 
-    def violation(self, last: Line) -> str | None:
+    def violation(self, last: OllamaLine) -> str | None:
         """`prompt_cut`, or None if it cannot be proved.
 
         A runner that cuts fills its whole window, which leaves no room for a token of answer. The server drops whole
@@ -143,12 +145,12 @@ def version_of(version: str | None) -> tuple[int, ...]:
     return tuple(int(number) for number in found.groups()) if found else (0,)
 
 
-class _Embedded(msgspec.Struct):
+class _EmbeddingsAnswer(msgspec.Struct):
     embeddings: list[Raw]
     prompt_eval_count: Any = 0
 
 
-_decode_embedded = msgspec.json.Decoder(_Embedded).decode
+_decode_embedded = msgspec.json.Decoder(_EmbeddingsAnswer).decode
 _decode_floats = msgspec.json.Decoder(list[float]).decode
 
 

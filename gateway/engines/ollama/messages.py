@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.engines.base import Refused
+from gateway.engines.base import InexpressibleRequest
 
 _decode = msgspec.json.Decoder(Any).decode
 
@@ -15,7 +15,7 @@ _decode = msgspec.json.Decoder(Any).decode
 def read_messages(value: Any) -> tuple[list[dict[str, Any]], int]:
     """(Ollama's messages, UTF-8 bytes of their text). Raises Refused."""
     if not isinstance(value, list) or not value:
-        raise Refused("`messages` must be a list with at least one message.", "messages")
+        raise InexpressibleRequest("`messages` must be a list with at least one message.", "messages")
     names: dict[str, str] = {}  # id of a call -> name of its tool: Ollama's templates identify results by tool name
     messages = [_message(message, f"messages[{index}]", names) for index, message in enumerate(value)]
     return messages, sum(len(message["content"].encode(errors="replace")) for message in messages)
@@ -23,7 +23,7 @@ def read_messages(value: Any) -> tuple[list[dict[str, Any]], int]:
 
 def _message(received: Any, where: str, names: dict[str, str]) -> dict[str, Any]:
     if not isinstance(received, dict) or not isinstance(received.get("role"), str):
-        raise Refused(f"`{where}` must be an object with a `role`.", where)
+        raise InexpressibleRequest(f"`{where}` must be an object with a `role`.", where)
     role = {"developer": "system", "function": "tool"}.get(received["role"], received["role"])
     text, images = _content(received.get("content"), where)
     message: dict[str, Any] = {"role": role, "content": text}
@@ -47,7 +47,7 @@ def _content(content: Any, where: str) -> tuple[str, list[str]]:
     if content is None or isinstance(content, str):
         return content or "", []
     if not isinstance(content, list):
-        raise Refused(f"`{where}.content` must be a string or a list of parts.", where)
+        raise InexpressibleRequest(f"`{where}.content` must be a string or a list of parts.", where)
     texts, images = [], []
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else None
@@ -56,31 +56,35 @@ def _content(content: Any, where: str) -> tuple[str, list[str]]:
         elif kind == "image_url":
             images.append(_picture(part.get("image_url"), where))
         else:
-            raise Refused(f"`{where}.content`: Ollama takes text and pictures, not a part of type {kind!r}.", where)
+            raise InexpressibleRequest(
+                f"`{where}.content`: Ollama takes text and pictures, not a part of type {kind!r}.", where
+            )
     return "\n".join(texts), images
 
 
 def _picture(image: Any, where: str) -> str:
     url = image.get("url") if isinstance(image, dict) else image
     if not isinstance(url, str):
-        raise Refused(f"`{where}.content`: an image_url part needs a `url`.", where)
+        raise InexpressibleRequest(f"`{where}.content`: an image_url part needs a `url`.", where)
     if url[:5].lower() != "data:":
-        raise Refused(
+        raise InexpressibleRequest(
             f"`{where}.content`: Ollama fetches no pictures. Send the image itself, as data:image/png;base64,...", where
         )
     head, found, data = url.partition(",")
     if not found or not head.endswith(";base64"):
-        raise Refused(f"`{where}.content`: the data URL must be in base64 (data:image/png;base64,...).", where)
+        raise InexpressibleRequest(
+            f"`{where}.content`: the data URL must be in base64 (data:image/png;base64,...).", where
+        )
     return data
 
 
 def _calls(calls: Any, where: str, names: dict[str, str]) -> Iterable[dict[str, Any]]:
     if not isinstance(calls, list):
-        raise Refused(f"`{where}.tool_calls` must be a list.", where)
+        raise InexpressibleRequest(f"`{where}.tool_calls` must be a list.", where)
     for call in calls:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise Refused(f"`{where}.tool_calls`: every call needs a `function` with a `name`.", where)
+            raise InexpressibleRequest(f"`{where}.tool_calls`: every call needs a `function` with a `name`.", where)
         ours: dict[str, Any] = {"function": {"name": function["name"], "arguments": _object(function.get("arguments"))}}
         if isinstance(call.get("id"), str):
             ours["id"] = call["id"]

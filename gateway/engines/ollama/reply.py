@@ -20,26 +20,26 @@ LINE_MOST = 16 * 1024 * 1024  # bytes of one line: a longer one is a protocol fa
 _encode = msgspec.json.Encoder().encode
 
 
-class Function(msgspec.Struct):
+class CalledFunction(msgspec.Struct):
     name: str
     arguments: Raw = Raw(b"{}")
 
 
 class ToolCall(msgspec.Struct):
-    function: Function
+    function: CalledFunction
 
 
-class Message(msgspec.Struct):
+class OllamaMessage(msgspec.Struct):
     content: str | None = None
     thinking: str | None = None
     tool_calls: list[ToolCall] | None = None
 
 
-class Line(msgspec.Struct):
+class OllamaLine(msgspec.Struct):
     """One line of a stream, or a whole answer. A chat has `message`, a completion `response`. Counters are absent
     before the last line (`done`), and when they are 0."""
 
-    message: Message | None = None
+    message: OllamaMessage | None = None
     response: str | None = None
     done: bool = False
     done_reason: str | None = None
@@ -58,10 +58,10 @@ class Line(msgspec.Struct):
         return self.done_reason in ("load", "unload")
 
 
-_decode_line = msgspec.json.Decoder(Line).decode
+_decode_line = msgspec.json.Decoder(OllamaLine).decode
 
 
-def read_line(line: bytes) -> Line:
+def read_line(line: bytes) -> OllamaLine:
     try:
         return _decode_line(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -98,7 +98,7 @@ class LineFramer:
         return [rest] if rest.strip() else []
 
 
-class Reply:
+class ReplyBuilder:
     """Builds one reply in OpenAI's format. Its id, time and model are the same in all chunks."""
 
     def __init__(self, request_id: str, model: str, *, chat: bool, wants_usage: bool = False) -> None:
@@ -117,7 +117,7 @@ class Reply:
 
     # -- a stream -------------------------------------------------------------------------------------------------
 
-    def events(self, line: Line) -> bytes:
+    def events(self, line: OllamaLine) -> bytes:
         """The SSE events of one line: thoughts, text and calls, as far as it has them, and after the last line the
         end."""
         if line.error is not None:
@@ -139,7 +139,7 @@ class Reply:
         """An event without content, which shows that the server is still working."""
         return self._chunk(b'{"content":""}')
 
-    def _add_message(self, line: Line, message: Message, out: list[bytes]) -> None:
+    def _add_message(self, line: OllamaLine, message: OllamaMessage, out: list[bytes]) -> None:
         if message.thinking:
             out.append(self._chunk(b'{"reasoning":' + _encode(message.thinking) + b"}"))
         if message.content or line.logprobs:
@@ -147,7 +147,7 @@ class Reply:
         for call in self.numbered(message):
             out.append(self._chunk(b'{"tool_calls":[' + _encode(call) + b"]}"))
 
-    def _end(self, line: Line, out: list[bytes]) -> None:
+    def _end(self, line: OllamaLine, out: list[bytes]) -> None:
         end = _encode(self.finish_reason(line))
         if self.chat:
             out.append(self._chunk(b"{}", finish=end))
@@ -168,11 +168,11 @@ class Reply:
 
     # -- in one piece ---------------------------------------------------------------------------------------------
 
-    def whole(self, line: Line) -> bytes:
+    def whole(self, line: OllamaLine) -> bytes:
         """A whole answer as one object."""
         choice: dict[str, Any] = {"index": 0}
         if self.chat:
-            received = line.message or Message()
+            received = line.message or OllamaMessage()
             message: dict[str, Any] = {"role": "assistant", "content": received.content}
             if received.thinking:
                 message["reasoning"] = received.thinking
@@ -187,7 +187,7 @@ class Reply:
         body = {"choices": [choice], "usage": line.usage()}
         return self._envelope("chat.completion" if self.chat else "text_completion") + b"," + _encode(body)[1:]
 
-    def numbered(self, message: Message) -> list[dict[str, Any]]:
+    def numbered(self, message: OllamaMessage) -> list[dict[str, Any]]:
         """The calls of a line in OpenAI's format. Ollama sends each call whole. Older versions give it no id, and the
         indexes start at 0 again in every line."""
         calls = []
@@ -204,7 +204,7 @@ class Reply:
             self.calls += 1
         return calls
 
-    def finish_reason(self, line: Line) -> str:
+    def finish_reason(self, line: OllamaLine) -> str:
         if line.done_reason == "length":
             return "length"  # with or without calls: the turn was cut, and further calls may be missing
         return "tool_calls" if self.calls else "stop"
@@ -215,7 +215,7 @@ def chat_logprobs(logprobs: list[dict[str, Any]] | None) -> dict[str, Any] | Non
     return {"content": [{"bytes": None, "top_logprobs": [], **entry} for entry in logprobs]} if logprobs else None
 
 
-def arguments_of(function: Function) -> str:
+def arguments_of(function: CalledFunction) -> str:
     """A call's arguments as JSON text, as in OpenAI's API. Raises ProtocolFailure if they are no object."""
     try:
         arguments = bytes(function.arguments).decode()

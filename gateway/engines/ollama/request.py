@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.pooled import is_cut_to_fit
-from gateway.engines.base import Refused
+from gateway.engines.base import InexpressibleRequest
 from gateway.engines.ollama.calls import RequiredCall, read_required_call
 from gateway.engines.ollama.messages import read_messages
 from gateway.engines.ollama.schema import Definitions
@@ -71,7 +71,7 @@ class Fields:
         try:
             return _decode(self._raw[name])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise Refused(f"`{name}` is not valid JSON.", name) from None
+            raise InexpressibleRequest(f"`{name}` is not valid JSON.", name) from None
 
 
 def chat_call(
@@ -117,16 +117,16 @@ def completion_call(raw: Mapping[str, Raw], *, stream: bool, window: int | None)
     _refuse_several(fields)
     for name in ("echo", "logprobs"):
         if fields[name]:
-            raise Refused(f"`{name}` is not available for completions on Ollama: leave it out.", name)
+            raise InexpressibleRequest(f"`{name}` is not available for completions on Ollama: leave it out.", name)
     prompt = fields["prompt"]
     if isinstance(prompt, list) and len(prompt) == 1:
         prompt = prompt[0]
     if not isinstance(prompt, str):
-        raise Refused(
+        raise InexpressibleRequest(
             "Ollama takes one prompt, as a string: send several prompts one by one, tokens as text.", "prompt"
         )
     if not prompt:
-        raise Refused("`prompt` is empty: Ollama would only load the model.", "prompt")
+        raise InexpressibleRequest("`prompt` is empty: Ollama would only load the model.", "prompt")
     body = _body(fields, stream, window)
     # Without `think: false` a thinking model's text is split into `response` and `thinking`, in raw mode too.
     body |= {"prompt": prompt, "raw": True, "think": False}
@@ -143,9 +143,11 @@ def embeddings_call(raw: Mapping[str, Raw], *, window: int | None) -> OllamaCall
     given = fields["input"]
     inputs = [given] if isinstance(given, str) else given
     if not isinstance(inputs, list) or not all(isinstance(text, str) for text in inputs) or not inputs:
-        raise Refused("Ollama embeds text: `input` must be a string or a list of strings, not tokens.", "input")
+        raise InexpressibleRequest(
+            "Ollama embeds text: `input` must be a string or a list of strings, not tokens.", "input"
+        )
     if fields["encoding_format"] not in (None, "float", "base64"):
-        raise Refused("`encoding_format` must be float or base64.", "encoding_format")
+        raise InexpressibleRequest("`encoding_format` must be float or base64.", "encoding_format")
     body: dict[str, Any] = {"model": fields["model"], "input": inputs, "truncate": is_cut_to_fit(raw)}
     if fields["dimensions"] is not None:
         body["dimensions"] = fields["dimensions"]
@@ -159,7 +161,7 @@ def embeddings_call(raw: Mapping[str, Raw], *, window: int | None) -> OllamaCall
 def _refuse_several(fields: Fields) -> None:
     for name in ("n", "best_of"):
         if (count := fields[name]) is not None and count != 1:
-            raise Refused(
+            raise InexpressibleRequest(
                 f"Ollama gives one answer per request: `{name}` must be 1. Send the request again for more.", name
             )
 
@@ -176,11 +178,12 @@ def _body(fields: Fields, stream: bool, window: int | None) -> dict[str, Any]:
 
 
 def read_options(fields: Fields, window: int | None) -> dict[str, Any]:
-    """Ollama's `options`. OpenAI's fields override the client's own options. What decides how the model is loaded is
-    left out, and `window` always sets `num_ctx`. A value of a wrong type, which Ollama answers with 500, is refused."""
+    """Ollama's `options`. OpenAI's fields override the client's own options. Options that decide how the model is
+    loaded are left out, and `window` always sets `num_ctx`. A value of a wrong type, which Ollama answers with 500, is
+    refused."""
     given = fields["options"]
     if given is not None and not isinstance(given, dict):
-        raise Refused("`options` must be an object.", "options")
+        raise InexpressibleRequest("`options` must be an object.", "options")
     options = {name: value for name, value in (given or {}).items() if name not in _LOADING}
     for name, option in OPTIONS.items():
         if (value := fields[name]) is not None:
@@ -190,7 +193,7 @@ def read_options(fields: Fields, window: int | None) -> dict[str, Any]:
         _check_option(option, value, "options")
     limit = options.get("num_predict")
     if limit is not None and (type(limit) is not int or limit < 1):
-        raise Refused("The limit of the answer's tokens must be an integer of at least 1.", "max_tokens")
+        raise InexpressibleRequest("The limit of the answer's tokens must be an integer of at least 1.", "max_tokens")
     if isinstance(options.get("stop"), str):
         options["stop"] = [options["stop"]]
     if window is not None:
@@ -200,11 +203,11 @@ def read_options(fields: Fields, window: int | None) -> dict[str, Any]:
 
 def _check_option(option: str, value: Any, param: str) -> None:
     if option in _NUMBERS and value is not None and type(value) not in (int, float):
-        raise Refused(f"`{option if param == 'options' else param}` must be a number.", param)
+        raise InexpressibleRequest(f"`{option if param == 'options' else param}` must be a number.", param)
     if option == "stop" and value is not None and not isinstance(value, str):
         texts = value if isinstance(value, list) else [value]
         if not all(isinstance(text, str) for text in texts):
-            raise Refused("`stop` must be a string or a list of strings.", param)
+            raise InexpressibleRequest("`stop` must be a string or a list of strings.", param)
 
 
 def read_think(fields: Fields, *, levels: bool = False) -> tuple[bool | str | None, bool]:
@@ -247,7 +250,9 @@ def read_format(fields: Fields) -> Any:
     if isinstance(described, dict) and isinstance(described.get("schema"), dict):
         definitions = Definitions()
         return definitions.rooted(definitions.adopt(described["schema"], "response_format"))
-    raise Refused("`response_format` must be text, json_object, or json_schema with a schema.", "response_format")
+    raise InexpressibleRequest(
+        "`response_format` must be text, json_object, or json_schema with a schema.", "response_format"
+    )
 
 
 def wants_usage(fields: Fields) -> bool:

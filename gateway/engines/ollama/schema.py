@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from gateway.engines.base import Refused
+from gateway.engines.base import InexpressibleRequest
 
 REPEATED_MOST = 100  # a larger minLength, maxItems, ... makes the grammar too large for Ollama
 BOUND_MOST = 2**31 - 1
@@ -48,9 +48,9 @@ class Definitions:
         """A self-contained schema, rewritten so that it can stand anywhere in the document: its references point to the
         document's root. Raises Refused, which names the request's field `param`."""
         try:
-            return _Reader(schema, self, param).read(schema)
+            return _SchemaReader(schema, self, param).read(schema)
         except RecursionError:
-            raise Refused(f"`{param}`: the JSON schema is nested too deeply.", param) from None
+            raise InexpressibleRequest(f"`{param}`: the JSON schema is nested too deeply.", param) from None
 
     def rooted(self, schema: Schema) -> Schema:
         """The whole document, `schema` at its root."""
@@ -69,10 +69,10 @@ class Definitions:
         """Count parts of the document that are read. Raises Refused if they are too many."""
         self._parts += parts
         if self._parts > PARTS_MOST:
-            raise Refused(f"`{param}`: the JSON schema has more than {PARTS_MOST} parts.", param)
+            raise InexpressibleRequest(f"`{param}`: the JSON schema has more than {PARTS_MOST} parts.", param)
 
 
-class _Reader:
+class _SchemaReader:
     """Reads one schema. `document`: the root of its references. `definitions`: receives the targets of the
     references."""
 
@@ -90,9 +90,9 @@ class _Reader:
             return {"$ref": "#/$defs/" + self._adopted(schema["$ref"])}
         if _list(schema.get("allOf")):
             return self._all_of(schema)
-        return self._plain(schema)
+        return self._schema_of(schema)
 
-    def _plain(self, schema: Mapping[str, Any]) -> Schema:
+    def _schema_of(self, schema: Mapping[str, Any]) -> Schema:
         options = _list(schema.get("anyOf")) or _list(schema.get("oneOf"))
         if options and "properties" not in schema:
             inherited = {"type": schema["type"]} if "type" in schema else {}
@@ -149,7 +149,7 @@ class _Reader:
         key = (id(schema["allOf"]), str(schema.get("type")))  # the `type` may come from the schema around it
         if key not in self._merges:
             self._merges[key] = None
-            merge = self._merges[key] = self._plain(self._merged(schema))
+            merge = self._merges[key] = self._schema_of(self._merged(schema))
             if key not in self._merge_names:
                 return merge
             self._definitions.define(self._merge_names[key], merge)
@@ -196,7 +196,7 @@ class _Reader:
 
     def _target(self, ref: Any) -> Any:
         if not isinstance(ref, str) or not re.match(r"#(/|$)", ref):
-            raise Refused(
+            raise InexpressibleRequest(
                 f"`{self._param}`: the reference {ref!r} leads out of its schema. Put what it means under `$defs`.",
                 self._param,
             )
@@ -208,7 +208,9 @@ class _Reader:
             elif isinstance(value, Mapping) and word in value:
                 value = value[word]
             else:
-                raise Refused(f"`{self._param}`: the reference {ref!r} leads nowhere in its schema.", self._param)
+                raise InexpressibleRequest(
+                    f"`{self._param}`: the reference {ref!r} leads nowhere in its schema.", self._param
+                )
         return value
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 
 from gateway.domain.upstream import Response, UpstreamFailure, read_counted
 from gateway.engines.ollama.calls import RequiredCallReader
-from gateway.engines.ollama.reply import Line, LineFramer, Reply, error_text, read_line
+from gateway.engines.ollama.reply import LineFramer, OllamaLine, ReplyBuilder, error_text, read_line
 
-Checked = Callable[[Line], str | None]  # the last line -> a kind of violation
+Checked = Callable[[OllamaLine], str | None]  # the last line -> a kind of violation
 KEEPALIVE_EVERY = 5.0  # seconds between events while a call is held back, so that the stream does not look silent
 _LOADED = "Ollama has only loaded or unloaded the model and answered nothing"
 
@@ -19,7 +19,7 @@ class OllamaStream:
     call from the text."""
 
     def __init__(
-        self, upstream: Response, reply: Reply, check: Checked, calls: RequiredCallReader | None = None
+        self, upstream: Response, reply: ReplyBuilder, check: Checked, calls: RequiredCallReader | None = None
     ) -> None:
         self.status = upstream.status
         self.headers: Mapping[str, str] = {"content-type": "text/event-stream"}
@@ -89,7 +89,7 @@ class OllamaWhole:
         self._upstream.release()
 
 
-def whole_line(body: bytes) -> Line:
+def whole_line(body: bytes) -> OllamaLine:
     """A whole answer. Raises UpstreamFailure if it is an error or incomplete, ProtocolFailure if it cannot be read."""
     line = read_line(body)
     if line.error is not None:

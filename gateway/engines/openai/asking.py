@@ -10,7 +10,7 @@ from msgspec import Raw
 from gateway.domain.body import value_of
 from gateway.domain.engine_traits import EngineTraits
 from gateway.domain.request import is_limit
-from gateway.engines.base import Call, Refused
+from gateway.engines.base import EngineRequest, InexpressibleRequest
 
 PARTS_MOST = 128  # answers to one request, as many as OpenAI allows
 STOPS_MOST, STOP_MOST = 64, 1000  # stop strings, and characters of each
@@ -22,7 +22,7 @@ _TRUE, _INCLUDE_USAGE = Raw(b"true"), Raw(b'{"include_usage":true}')
 Fields = dict[str, Raw]
 
 
-class Asked(NamedTuple):
+class BackendBodies(NamedTuple):
     """The bodies that are sent one after the other. `stops`: the stop strings that are looked for here. `assembled`:
     their streams become one whole answer."""
 
@@ -41,9 +41,9 @@ def read_stops(raw: Raw | None) -> tuple[str, ...]:
     stop = value_of(raw)
     stops = [stop] if isinstance(stop, str) else [] if stop is None else stop
     if not isinstance(stops, list) or not all(isinstance(one, str) for one in stops):
-        raise Refused("`stop` must be a string or a list of strings.", "stop")
+        raise InexpressibleRequest("`stop` must be a string or a list of strings.", "stop")
     if len(stops) > STOPS_MOST or any(len(one) > STOP_MOST for one in stops):
-        raise Refused(f"`stop` may have at most {STOPS_MOST} strings of {STOP_MOST} characters.", "stop")
+        raise InexpressibleRequest(f"`stop` may have at most {STOPS_MOST} strings of {STOP_MOST} characters.", "stop")
     return tuple(one for one in stops if one)
 
 
@@ -54,7 +54,9 @@ def split(fields: Fields, *, n: bool = True, prompts: bool = True) -> list[Field
     count = asked if n and type(asked) is int and asked > 1 else 1
     texts = _prompts(value_of(fields.get("prompt"))) if prompts else [None]
     if count * len(texts) > PARTS_MOST:
-        raise Refused(f"`n` and `prompt` ask for more than {PARTS_MOST} answers; this server gives one at a time.", "n")
+        raise InexpressibleRequest(
+            f"`n` and `prompt` ask for more than {PARTS_MOST} answers; this server gives one at a time.", "n"
+        )
     one = _without(fields, "n") if n else fields
     bodies = []
     for prompt in texts:
@@ -74,11 +76,11 @@ def _prompts(prompt: Any) -> list[str | None]:
         return [None]
     texts = [one for one in prompt if isinstance(one, str)]
     if not texts or len(texts) != len(prompt):
-        raise Refused("This server takes a text as `prompt`, or a list of texts; no token ids.", "prompt")
+        raise InexpressibleRequest("This server takes a text as `prompt`, or a list of texts; no token ids.", "prompt")
     return [*texts]
 
 
-def ask(call: Call, traits: EngineTraits) -> Asked:
+def ask(call: EngineRequest, traits: EngineTraits) -> BackendBodies:
     """The bodies to send for this call. Raises Refused."""
     if not traits.checks_limits:
         _check_limits(call)
@@ -97,7 +99,7 @@ def ask(call: Call, traits: EngineTraits) -> Asked:
     assembled = generates and in_parts and not call.stream
     if assembled:
         bodies = [{**body, "stream": _TRUE, "stream_options": _INCLUDE_USAGE} for body in bodies]
-    return Asked(bodies, stops, assembled)
+    return BackendBodies(bodies, stops, assembled)
 
 
 def _asks_for_one(fields: Fields) -> bool:
@@ -109,11 +111,11 @@ def _without(fields: Fields, *names: str) -> Fields:
     return {name: value for name, value in fields.items() if name not in names}
 
 
-def _check_limits(call: Call) -> None:
+def _check_limits(call: EngineRequest) -> None:
     for name in call.endpoint.limits:
         limit = value_of(call.fields.get(name))
         if limit is not None and not is_limit(limit):
-            raise Refused(f"`{name}` must be a whole number of at least 1.", name)
+            raise InexpressibleRequest(f"`{name}` must be a whole number of at least 1.", name)
 
 
 def _with_floats(raw: Raw) -> Raw:

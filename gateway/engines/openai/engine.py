@@ -16,9 +16,9 @@ from gateway.domain.own_responses import ENDPOINT
 from gateway.domain.request import Endpoint
 from gateway.domain.upstream import EngineDied, Response
 from gateway.engines.base import (
-    Call,
-    Own,
-    Refused,
+    EngineRequest,
+    InexpressibleRequest,
+    NativeRequest,
     WholeResponse,
     authorized,
     error_response,
@@ -26,8 +26,8 @@ from gateway.engines.base import (
     reported_window,
 )
 from gateway.engines.openai.asking import ask
-from gateway.engines.openai.parts import Parts, StreamOfParts, WholeOfParts
-from gateway.engines.openai.responses_reader import OwnStream, OwnWhole
+from gateway.engines.openai.parts import PartStreams, StreamOfParts, WholeOfParts
+from gateway.engines.openai.responses_reader import ResponseAsChatAnswer, ResponseAsChatStream
 from gateway.inspection.error_replies import read_error
 from gateway.transport.client import post_json
 
@@ -45,7 +45,7 @@ class OpenAIEngine:
     async def prepare(self) -> None:
         pass
 
-    def send(self, state: BackendState, call: Call) -> Coroutine[Any, Any, Response]:
+    def send(self, state: BackendState, call: EngineRequest) -> Coroutine[Any, Any, Response]:
         if call.own is not None:
             return _send_own(state, call, call.own)
         return _send_chat(state, call)
@@ -54,24 +54,24 @@ class OpenAIEngine:
         return {card["id"]: card_window(card) for card in model_cards(answer)}
 
 
-def _send_chat(state: BackendState, call: Call) -> Coroutine[Any, Any, Response]:
+def _send_chat(state: BackendState, call: EngineRequest) -> Coroutine[Any, Any, Response]:
     return _send_otherwise(state, call) if state.traits.asked_otherwise else _post(state, call, call.fields)
 
 
 def _post(
-    state: BackendState, call: Call, fields: Mapping[str, Raw], endpoint: Endpoint | None = None
+    state: BackendState, call: EngineRequest, fields: Mapping[str, Raw], endpoint: Endpoint | None = None
 ) -> Coroutine[Any, Any, Response]:
     assert state.client is not None
     backend, path = state.backend, (endpoint or call.endpoint).path
     return post_json(state.client, backend.api_path + path, authorized(call.headers, backend), fields)
 
 
-async def _send_own(state: BackendState, call: Call, own: Own) -> Response:
+async def _send_own(state: BackendState, call: EngineRequest, own: NativeRequest) -> Response:
     """Send the client's own request to its own endpoint. Where the server does not have that, or refuses the request,
     the server is asked as a chat."""
     response = await _post(state, call, own.fields, own.endpoint)
     if response.status < 300:
-        return OwnStream(response) if call.stream else OwnWhole(response)
+        return ResponseAsChatStream(response) if call.stream else ResponseAsChatAnswer(response)
     if own.only or response.status not in (*_NOT_THERE, *_REFUSED):
         return response
     try:
@@ -84,11 +84,11 @@ async def _send_own(state: BackendState, call: Call, own: Own) -> Response:
     return chat
 
 
-async def _send_otherwise(state: BackendState, call: Call) -> Response:
+async def _send_otherwise(state: BackendState, call: EngineRequest) -> Response:
     """Send the call to a server that lacks something. A request that it cannot be given at all is answered with 400."""
     try:
         asked = ask(call, state.traits)
-    except Refused as refused:
+    except InexpressibleRequest as refused:
         return error_response(400, refused.message, param=refused.param)
     first, *more = asked.bodies
     response = await _post(state, call, first)
@@ -98,7 +98,7 @@ async def _send_otherwise(state: BackendState, call: Call) -> Response:
         return response
     prompt_bytes = sum(len(memoryview(first[name])) for name in call.endpoint.prompt if name in first)
     sends = [partial(_post, state, call, body) for body in more]
-    parts = Parts(call.endpoint, response, sends, asked.stops, state.ratio.estimate(prompt_bytes).mid)
+    parts = PartStreams(call.endpoint, response, sends, asked.stops, state.ratio.estimate(prompt_bytes).mid)
     return WholeOfParts(parts) if asked.assembled else StreamOfParts(parts)
 
 
@@ -136,14 +136,14 @@ def loaded_models(answer: Any, where: tuple[str, str] | None) -> dict[str, bool]
 
 
 def at_path(value: Any, path: str) -> Any:
-    """What is at "a.b" = `b` inside `a`; None where there is nothing."""
+    """The value at "a.b" = `b` inside `a`; None if there is no such key."""
     for key in path.split("."):
         value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
 def card_window(card: dict[str, Any]) -> int | None:
-    """The window in tokens: vLLM reports `max_model_len`, llama-server `meta.n_ctx`, other servers another key; None =
+    """The window in tokens: vLLM reports `max_model_len`, llama-server `meta.n_ctx`, other servers another key; None if
     not reported."""
     stated = at_path(card, "meta.n_ctx")
     return reported_window(card.get("max_model_len"), card.get("context_length"), stated)

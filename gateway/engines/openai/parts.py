@@ -21,7 +21,7 @@ Send = Callable[[], Awaitable[Response]]
 _encode = msgspec.json.Encoder().encode
 
 
-class Parts:
+class PartStreams:
     """The streams that make up one answer, read one after the other as one. `first` is the answer to the first request,
     `more` sends the others. `stops`: stop strings. `prompt_tokens`: of each request, estimated."""
 
@@ -86,7 +86,7 @@ class StreamOfParts:
 
     status = 200
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: PartStreams) -> None:
         self.headers: Mapping[str, str] = {"content-type": "text/event-stream"}
         self._parts = parts
 
@@ -114,7 +114,7 @@ class StreamOfParts:
 class WholeOfParts(StreamOfParts):
     """A `Response` that is one JSON object."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: PartStreams) -> None:
         super().__init__(parts)
         self.headers = {"content-type": "application/json"}
         self._read = False

@@ -17,7 +17,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.body import value_of
 from gateway.domain.own_responses import OwnResponses, Trouble
 from gateway.domain.request import InferenceRequest, OwnForm
-from gateway.engines.base import Own
+from gateway.engines.base import NativeRequest
 from gateway.engines.outgoing import NOT_THE_CLIENTS
 
 Fields = Mapping[str, Raw]
@@ -30,19 +30,19 @@ _UNSENT = NOT_THE_CLIENTS | {"truncation"}
 _MEDIA = ("input_image", "input_audio", "input_file")
 
 
-def own_call(request: InferenceRequest, state: BackendState, chat: Fields) -> Own | None:
-    """The client's own request for this backend; None = it is asked as a chat, with `chat`."""
+def own_call(request: InferenceRequest, state: BackendState, chat: Fields) -> NativeRequest | None:
+    """The client's own request for this backend; None if it is asked as a chat, with `chat`."""
     own = request.own
     how = None if own is None else state.own_responses(time.monotonic())
     if own is None or how is None:
         return None
     fields = own_body(request, chat, how)
-    return None if fields is None else Own(own.endpoint, fields, own.untranslatable is not None)
+    return None if fields is None else NativeRequest(own.endpoint, fields, own.untranslatable is not None)
 
 
 def own_body(request: InferenceRequest, chat: Fields, how: OwnResponses) -> dict[str, Raw] | None:
-    """The client's own body as this server is to get it; None = the server is to be asked as a chat. `chat`: the body
-    that it would get as a chat. What no chat can carry is always asked so. The server keeps nothing and cuts no prompt:
+    """The client's own body as this server gets it; None if the server is asked as a chat. `chat`: the body it would
+    get as a chat. A request that no chat can carry never becomes one. The server keeps nothing and cuts no prompt:
     conversations are kept here, or not at all."""
     own = request.own
     assert own is not None
@@ -58,8 +58,8 @@ def own_body(request: InferenceRequest, chat: Fields, how: OwnResponses) -> dict
 
 
 def _adapt(fields: dict[str, Raw], own: Fields, asked: Fields, sent: Fields) -> bool:
-    """Write into `fields` what differs between `asked` and `sent`, two bodies of a chat. False if this API has no words
-    for some of it."""
+    """Write the differences between `asked` and `sent`, two bodies of a chat, into `fields`. False if this API has no
+    words for one of them."""
     worded = True
     for name in asked.keys() | sent.keys():
         value = sent.get(name)

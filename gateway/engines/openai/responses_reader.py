@@ -40,7 +40,7 @@ _encode = msgspec.json.Encoder().encode
 Object = dict[str, Any]
 
 
-class _Event(msgspec.Struct):
+class _UpstreamEvent(msgspec.Struct):
     """The fields of an event that are read."""
 
     type: Any = None
@@ -54,7 +54,7 @@ class _Event(msgspec.Struct):
 
 
 CALLS_MOST = 1024  # calls in one response
-_decode = msgspec.json.Decoder(_Event).decode
+_decode = msgspec.json.Decoder(_UpstreamEvent).decode
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -105,7 +105,7 @@ class ResponseReader:
         self._number += 1
         return b"data: " + _encode(fields) + b"\n\n" + (b"data: [DONE]\n\n" if self._ended else b"")
 
-    def _delta(self, kind: str, event: _Event) -> Object:
+    def _delta(self, kind: str, event: _UpstreamEvent) -> Object:
         """The delta of a chat for this event; {} where it says nothing that a chat can say."""
         if (field := _TEXTS.get(kind)) is not None:
             return {field: event.delta} if event.delta else {}
@@ -149,7 +149,7 @@ class ResponseReader:
             self.violation = "garbage"  # one token again and again
 
 
-class OwnStream:
+class ResponseAsChatStream:
     """A `Response` with the stream of a chat, read from one of a response."""
 
     status = 200
@@ -181,7 +181,7 @@ class OwnStream:
         self._response.release()
 
 
-class OwnWhole(OwnStream):
+class ResponseAsChatAnswer(ResponseAsChatStream):
     """A `Response` with the whole answer of a chat, read from a response."""
 
     violation = None
@@ -300,7 +300,7 @@ def _foreign(item: Object) -> Object:
     return {"audio": {"id": str(item.get("id"))}}
 
 
-def _error_of(event: _Event) -> Any:
+def _error_of(event: _UpstreamEvent) -> Any:
     if event.error is not None:
         return event.error
     failed = event.response.get("error") if isinstance(event.response, dict) else None

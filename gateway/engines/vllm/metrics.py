@@ -73,7 +73,7 @@ def _add(line: bytes, found: dict[str, float], accepted: dict[int, float]) -> No
 
 
 def read_start_time(page: bytes) -> Generator[None, None, float | None]:
-    """When the process that wrote this page was started, in Unix seconds; None = not reported. Yields after each
+    """When the process that wrote this page was started, in Unix seconds; None if not reported. Yields after each
     slice of the page."""
     for lines in slices(page):
         for line in lines:

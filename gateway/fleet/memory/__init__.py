@@ -1,1 +1,1 @@
-"""Whether what runs on a node fits into its memory."""
+"""The memory of a node: whether the engines on it fit."""

@@ -130,25 +130,25 @@ def _blocks(kind: _Layers, page: int, block: int, settings: CacheSettings) -> in
 
 
 def pool_of(gib: float, layout: CacheLayout, window: int) -> Pool:
-    """The pool of `gib` (nothing where it is negative) and what it takes."""
+    """The pool of `gib` (empty where that is negative) and the size it takes."""
     blocks = floor(max(gib, 0.0) * GIB / layout.block_bytes)
     windows = blocks / layout.window_blocks
     return Pool(max(gib, 0.0), int(windows * window), windows)
 
 
 def pool_by_token(gib: float, bytes_per_token: float, window: int) -> Pool:
-    """The same where what a token takes was measured."""
+    """The same from a measured size of a token."""
     tokens = int(max(gib, 0.0) * GIB / bytes_per_token)
     return Pool(max(gib, 0.0), tokens, tokens / window)
 
 
 def profile_gib(batched_tokens: int) -> float:
-    """What vLLM finds in its profiling run beside the weights: activations of a full batch and CUDA graphs."""
+    """GiB that vLLM's profiling run finds beside the weights: activations of a full batch and CUDA graphs."""
     return _PROFILE_GIB + _PROFILE_PER_1024_GIB * max(0, batched_tokens - _SMALL_BATCH) / 1024
 
 
 def resident_gib(target: float) -> float:
-    """What an engine holds that was given `target` GiB. A small one exceeds its target: CUDA context, libraries and
+    """GiB held by an engine that was given `target` GiB. A small one exceeds its target: CUDA context, libraries and
     graphs are not counted by vLLM; in a large one the untouched rest of its pool hides them."""
     return target + _EXTRA_GIB * max(0.0, 1 - target / _EXTRA_UNTIL_GIB)
 

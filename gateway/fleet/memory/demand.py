@@ -27,8 +27,8 @@ from gateway.fleet.memory.arithmetic import (
     resident_gib,
 )
 from gateway.fleet.memory.geometry import Geometry
+from gateway.fleet.memory.model_catalog import FieldReport, MeasuredMemory, ModelCatalog, ModelRow, weights_of
 from gateway.fleet.memory.model_files import ModelFiles
-from gateway.fleet.memory.models import FieldReport, Measured, ModelCatalog, ModelRow, weights_of
 from gateway.fleet.memory.settings import EngineSettings, engine_settings
 from gateway.launch.command import ServeCommand
 
@@ -40,10 +40,9 @@ _OFF = 0.10  # a measured figure that differs by more from the estimate is worth
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What `backend` asks of one node, in GiB. `needs`: free at its start; `resident`: held once it runs, as `source`
-    says; `overhead`: gone beside that. `weights`, `kv`: this node's share; `tokens`, `windows`: of the whole engine.
-
-    `verdict`, `reason`: whether the engine starts where it is alone. `note`: what else is worth saying."""
+    """The memory that `backend` asks of one node, in GiB. `needs`: free at its start; `resident`: held once it runs, as
+    `source` says; `overhead`: gone beside that. `weights`, `kv`: this node's share; `tokens`, `windows`: of the whole
+    engine. `verdict`, `reason`: whether the engine starts where it is alone. `note`: a remark for the operator."""
 
     backend: str
     needs: float | None = None
@@ -61,7 +60,7 @@ class Demand:
 
     @property
     def held(self) -> float | None:
-        """What is gone of the node's memory once it runs."""
+        """GiB of the node's memory that are gone once it runs."""
         return None if self.resident is None else self.resident + self.overhead
 
 
@@ -91,7 +90,7 @@ def demand_of(
     if settings.refused:
         return Demand(backend.name, verdict="no", reason=f"it does not start: {settings.refused}")
     changed = (settings.utilization, settings.cache_gib) != (written.utilization, written.cache_gib)
-    demand = _Vllm(backend, command, settings, place, catalog, files).demand()
+    demand = _VllmLaunch(backend, command, settings, place, catalog, files).demand()
     return _measured_wins(demand, backend, changed=changed)
 
 
@@ -145,8 +144,8 @@ def _unknown(backend: Backend, reason: str) -> Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class _Vllm:
-    """One launch of vLLM on one node, with what is known of its model."""
+class _VllmLaunch:
+    """One launch of vLLM on one node, and its model."""
 
     backend: Backend
     command: ServeCommand
@@ -173,13 +172,13 @@ class _Vllm:
         return max(1, min(self.settings.shards, len(self.place.memories)))
 
     @property
-    def measured(self) -> Measured | None:
+    def measured(self) -> MeasuredMemory | None:
         row = self.row
         return row.measured if row is not None and row.measured and row.measured.nodes == self.share else None
 
     @property
     def geometry(self) -> Geometry | str:
-        """What the files say; where they say nothing, the catalogue."""
+        """The geometry by the model's files, else by the catalogue."""
         files, row = self.files, self.row
         if files is not None and isinstance(files.geometry, Geometry):
             return files.geometry
@@ -256,7 +255,7 @@ class _Vllm:
         return self._with_pool(replace(plain, kv=gib), self._pool_gib(min(self.place.memories), weights))
 
     def _with_pool(self, demand: Demand, smallest: float) -> Demand:
-        """With what the pool takes; the node with the smallest pool decides for the whole engine."""
+        """Add the pool; the node with the smallest pool decides for the whole engine."""
         window, geometry = self.window, self.geometry
         if window is None:
             return replace(demand, verdict="unknown", reason="its window is not known: write --max-model-len")
@@ -305,7 +304,7 @@ class _Vllm:
     # -- the field ----------------------------------------------------------------------------------------------------
 
     def _reported(self, demand: Demand) -> Demand:
-        """With what was reported of such a launch: a verdict beats the arithmetic, a residency the estimate."""
+        """Apply the report of such a launch: a verdict beats the arithmetic, a residency the estimate."""
         window, sequences = self.window, self.settings.sequences
         if window is None:
             return demand

@@ -68,7 +68,7 @@ class Geometry:
     draft_layers: int = 0
 
 
-class _Unknown(Exception):
+class _GeometryUnknown(Exception):
     """The geometry cannot be read; the message says why, for people."""
 
 
@@ -77,8 +77,8 @@ def read_geometry(config: Any) -> Geometry | str:
     if not isinstance(config, Mapping):
         return "config.json is not an object"
     try:
-        return _read(_text_model(config), config)
-    except _Unknown as unknown:
+        return _geometry_of(_text_model(config), config)
+    except _GeometryUnknown as unknown:
         return str(unknown)
 
 
@@ -86,11 +86,11 @@ def _text_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return next((config[key] for key in _NESTED if isinstance(config.get(key), Mapping)), config)
 
 
-def _read(text: Mapping[str, Any], whole: Mapping[str, Any]) -> Geometry:
+def _geometry_of(text: Mapping[str, Any], whole: Mapping[str, Any]) -> Geometry:
     if "compress_ratios" in text or "compress_rates" in text or str(text.get("model_type")).startswith("deepseek_v4"):
-        raise _Unknown("its compressed attention is not computed here")
+        raise _GeometryUnknown("its compressed attention is not computed here")
     if "kv_lora_rank" in text and "index_head_dim" in text:
-        raise _Unknown("its sparse attention with an indexer is not computed here")
+        raise _GeometryUnknown("its sparse attention with an indexer is not computed here")
     kinds = Counter(_kinds(text))
     element = _BYTES.get(str(text.get("dtype", text.get("torch_dtype", whole.get("torch_dtype", "auto")))), 2)
     quantization = whole.get("quantization_config", text.get("quantization_config"))
@@ -115,7 +115,7 @@ def _kinds(text: Mapping[str, Any]) -> list[str]:
     shared = _number(text, "num_kv_shared_layers") or 0  # the last ones read the cache of an earlier layer
     kinds = kinds[: len(kinds) - min(shared, len(kinds))]
     if not any(kind != "none" for kind in kinds):
-        raise _Unknown("config.json names no layer with a cache")
+        raise _GeometryUnknown("config.json names no layer with a cache")
     return kinds
 
 
@@ -125,10 +125,10 @@ def _written_kinds(text: Mapping[str, Any]) -> list[str]:
         if not isinstance(written, list | str) or not written:
             continue
         if len(written) > _MOST_LAYERS:
-            raise _Unknown(f"`{key}` of config.json has more than {_MOST_LAYERS} layers")
+            raise _GeometryUnknown(f"`{key}` of config.json has more than {_MOST_LAYERS} layers")
         strange = [kind for kind in written if not isinstance(kind, str) or kind not in _KINDS]
         if strange:
-            raise _Unknown(f"layers of the kind {str(strange[0])[:40]!r} are not known here")
+            raise _GeometryUnknown(f"layers of the kind {str(strange[0])[:40]!r} are not known here")
         return [_KINDS[kind] for kind in written]
     return []
 
@@ -136,12 +136,12 @@ def _written_kinds(text: Mapping[str, Any]) -> list[str]:
 def _implied_kinds(text: Mapping[str, Any]) -> list[str]:
     layers = _needed(text, "num_hidden_layers")
     if layers > _MOST_LAYERS:
-        raise _Unknown(f"config.json has more than {_MOST_LAYERS} layers")
+        raise _GeometryUnknown(f"config.json has more than {_MOST_LAYERS} layers")
     if "linear_num_value_heads" in text:
         every = _number(text, "full_attention_interval") or 4
         return ["state" if (at + 1) % every else "full" for at in range(layers)]
     if any(key in text for key in ("mamba_num_heads", "mamba_n_heads", "mamba_d_state", "ssm_state_size")):
-        raise _Unknown("config.json does not say which of its layers are Mamba layers")
+        raise _GeometryUnknown("config.json does not say which of its layers are Mamba layers")
     return ["full"] * layers if _window_of(text) is None else _sliding_kinds(text, layers)
 
 
@@ -149,7 +149,7 @@ def _sliding_kinds(text: Mapping[str, Any], layers: int) -> list[str]:
     model = str(text.get("model_type", "")).removesuffix("_text")
     every = _number(text, "sliding_window_pattern") or _PATTERNS.get(model)
     if every is None:
-        raise _Unknown("config.json has a `sliding_window`, but does not say which layers slide")
+        raise _GeometryUnknown("config.json has a `sliding_window`, but does not say which layers slide")
     if not every:
         return ["sliding"] * layers
     kinds = ["sliding" if (at + 1) % every else "full" for at in range(layers)]
@@ -167,11 +167,11 @@ def _attention(text: Mapping[str, Any], kind: str, layers: int) -> AttentionLaye
     heads = _number(text, "num_key_value_heads", "num_kv_heads") or _needed(text, "num_attention_heads")
     dim = _number(text, "head_dim") or _implied_dim(text)
     if not dim:
-        raise _Unknown("config.json has more heads than its hidden size")
+        raise _GeometryUnknown("config.json has more heads than its hidden size")
     if kind == "sliding":
         window = _window_of(text)
         if window is None:
-            raise _Unknown("config.json has sliding layers but no `sliding_window`")
+            raise _GeometryUnknown("config.json has sliding layers but no `sliding_window`")
         return AttentionLayers(layers, heads, dim, dim, window)
     # Gemma 4: its global layers have heads of their own
     dim = _number(text, "global_head_dim") or dim
@@ -224,5 +224,5 @@ def _number(text: Mapping[str, Any], *keys: str) -> int | None:
 def _needed(text: Mapping[str, Any], *keys: str) -> int:
     found = _number(text, *keys)
     if found is None:
-        raise _Unknown(f"config.json has no usable `{keys[0]}`")
+        raise _GeometryUnknown(f"config.json has no usable `{keys[0]}`")
     return found

@@ -1,4 +1,4 @@
-"""The memory plan beside what its nodes hold and its engines tell now. Pure."""
+"""The memory plan beside the live figures of nodes and engines. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _SAME_SHARE = 0.005  # values of --gpu-memory-utilization that differ by less ar
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
-    """GiB. `used`: what the node's exporter reports; `planned`: what the plan says for the same backends, None where
-    they cannot be compared, as `note` says. `warning`: they differ by more than 10 %."""
+class LiveMemory:
+    """GiB. `used`: reported by the node's exporter; `planned`: the plan for the same backends, None where they cannot
+    be compared, as `note` says. `warning`: they differ by more than 10 %."""
 
     used: float
     planned: float | None
@@ -23,36 +23,36 @@ class Live:
     warning: str | None = None
 
 
-def beside_the_plan(node: NodePlan, used: float, running: Collection[str]) -> Live:
+def beside_the_plan(node: NodePlan, used: float, running: Collection[str]) -> LiveMemory:
     """`used`: GiB of the node's memory in use; `running`: the backends of the fleet that answer on this node."""
     missing = [name for name in node.demands if name not in running]
     others = [name for name in running if name not in node.demands]
     if missing or others:
         apart = [f"{', '.join(missing)} not up"] if missing else []
         apart += [f"{', '.join(others)} up, and not planned"] if others else []
-        return Live(used, None, "; ".join(apart))
+        return LiveMemory(used, None, "; ".join(apart))
     if node.memory is None or node.free is None or not node.demands:
-        return Live(used, None, "the plan is not known")
+        return LiveMemory(used, None, "the plan is not known")
     planned = node.memory - node.free
     apart_by = _difference(used, planned)
     if apart_by is None:
-        return Live(used, planned)
+        return LiveMemory(used, planned)
     warning = f"{used:.1f} GiB are in use, {apart_by} than the {planned:.1f} GiB of the plan: "
     warning += "measure what each engine holds, and write it as launch.resident"
-    return Live(used, planned, None, warning)
+    return LiveMemory(used, planned, None, warning)
 
 
 def _difference(live: float, planned: float) -> str | None:
-    """`12% more`; None = not beyond the tolerance."""
+    """`12% more`; None if not beyond the tolerance."""
     off = (live - planned) / planned
     return None if abs(off) <= TOLERANCE else f"{abs(off):.0%} {'more' if off > 0 else 'less'}"
 
 
 @dataclass(frozen=True, slots=True)
 class LiveEngine:
-    """`kv_tokens`: the size of its cache that an engine reports, None = it does not; `planned`: what the plan says of
-    it, None where they cannot be compared, as `note` says. `utilization`: the share of the memory that it reports to
-    run with. `warning`: the tokens differ by more than 10 %."""
+    """`kv_tokens`: the size of its cache that an engine reports, None if it does not; `planned`: the size in the plan,
+    None where they cannot be compared, as `note` says. `utilization`: the share of the memory that it reports to run
+    with. `warning`: the tokens differ by more than 10 %."""
 
     kv_tokens: int | None
     planned: int | None
@@ -81,8 +81,8 @@ def engine_beside_the_plan(
 
 
 def with_observed(fleet: FleetPlan, engines: Mapping[str, LiveEngine]) -> FleetPlan:
-    """The plan with the size of the cache that each engine reports instead of the estimate. What was said before the
-    start stays: the verdicts, and what the engine holds."""
+    """The plan with the size of the cache that each engine reports instead of the estimate. The verdicts before the
+    start stay, and so does the memory that the engine holds."""
     return replace(fleet, nodes={name: _observed_node(node, engines) for name, node in fleet.nodes.items()})
 
 

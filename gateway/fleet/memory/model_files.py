@@ -28,7 +28,7 @@ _PART = re.compile(r"[\w.+@-]+")  # of a path; ".." is refused apart from it
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """What was found in `path`. `geometry`: or why it is not known. `weights` in GiB."""
+    """The model in `path`. `geometry`: or why it is not known. `weights` in GiB."""
 
     path: Path
     geometry: Geometry | str
@@ -40,7 +40,7 @@ def read_models(snapshot: Snapshot, roots: Sequence[Path] = ()) -> dict[str, Mod
     found = {}
     for backend in snapshot.backends.values():
         if backend.launch is not None and (model := backend.launch.parsed.model or backend.model):
-            files = next((read for folder in _folders(model, backend, roots) if (read := _read(folder))), None)
+            files = next((read for folder in _folders(model, backend, roots) if (read := _read_folder(folder))), None)
             if files is not None:
                 found[backend.name] = files
     return found
@@ -97,8 +97,8 @@ def _volumes(launch: Launch) -> Iterator[tuple[Path, str]]:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _read(folder: Path) -> ModelFiles | None:
-    """What the folder holds; None where there is no model in it."""
+def _read_folder(folder: Path) -> ModelFiles | None:
+    """The model in a folder; None if there is none in it."""
     try:
         if not (folder / "config.json").is_file():
             return None
@@ -115,7 +115,7 @@ def _geometry(path: Path) -> Geometry | str:
 
 
 def _weights(folder: Path) -> float | None:
-    """GiB of the checkpoint: what its index says, else the sizes of its files."""
+    """GiB of the checkpoint: by its index, else by the sizes of its files."""
     try:
         index = _json(folder / "model.safetensors.index.json", _MOST_INDEX)
         total = index["metadata"]["total_size"]

@@ -14,8 +14,8 @@ from gateway.config.snapshot import Backend, Mode, Snapshot
 from gateway.domain.engine_traits import traits_of
 from gateway.fleet.memory.arithmetic import ADVISED_FREE_GIB, GIB, SYSTEM_GIB
 from gateway.fleet.memory.demand import Demand, Place, Verdict, demand_of
+from gateway.fleet.memory.model_catalog import SPARK_GIB, ModelCatalog
 from gateway.fleet.memory.model_files import ModelFiles
-from gateway.fleet.memory.models import SPARK_GIB, ModelCatalog
 from gateway.launch.command import ServeCommand, with_changes
 
 Changes = Mapping[str, Mapping[str, Any]]
@@ -47,7 +47,7 @@ class NodePlan:
 
 @dataclass(frozen=True, slots=True)
 class FleetPlan:
-    """`mode` None = the backends that always run."""
+    """Without a `mode`: the backends that always run."""
 
     mode: str | None
     nodes: Mapping[str, NodePlan]
@@ -55,7 +55,7 @@ class FleetPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether no node is overfull. What is not known counts as fitting."""
+        """Whether no node is overfull. An unknown demand counts as fitting."""
         return all(node.fits != "no" for node in self.nodes.values())
 
 
@@ -66,7 +66,7 @@ def plan(
     changes: Changes | None = None,
     files: Mapping[str, ModelFiles] | None = None,
 ) -> FleetPlan:
-    """The plan of a mode; None = the first one, or without modes every backend with `run: always`.
+    """The plan of a mode; None: the first one, or without modes every backend with `run: always`.
 
     Raises KeyError for an unknown mode."""
     chosen = snapshot.modes[mode] if mode is not None else next(iter(snapshot.modes.values()), None)
@@ -78,8 +78,8 @@ def plan(
 
 
 def _is_uncounted(backend: Backend) -> bool:
-    """Whether it is a server of something other than language models, and nothing says what it holds: a speech server
-    on the CPU takes little, and must not make the whole plan unknown."""
+    """Is it a server of something other than language models, of unknown memory? A speech server on the CPU takes
+    little, and must not make the whole plan unknown."""
     measured = backend.launch is not None and backend.launch.resident is not None
     return not traits_of(backend).endpoints and not measured
 
@@ -206,7 +206,7 @@ def node_plan(name: str, memory: float, demands: Iterable[Demand]) -> NodePlan:
 
 
 def _refusal(demand: Demand, memory: float, free: float) -> str | None:
-    """Why it cannot start with so much free; None = it can, as far as is known."""
+    """Why it cannot start with so much free; None if it can, as far as is known."""
     if demand.verdict == "no":
         return f"{demand.backend}: {demand.reason}"
     if demand.needs is not None and demand.needs > free:
@@ -243,7 +243,7 @@ def _cannot_return(demand: Demand, running: list[Demand], memory: float) -> str 
 
 
 def plan_json(fleet: FleetPlan) -> dict[str, Any]:
-    """`gateway fleet plan --json`: GiB with two decimals, null for what is not known."""
+    """`gateway fleet plan --json`: GiB with two decimals, null where not known."""
     return {"mode": fleet.mode, "nodes": {name: _node_json(node) for name, node in fleet.nodes.items()}}
 
 

@@ -39,11 +39,11 @@ _ELEMENT_BYTES: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """`utilization`: share of the machine's memory. `window` None = the model's own; `fits_window`: the engine shortens
-    the window to what fits. `cache_gib`: a pool of that size whatever the utilization. `shards`: GPUs that one copy of
-    the model is split over. `prefix_caching` None = not written. `refused`: why vLLM does not start with a flag that
-    decides about its memory, "" = it does. `open`: such flags whose value is a reference, which only the machine that
-    starts the engine knows."""
+    """`utilization`: share of the machine's memory. `window`: tokens, None for the model's own; `fits_window`: the
+    engine shortens the window to fit. `cache_gib`: a pool of that size whatever the utilization. `shards`: GPUs that
+    one copy of the model is split over. `prefix_caching`: None if not given. `refused`: why vLLM does not start with a
+    flag that decides about its memory, "" if it starts. `open`: such flags whose value is a reference, which only the
+    machine that starts the engine knows."""
 
     utilization: float = UTILIZATION
     window: int | None = None
@@ -67,7 +67,7 @@ class EngineSettings:
 
     @property
     def knows_held(self) -> bool:
-        """Whether it is known what the engine comes to hold."""
+        """Is the memory known that the engine comes to hold?"""
         return self.knows_share and _CACHE_FLAG not in self.open
 
     def element_bytes(self, geometry: Geometry) -> float | None:
@@ -78,8 +78,8 @@ class EngineSettings:
 
 
 def engine_settings(command: ServeCommand) -> EngineSettings:
-    """The settings of a command. What a refused value or a reference leaves open has vLLM's default here, and `refused`
-    or `open` says so: such a figure must not be planned with."""
+    """The settings of a command. A refused value or a reference leaves vLLM's default here, and `refused` or `open`
+    says so: such a figure must not be planned with."""
     flags = command.flags
     drafts, draft_model = _drafts(flags.get("speculative-config"))
     window = flags.get("max-model-len")

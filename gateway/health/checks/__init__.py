@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from gateway.health.checks.catalog import ALL, CHECKS, NO_ANSWER, Check, judge, skipped
 from gateway.health.checks.profile import Profile, profile_of
-from gateway.health.checks.reply import Reply
+from gateway.health.checks.reply import CheckReply
 
-__all__ = ["ALL", "CHECKS", "NO_ANSWER", "Check", "Profile", "Reply", "judge", "profile_of", "skipped"]
+__all__ = ["ALL", "CHECKS", "NO_ANSWER", "Check", "CheckReply", "Profile", "judge", "profile_of", "skipped"]

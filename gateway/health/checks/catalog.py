@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gateway.domain.facts import Observation
 from gateway.health.checks import graders, requests
 from gateway.health.checks.profile import Profile
-from gateway.health.checks.reply import ParsedAnswer, Reply, read_stream, read_whole, short
+from gateway.health.checks.reply import CheckReply, ParsedAnswer, read_stream, read_whole, short
 from gateway.health.checks.requests import Body
 from gateway.health.checks.validators import is_garbage
 from gateway.inspection.error_replies import Verdict
@@ -56,7 +56,7 @@ _MAY_BE_CUT = ("tool_auto", "tool_required", "tool_named", "tool_parallel", "too
 
 
 def skipped(name: str, profile: Profile, seen: Mapping[str, Observation]) -> str | None:
-    """Why this check is skipped, given what the earlier checks saw (`seen`: check -> observation); None = it is not."""
+    """Why this check is skipped, given what the earlier checks saw (`seen`: check -> observation), else None."""
     no_answer = next((earlier.seen for earlier in seen.values() if earlier.seen.startswith(NO_ANSWER)), None)
     if no_answer is not None:
         return no_answer
@@ -96,7 +96,7 @@ def _window_skipped(profile: Profile) -> str | None:
 # -- grading a reply ---------------------------------------------------------------------------------------------------
 
 
-def judge(name: str, profile: Profile, reply: Reply, body: Body) -> Observation:
+def judge(name: str, profile: Profile, reply: CheckReply, body: Body) -> Observation:
     """Grade the reply to the request `body` of check `name`."""
     if reply.failure is not None:
         # Without a reply the capability stays untested. A basic check fails nevertheless: not replying is a fault.
@@ -121,7 +121,7 @@ def _is_cut(answer: ParsedAnswer, body: Body) -> bool:
     return answer.finish == "length" or answer.tokens >= int(body["max_tokens"])
 
 
-def _refused(name: str, profile: Profile, reply: Reply) -> Observation:
+def _refused(name: str, profile: Profile, reply: CheckReply) -> Observation:
     verdict = verdict_of(reply.status, reply.headers, reply.body, "chat")
     if name == "window" and verdict.kind == "too_long":
         return Observation("yes", f"refused: {short(verdict.message or verdict.reason)}")

@@ -11,7 +11,7 @@ from gateway.health.checks.profile import Profile
 from gateway.health.checks.reply import ParsedAnswer, mended, short
 from gateway.health.checks.requests import TOOLS
 
-Validator = Callable[[ParsedAnswer], str | None]  # returns the description of a flaw; None = there is none
+Validator = Callable[[ParsedAnswer], str | None]  # returns the description of a flaw; None if there is none
 
 
 def plain(profile: Profile, answer: ParsedAnswer) -> Observation:

@@ -1,4 +1,4 @@
-"""The profile of a backend: what the checks have to know to choose their requests and to read the answers."""
+"""The profile of a backend: the facts by which the checks choose their requests and read the answers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MARLIN = "`!!!!!` on a Spark means that vLLM needs --moe-backend marlin"
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """`window`: tokens, as reported by the backend; None = not reported. `thinking`: None = unknown. `switch`: the
+    """`window`: tokens, as reported by the backend; None if not reported. `thinking`: None if unknown. `switch`: the
     request field that turns thinking on and off: a name in `chat_template_kwargs`, or the field `think` (Ollama) or
-    `reasoning_effort`; None = there is no such field. `formats`, `thoughts`: how the model writes calls and thoughts.
+    `reasoning_effort`; None without such a field. `formats`, `thoughts`: how the model writes calls and thoughts.
     `refuses_unread`, `ends_without_done`: as in the traits. `tool_flags`, `reasoning_flags`: the launch flags that make
     vLLM parse calls and thoughts; empty where no parser is known for the model."""
 
@@ -49,7 +49,7 @@ class Profile:
 
 def profile_of(backend: Backend, model: str | None, window: int | None, traits: EngineTraits | None = None) -> Profile:
     """The profile that follows from routes.yaml and the model's family. `model`: the model's name in requests to the
-    backend; `window`: tokens, as reported by the backend; `traits`: the row in force, None = the declared one."""
+    backend; `window`: tokens, as reported by the backend; `traits`: the row in force, None: the declared one."""
     traits = traits_of(backend) if traits is None else traits
     model = backend.checkpoint or model
     family = family_of(model)

@@ -21,7 +21,7 @@ _decode = msgspec.json.Decoder(Any).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class CheckReply:
     """`body`: the whole body, or all events of a stream. `failure`: why there is no complete reply. The causes that
     callers distinguish: `gone` = no connection could be made; `silent` = the time ran out; `ours` = the gateway itself
     failed, or lacked files or memory."""
@@ -58,7 +58,7 @@ def short(text: str) -> str:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read_whole(reply: Reply) -> ParsedAnswer | str:
+def read_whole(reply: CheckReply) -> ParsedAnswer | str:
     """Parse the answer of a 200 that is not streamed; a `str` = why there is no answer in it."""
     try:
         body = _decode(reply.body)
@@ -83,7 +83,7 @@ def read_whole(reply: Reply) -> ParsedAnswer | str:
     )
 
 
-def read_stream(reply: Reply) -> ParsedAnswer | str:
+def read_stream(reply: CheckReply) -> ParsedAnswer | str:
     """Parse the answer of a 200 that is streamed; a `str` = why there is no answer in it."""
     kind = reply.headers.get("content-type", "")
     if "text/event-stream" not in kind:

@@ -1,4 +1,4 @@
-"""Validators of the answers to checks: each returns the first flaw as a text for the operator; None = no flaw."""
+"""Validators of the answers to checks: each returns the first flaw as a text for the operator, if any."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def number_flaw(answer: ParsedAnswer) -> str | None:
 
 
 def call_flaw(answer: ParsedAnswer, name: str | None, city: str | None) -> str | None:
-    """The first call must name the tool `name` (None = any offered tool) and have an argument `city` that contains
-    `city` (None = any city)."""
+    """The first call must name the tool `name` (None: any offered tool) and have an argument `city` that contains
+    `city` (None: any city)."""
     if not answer.calls:
         return explain_missing_call(answer)
     called, arguments = answer.calls[0]
@@ -84,7 +84,7 @@ def json_flaw(answer: ParsedAnswer) -> str | None:
 
 
 def explain_missing_call(answer: ParsedAnswer) -> str:
-    """What the answer holds instead of a call."""
+    """The flaw of an answer without the expected call."""
     if is_garbage(answer.content):
         return f"garbage: {short(answer.content)}; {MARLIN}"
     if answer.content.strip():
@@ -96,7 +96,7 @@ def explain_missing_call(answer: ParsedAnswer) -> str:
 
 
 def explain_no_content(answer: ParsedAnswer) -> str:
-    """What the answer holds instead of content."""
+    """The flaw of an answer without content."""
     if answer.calls:
         return f"a call instead of an answer: {short(answer.calls[0][0])}"
     if answer.reasoning.strip():

@@ -53,13 +53,13 @@ class Elsewhere:
 
     async def claim(self, operation: Operation) -> None:
         """Nobody else may begin one now. Raises `operation_running` while another gateway runs one."""
-        from gateway.cluster.shared_operations import Claimed
+        from gateway.cluster.shared_operations import OperationConflict
 
         operation.gateway = self._shared.name
         try:
             if not await self._shared.claim(operation.named):
                 operation.notes.append(ALONE)
-        except Claimed as runs:
+        except OperationConflict as runs:
             raise GatewayError("operation_running", f"Another operation is under way: {runs}.") from None
         self._own = operation.id
 
@@ -86,7 +86,7 @@ class Elsewhere:
 
     async def _take_over(self, name: str) -> None:
         """The gateway that ran it is gone: one of the others says that it has failed."""
-        from gateway.cluster.shared_operations import Claimed
+        from gateway.cluster.shared_operations import OperationConflict
 
         try:
             operation = self._known.find(name)
@@ -100,7 +100,7 @@ class Elsewhere:
             finally:
                 if self._own is None:  # else the claim is that of an operation which has begun here meanwhile
                     self._shared.release()
-        except Claimed:
+        except OperationConflict:
             pass  # another gateway says so
         finally:
             self._taking_over = False

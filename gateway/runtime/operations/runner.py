@@ -29,7 +29,7 @@ from gateway.runtime.operations.command import run
 from gateway.runtime.operations.record import Operation, Step
 
 if TYPE_CHECKING:
-    from gateway.apps.fleet.preflight.run import Looked
+    from gateway.apps.fleet.preflight.run import NodeReport
 
 LOOK = 0.1  # seconds between two looks whether the requests of a drained backend have ended
 _WATCH_MOST = 15.0  # seconds for one look at a unit
@@ -324,7 +324,7 @@ def _last_line(text: str) -> str:
 # -- preflight --------------------------------------------------------------------------------------------------------
 
 
-def _look(snapshot: Snapshot, name: str, profile: str) -> list[Looked]:
+def _look(snapshot: Snapshot, name: str, profile: str) -> list[NodeReport]:
     """Look over the nodes of a backend, as for that backend alone: the others run, or are stopped. The preflight is
     imported by the first look."""
     from gateway.apps.fleet.preflight.expect import expected_nodes
@@ -338,7 +338,7 @@ def _look(snapshot: Snapshot, name: str, profile: str) -> list[Looked]:
     return look_at_all([(node, targets[node.name]) for node in expected_nodes(alone) if node.name in targets])
 
 
-def _found(looked: Looked) -> list[str]:
+def _found(looked: NodeReport) -> list[str]:
     """What keeps the node from starting an engine, with what mends it."""
     if looked.problem is not None:
         return [f"{looked.node} ({looked.where}) was not reached: {looked.problem}", *_mend(looked.mend)]

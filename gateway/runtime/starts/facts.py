@@ -13,7 +13,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import TRAITS
 from gateway.domain.health_state import State
 from gateway.fleet.commands import stop_commands
-from gateway.fleet.starting import Member, Room
+from gateway.fleet.starting import Room, StartMember
 from gateway.health.nodes import Machine
 from gateway.runtime.operations.planning import presence_of
 from gateway.runtime.starts.use import UseTracker, has_work
@@ -68,16 +68,16 @@ def _free(machine: Machine | None) -> float | None:
 
 def members_of(
     snapshot: Snapshot, states: Mapping[str, BackendState], use: UseTracker, waiting: Mapping[str, int]
-) -> dict[str, Member]:
+) -> dict[str, StartMember]:
     """Every local backend as it is now; times are Unix seconds."""
     local = [state for state in states.values() if not state.backend.cloud]
     return {state.name: _member(snapshot, state, use, waiting) for state in local}
 
 
-def _member(snapshot: Snapshot, state: BackendState, use: UseTracker, waiting: Mapping[str, int]) -> Member:
+def _member(snapshot: Snapshot, state: BackendState, use: UseTracker, waiting: Mapping[str, int]) -> StartMember:
     backend, known = state.backend, use.known.get(state.name)
     rests = known is not None and state.health.state in _MAY_BE_STOPPED and not has_work(state, waiting)
-    return Member(
+    return StartMember(
         backend.name,
         backend.nodes,
         there=is_there(state),

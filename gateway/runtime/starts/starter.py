@@ -20,7 +20,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.health_state import WELL, State, Transition
 from gateway.errors import GatewayError
 from gateway.fleet.commands import start_commands
-from gateway.fleet.starting import Decision, decide
+from gateway.fleet.starting import StartDecision, decide
 from gateway.fleet.switching import Steps, request_steps, stop_steps
 from gateway.runtime.operations.operations import Operations
 from gateway.runtime.operations.record import GAVE_WAY, INTERRUPTED, Cause, Kind, Operation
@@ -136,12 +136,12 @@ class Starter:
 
     # -- for requests ---------------------------------------------------------------------------------------------
 
-    def decision(self, state: BackendState, client: Client | None, alias: Alias) -> Decision:
+    def decision(self, state: BackendState, client: Client | None, alias: Alias) -> StartDecision:
         """What a request of this client and alias would cause now."""
         if client is not None and not client.may_start:
-            return Decision(f"client '{client.name}' may start no backend (clients.{client.name}.may_start)")
+            return StartDecision(f"client '{client.name}' may start no backend (clients.{client.name}.may_start)")
         if why := self._why_not_now(state):
-            return Decision(why, wait=self._pause(state.name) or None)
+            return StartDecision(why, wait=self._pause(state.name) or None)
         return self._decide(state.name, may_stop=not _is_batch(client, alias))
 
     def begin(self, state: BackendState, client: Client | None, alias: Alias) -> bool:
@@ -167,11 +167,11 @@ class Starter:
         failed = self.failed.get(name)
         return 0.0 if failed is None else max(0.0, failed.until - time.monotonic())
 
-    def _decide(self, name: str, *, may_stop: bool) -> Decision:
+    def _decide(self, name: str, *, may_stop: bool) -> StartDecision:
         snapshot, states = self._gateway.snapshot, self._gateway.fleet.states
         members = members_of(snapshot, states, self.use, self._waiting())
         if name not in members:
-            return Decision("it was taken out of routes.yaml")
+            return StartDecision("it was taken out of routes.yaml")
         rooms = rooms_of(snapshot, self._demands, self._gateway.prober.machines)
         return decide(name, members, rooms, time.time(), may_stop=may_stop)
 
@@ -226,7 +226,7 @@ class Starter:
             await asyncio.sleep(BUSY_AGAIN)
         return "it answers its health check, and does not become ready"
 
-    async def _started(self, name: str, operation: Operation, decision: Decision) -> str:
+    async def _started(self, name: str, operation: Operation, decision: StartDecision) -> str:
         """Count how the start has ended. Returns why it does not run."""
         gave_way = operation.error == GAVE_WAY
         self._gateway.metrics.starts.inc(name, "gave_way" if gave_way else operation.state)
@@ -374,6 +374,6 @@ def _is_batch(client: Client | None, alias: Alias) -> bool:
     return ((client.priority if client is not None else None) or alias.priority) == "batch"
 
 
-def _notes(decision: Decision) -> list[str]:
+def _notes(decision: StartDecision) -> list[str]:
     stops = [f"stops {name}, idle for {idle:.0f} s" for name, idle in decision.stops.items()]
     return [*stops, *decision.notes]

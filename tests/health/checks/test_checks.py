@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.config.snapshot import Backend
 from gateway.domain.facts import Observation
-from gateway.health.checks import ALL, CHECKS, NO_ANSWER, Profile, Reply, judge, profile_of, skipped
+from gateway.health.checks import ALL, CHECKS, NO_ANSWER, CheckReply, Profile, judge, profile_of, skipped
 from gateway.health.checks.requests import SCHEMA, TOOLS
 from gateway.inspection.notation import formats_for, thoughts_for
 from tests.simulator.wire import load
@@ -22,30 +22,30 @@ QWEN36 = profile_of(VLLM, "RedHatAI/Qwen3.6-35B-A3B-NVFP4", 131072)
 STREAMED = ("stream", "tool_stream")
 
 
-def captured(name: str) -> Reply:
+def captured(name: str) -> CheckReply:
     reply = load(name).reply
-    return Reply(reply.status, dict(reply.headers), reply.body)
+    return CheckReply(reply.status, dict(reply.headers), reply.body)
 
 
-def look(check: str, reply: Reply, profile: Profile = QWEN36, *, streamed: bool | None = None) -> Observation:
+def look(check: str, reply: CheckReply, profile: Profile = QWEN36, *, streamed: bool | None = None) -> Observation:
     return judge(
         check, profile, reply, {"stream": check in STREAMED if streamed is None else streamed, "max_tokens": 256}
     )
 
 
-def said(content: str | None = None, finish: str = "stop", tokens: int = 9, **message: Any) -> Reply:
+def said(content: str | None = None, finish: str = "stop", tokens: int = 9, **message: Any) -> CheckReply:
     choice: dict[str, Any] = {"index": 0, "message": {"role": "assistant", "content": content, **message}}
     return whole(
         {"choices": [{**choice, "finish_reason": finish}], "usage": {"prompt_tokens": 12, "completion_tokens": tokens}}
     )
 
 
-def whole(body: object, status: int = 200) -> Reply:
+def whole(body: object, status: int = 200) -> CheckReply:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return Reply(status, {"content-type": "application/json"}, raw)
+    return CheckReply(status, {"content-type": "application/json"}, raw)
 
 
-def called(*calls: tuple[str, object], **more: Any) -> Reply:
+def called(*calls: tuple[str, object], **more: Any) -> CheckReply:
     made = [
         {
             "type": "function",
@@ -56,11 +56,11 @@ def called(*calls: tuple[str, object], **more: Any) -> Reply:
     return said(tool_calls=made, finish="tool_calls", **more)
 
 
-def stream(*deltas: dict[str, Any], finish: str | None = "stop", end: bytes = b"data: [DONE]\n\n") -> Reply:
+def stream(*deltas: dict[str, Any], finish: str | None = "stop", end: bytes = b"data: [DONE]\n\n") -> CheckReply:
     chunks: list[Any] = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
     chunks += [{"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]}] if finish else []
     events = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks)
-    return Reply(200, {"content-type": "text/event-stream; charset=utf-8"}, events + end)
+    return CheckReply(200, {"content-type": "text/event-stream; charset=utf-8"}, events + end)
 
 
 # -- a real vLLM's answers --------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ MADE = (
 
 
 @pytest.mark.parametrize(("check", "reply", "result", "seen"), MADE, ids=[f"{c}-{s}"[:60] for c, _, _, s in MADE])
-def test_good_and_bad_answers_are_told_apart(check: str, reply: Reply, result: str, seen: str) -> None:
+def test_good_and_bad_answers_are_told_apart(check: str, reply: CheckReply, result: str, seen: str) -> None:
     observation = look(check, reply)
     assert (observation.result, seen in observation.seen) == (result, True), observation
 
@@ -212,7 +212,7 @@ def test_a_call_in_fragments_is_put_together() -> None:
 
 @pytest.mark.parametrize("check", ALL)
 def test_no_answer_is_no_proof_of_what_it_can_do(check: str) -> None:
-    silent, gone = Reply(failure="none within 66 s"), Reply(failure="no connection", gone=True)
+    silent, gone = CheckReply(failure="none within 66 s"), CheckReply(failure="no connection", gone=True)
     assert look(check, gone) == Observation("untested", NO_ANSWER + "no connection")
     quiet = look(check, silent)
     assert quiet.result == ("no" if check in ("plain", "stream", "arithmetic") else "untested")
@@ -238,7 +238,7 @@ def test_junk_of_any_shape_is_judged_and_never_taken_for_right(body: Any, status
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     for streamed, content in ((False, raw), (True, b"data: " + raw + b"\n\ndata: [DONE]\n\n")):
         kind = "text/event-stream" if streamed else "application/json"
-        observation = look(check, Reply(status, {"content-type": kind}, content), streamed=streamed)
+        observation = look(check, CheckReply(status, {"content-type": kind}, content), streamed=streamed)
         assert observation.seen
         if status != 200 and check != "window":
             assert observation.result in ("no", "untested")

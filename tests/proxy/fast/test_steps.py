@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.accounting.limits import Limits, text_estimate
+from gateway.accounting.limits import RateLimits, text_estimate
 from gateway.admission.caller import Caller
 from gateway.admission.scheduler import Scheduler
 from gateway.config.snapshot import Backend, Client, HealthSettings
@@ -186,7 +186,7 @@ moments = st.floats(0, 200) | st.integers(0, 800).map(lambda quarters: quarters 
 @example([0.5, 1.0, 61.0, 61.5, 62.0], 3)
 def test_requests_per_minute_are_counted_as_for_any_request(times: list[float], rpm: int) -> None:
     client, request = Client("x", rpm=rpm), parse(CHAT, b'{"model": "a", "messages": []}')
-    fast, general = Limits(), Limits()
+    fast, general = RateLimits(), RateLimits()
     for now in sorted(times):
         try:
             general.check(client, request, now)
@@ -204,7 +204,7 @@ def test_tokens_per_minute_are_counted_as_for_any_request(
     requests: list[tuple[float, int, int | None, int]], rpm: int | None, tpm: int
 ) -> None:
     client = Client("x", rpm=rpm, tpm=tpm)
-    fast, general = Limits(), Limits()
+    fast, general = RateLimits(), RateLimits()
     for now, size, limit, used in sorted(requests, key=lambda made: made[0]):
         body = {"model": "a", "messages": [{"role": "user", "content": "x" * size}], "max_tokens": limit}
         request = parse(CHAT, msgspec.json.encode(body))

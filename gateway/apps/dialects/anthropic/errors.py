@@ -36,8 +36,8 @@ def retry_header(status: int) -> dict[bytes, bytes]:
 
 
 def envelope(status: int | None, body: bytes, request_id: str) -> bytes:
-    """OpenAI's envelope as Anthropic's. The gateway's `code` (docs/errors.md) is kept. `status` None = inside a stream:
-    the code decides the type."""
+    """OpenAI's envelope as Anthropic's. The gateway's `code` (docs/errors.md) is kept. Inside a stream there is no
+    `status`: the code decides the type."""
     error = _error_of(body)
     text, code = error.get("message"), error.get("code")
     message = text if isinstance(text, str) else brief(text)

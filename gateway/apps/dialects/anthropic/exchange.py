@@ -11,7 +11,7 @@ from gateway.apps.dialects.anthropic.stream import MessageStream
 from gateway.domain.request import OwnForm
 
 
-class Message:
+class MessageTranslation:
     """A `Translation` (translated.py)."""
 
     __slots__ = ("_request_id", "_stream")

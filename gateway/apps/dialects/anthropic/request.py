@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from gateway.apps.dialects.anthropic.blocks import blocks_of, text_of
 from gateway.apps.dialects.anthropic.tools import chat_tool_choice, chat_tools
-from gateway.apps.dialects.anthropic.turns import Turns
+from gateway.apps.dialects.anthropic.turns import ChatMessages
 from gateway.apps.dialects.fields import expected, invalid, list_in, put, value_in
 from gateway.domain.body import read_fields
 from gateway.domain.request import FILE_AT, asks_for_stream
@@ -51,7 +51,7 @@ def _translated(fields: dict[str, Raw]) -> dict[str, Raw]:
     for name in _DROPPED:
         fields.pop(name, None)
     given = list_in(fields.pop("messages", None), "messages")
-    turns = Turns(given)
+    turns = ChatMessages(given)
     begun = turns.begun()
     messages = [*_system(fields.pop("system", None)), *turns.chat]
     fields["messages"] = Raw(_encode(messages))

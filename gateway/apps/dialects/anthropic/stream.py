@@ -16,7 +16,7 @@ import msgspec
 from gateway.apps.dialects.anthropic.answer import head, stop_of, usage_of
 from gateway.apps.dialects.anthropic.errors import envelope
 from gateway.apps.dialects.chat import (
-    Chunk,
+    ChatChunk,
     arguments_of,
     call_id_of,
     chunk_of,
@@ -87,7 +87,7 @@ class MessageStream:
         self._out.append(head + raw + _DELTA_END)
         return True
 
-    def _learn_frame(self, event: bytes, chunk: Chunk) -> None:
+    def _learn_frame(self, event: bytes, chunk: ChatChunk) -> None:
         """Learn the frame from an event with one delta of the open block and nothing else."""
         if (sole := sole_text_of(chunk)) is None:
             return
@@ -115,7 +115,7 @@ class MessageStream:
             if self._frame is None:
                 self._learn_frame(event, chunk)
 
-    def _translate_chunk(self, chunk: Chunk) -> None:
+    def _translate_chunk(self, chunk: ChatChunk) -> None:
         if chunk.usage is not None:
             self._usage = chunk.usage
         before = len(self._out)

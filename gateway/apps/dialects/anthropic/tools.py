@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gateway.apps.dialects.anthropic.blocks import Block
-from gateway.apps.dialects.anthropic.turns import Turns
+from gateway.apps.dialects.anthropic.turns import ChatMessages
 from gateway.apps.dialects.fields import brief, expected, invalid, string
 
 _SEARCH = "tool_search_tool"  # prefix of the types of Anthropic's own search among deferred tools
@@ -16,7 +16,7 @@ _LISTED_MOST = 300  # characters of the tools that one error names
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-def chat_tools(tools: list[Any], turns: Turns) -> list[dict[str, Any]]:
+def chat_tools(tools: list[Any], turns: ChatMessages) -> list[dict[str, Any]]:
     """The tools that the model may call now. A tool with `defer_loading` is left out until the conversation has loaded
     it, and then comes last, so that the beginning of the prompt stays the same. With Anthropic's own tool search no
     tool is deferred, because no other server can search."""

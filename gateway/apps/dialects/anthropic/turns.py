@@ -19,7 +19,7 @@ _OWN_PICTURES = "What follows belongs to your own message before this one."
 _encode = msgspec.json.Encoder().encode
 
 
-class Turns:
+class ChatMessages:
     """`chat`: the messages. `loaded`: deferred tools (`defer_loading`) that the conversation has loaded, in that order.
     `added`: name -> (where, definition) of tools that were added later. `removed`: names of removed tools. `file_at`:
     where the first file is, empty = there is none."""
@@ -38,7 +38,7 @@ class Turns:
             raise _no_turn_behind(turns[-1][1])
 
     def begun(self) -> dict[str, Any] | None:
-        """The last message, if it is the assistant's and so the beginning of the answer; None = there is none. An empty
+        """The last message, if it is the assistant's and so the beginning of the answer; else None. An empty
         one, as Anthropic's API allows, is taken away: it begins nothing. Nothing follows a call but its result."""
         last = self.chat[-1] if self.chat else {"role": None}
         if last["role"] != "assistant" or "tool_calls" in last:

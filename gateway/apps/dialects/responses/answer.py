@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from gateway.apps.dialects.chat import answer_of, call_id_of, text_of, thoughts_of
 from gateway.apps.dialects.responses.items import CARRIED
-from gateway.apps.dialects.responses.request import Asked
+from gateway.apps.dialects.responses.request import RequestEcho
 from gateway.domain.usage import read_usage
 
 COMPLETED, INCOMPLETE = "completed", "incomplete"
@@ -38,7 +38,7 @@ class Ids:
         return f"{kind}_{self.request_id}_{index}"
 
 
-def to_response(body: bytes, asked: Asked, ids: Ids) -> bytes:
+def to_response(body: bytes, asked: RequestEcho, ids: Ids) -> bytes:
     """The body of a chat answer (which `fault_in_message` has passed) as a response. Raises ProtocolFailure when it
     cannot be translated."""
     answer, choice = answer_of(body, "a response")
@@ -50,7 +50,7 @@ def to_response(body: bytes, asked: Asked, ids: Ids) -> bytes:
 
 
 def response(
-    asked: Asked,
+    asked: RequestEcho,
     ids: Ids,
     status: str,
     output: Iterable[bytes] = (),
@@ -75,7 +75,7 @@ def response(
 
 
 def reason_of(finish_reason: object) -> str | None:
-    """Why a response is incomplete; None = it is complete."""
+    """Why a response is incomplete; None if it is complete."""
     return _REASONS.get(finish_reason) if isinstance(finish_reason, str) else None
 
 
@@ -93,7 +93,7 @@ def usage_of(usage: object) -> dict[str, Any] | None:
     }
 
 
-def reasoning_item(id_: str, text: bytes, asked: Asked, status: str) -> bytes:
+def reasoning_item(id_: str, text: bytes, asked: RequestEcho, status: str) -> bytes:
     """Thoughts, as their summary where one was asked for. `text` is a JSON string."""
     stated: dict[str, Any] = {"summary": [], "content": [{"type": "reasoning_text", "text": Raw(text)}]}
     if asked.summary:
@@ -108,7 +108,7 @@ def text_part(text: bytes) -> dict[str, Any]:
 
 
 def message_item(id_: str, text: bytes | None, status: str) -> bytes:
-    """`text` is a JSON string; None = nothing yet."""
+    """`text` is a JSON string; None before the first piece."""
     content = [] if text is None else [text_part(text)]
     return _encode({"id": id_, "type": "message", "role": "assistant", "status": status, "content": content})
 
@@ -119,7 +119,7 @@ def call_item(id_: str, call_id: str, name: str, arguments: bytes, status: str) 
     return _encode({"id": id_, "type": "function_call", **named, "status": status})
 
 
-def _output(message: dict[str, Any], asked: Asked, ids: Ids, status: str) -> list[bytes]:
+def _output(message: dict[str, Any], asked: RequestEcho, ids: Ids, status: str) -> list[bytes]:
     """The items of the output. `status` is that of the last one; the others are complete."""
     items: list[tuple[str, Any]] = []
     if thoughts := thoughts_of(message):
@@ -135,7 +135,7 @@ def _output(message: dict[str, Any], asked: Asked, ids: Ids, status: str) -> lis
     ]
 
 
-def _item(kind: str, stated: Any, asked: Asked, ids: Ids, index: int, status: str) -> bytes:
+def _item(kind: str, stated: Any, asked: RequestEcho, ids: Ids, index: int, status: str) -> bytes:
     id_ = ids.item(kind, index)
     if kind == "rs":
         return reasoning_item(id_, _encode(stated), asked, status)

@@ -7,13 +7,13 @@ from time import time
 
 from gateway.apps.dialects.responses.answer import Ids
 from gateway.apps.dialects.responses.relayed import RelayedStream, whole_response
-from gateway.apps.dialects.responses.request import NOT_KEPT, Asked, read
+from gateway.apps.dialects.responses.request import NOT_KEPT, RequestEcho, chat_request_of
 from gateway.domain.request import OwnForm
 
 
-class Response:
+class ResponseTranslation:
     """A `Translation` (translated.py). Errors are the same as a chat's. `ended`: the response as it was sent, when it
-    has come to its end. `suffix`: what its ids have behind the request's."""
+    has come to its end. `suffix` distinguishes its ids from the request's."""
 
     __slots__ = ("_asked", "_ids", "_stream", "_whole", "kept", "own", "suffix")
 
@@ -22,7 +22,7 @@ class Response:
         self.kept = NOT_KEPT
         self.suffix = ""
         self._whole: bytes | None = None
-        self._asked = Asked()
+        self._asked = RequestEcho()
         self._ids = Ids("", 0)
         self._stream = RelayedStream(self._asked, self._ids)
 
@@ -35,7 +35,7 @@ class Response:
         return self._whole if self._whole is not None else self._stream.whole
 
     def request(self, body: bytes) -> bytes:
-        chat, self._asked, self.own = read(body, self.kept)
+        chat, self._asked, self.own = chat_request_of(body, self.kept)
         return chat
 
     def held(self) -> int:

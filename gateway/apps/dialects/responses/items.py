@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gateway.apps.dialects.fields import Untranslatable, brief, expected, invalid, reminder, string, text_part
+from gateway.apps.dialects.fields import UntranslatableRequest, brief, expected, invalid, reminder, string, text_part
 
 Item = dict[str, Any]
 Part = dict[str, Any]
@@ -90,7 +90,7 @@ def _side(item: Item, where: str) -> str:
         what = "refers to a stored item, and the gateway stores none. Send the item itself."
         raise invalid(where, what, unsupported=True)
     what = f"is of type {brief(kind)}, which OpenAI's servers alone can read or run. Leave it out."
-    raise Untranslatable(where, what)
+    raise UntranslatableRequest(where, what)
 
 
 def _user(items: list[tuple[str, Item]]) -> Iterator[dict[str, Any]]:
@@ -134,7 +134,7 @@ def _assistant(items: list[tuple[str, Item]]) -> Iterator[dict[str, Any]]:
 
 def _thoughts(item: Item, where: str) -> str:
     """The thoughts themselves if the item has them, in `content` or in an `encrypted_content` of this gateway; else
-    their summary. What others have encrypted is left out."""
+    their summary. Content encrypted by other servers is left out."""
     if content := item.get("content"):
         return _joined(content, f"{where}.content")
     carried = item.get("encrypted_content")
@@ -191,7 +191,7 @@ def _part(part: Item, where: str) -> Part:
         raise expected(f"{where}.type", "the type of a part", kind)
     if part.get("file_id") is not None:
         raise invalid(f"{where}.file_id", "is a file that OpenAI keeps. Send the file itself.", unsupported=True)
-    raise Untranslatable(where, f"is of type {brief(kind)}: no backend reads that. Send its text.")
+    raise UntranslatableRequest(where, f"is of type {brief(kind)}: no backend reads that. Send its text.")
 
 
 def _picture(part: Item, where: str) -> Part:

@@ -1,5 +1,5 @@
-"""The exchange with a client whose responses are kept: what was said before goes into the request, and the response
-into the store."""
+"""The exchange with a client whose responses are kept: earlier turns go into the request, and the response into the
+store."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gateway.admission.caller import Caller
 from gateway.apps.conversations.conversations import Conversations
 from gateway.apps.conversations.store import Conversation, Turn
 from gateway.apps.dialects.fields import expected, value_in
-from gateway.apps.dialects.responses.exchange import Response
-from gateway.apps.dialects.responses.request import Kept
+from gateway.apps.dialects.responses.exchange import ResponseTranslation
+from gateway.apps.dialects.responses.request import KeptResponse
 from gateway.apps.dialects.translated import TranslatedExchange
 from gateway.config.snapshot import Snapshot
 from gateway.domain.body import read_fields
@@ -27,11 +27,11 @@ LOCAL_ONLY = b"x-gateway-local-only"
 _encode = msgspec.json.Encoder().encode
 
 
-class _Output(msgspec.Struct):
+class _ResponseOutput(msgspec.Struct):
     output: Raw = Raw(b"[]")
 
 
-_decode_output = msgspec.json.Decoder(_Output).decode
+_decode_output = msgspec.json.Decoder(_ResponseOutput).decode
 
 
 class KeptExchange(TranslatedExchange):
@@ -43,7 +43,7 @@ class KeptExchange(TranslatedExchange):
     )
 
     def __init__(self, inner: Exchange, conversations: Conversations, snapshot: Snapshot) -> None:
-        self._response = Response()
+        self._response = ResponseTranslation()
         super().__init__(inner, self._response)
         self._conversations = conversations
         self._snapshot = snapshot
@@ -78,7 +78,7 @@ class KeptExchange(TranslatedExchange):
             self._input = _items(own)
             self.share.add(len(self._input))
             await self._choose_name()
-        self._response.kept = Kept(self._previous, stores)
+        self._response.kept = KeptResponse(self._previous, stores)
         return await self._translate(_encode(fields), len(body))
 
     def _who(self) -> tuple[str, bool]:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.apps.dialects.responses.answer import Ids, to_response
-from gateway.apps.dialects.responses.request import Asked
+from gateway.apps.dialects.responses.request import RequestEcho
 from gateway.apps.dialects.responses.stream import TEXT_MOST, Item, ResponseStream
 from gateway.domain.upstream import ProtocolFailure
 from gateway.engines.openai.responses_reader import ORIGINAL
@@ -33,18 +33,18 @@ _encode = msgspec.json.Encoder().encode
 _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-class _Original(msgspec.Struct):
+class _OriginalEvent(msgspec.Struct):
     number: int
     choices: int
     data: Raw
 
 
 class _Carrier(msgspec.Struct, rename={"original": ORIGINAL}):
-    original: _Original
+    original: _OriginalEvent
     choices: Raw
 
 
-class _Event(msgspec.Struct):
+class _ResponseEvent(msgspec.Struct):
     type: str
     sequence_number: Any = None
     output_index: Any = None
@@ -65,12 +65,12 @@ class _ItemHead(msgspec.Struct):
 
 _decode_carrier = msgspec.json.Decoder(_Carrier).decode
 _decode_choices = msgspec.json.Decoder(list[Choice]).decode
-_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_event = msgspec.json.Decoder(_ResponseEvent).decode
 _decode_item = msgspec.json.Decoder(_ItemHead).decode
 
 
 @dataclass(slots=True)
-class _Answer:
+class _RelayedAnswer:
     """The answer that is being relayed. `before`: items sent before it began; `opens`: nothing was sent before it;
     `next`: the number of its next part; `held`: beginnings of an item, until something of it is sent; `items`: those
     that were begun, by their index in it; `differs`: the text of the last one came in other pieces, so it is not known
@@ -79,7 +79,7 @@ class _Answer:
     before: int
     opens: bool
     next: int = 0
-    held: list[tuple[_Event, Raw]] = field(default_factory=list)
+    held: list[tuple[_ResponseEvent, Raw]] = field(default_factory=list)
     items: dict[str, Item] = field(default_factory=dict)
     differs: bool = False
 
@@ -93,9 +93,9 @@ class RelayedStream(ResponseStream):
 
     __slots__ = ("_answer", "whole")
 
-    def __init__(self, asked: Asked, ids: Ids) -> None:
+    def __init__(self, asked: RequestEcho, ids: Ids) -> None:
         super().__init__(asked, ids)
-        self._answer: _Answer | None = None  # None = what comes is translated
+        self._answer: _RelayedAnswer | None = None  # None: what comes is translated
         self.whole: bytes | None = None  # the response as its end repeats it
 
     def _translate_event(self, event: bytes) -> None:
@@ -116,7 +116,7 @@ class RelayedStream(ResponseStream):
                 self._take_over(self._answer)
             self._close()
             self._frame = None
-            self._answer = _Answer(len(self._items), not self._begun)
+            self._answer = _RelayedAnswer(len(self._items), not self._begun)
         answer = self._answer
         if answer is None or original.number < answer.next - 1:
             return False
@@ -134,7 +134,7 @@ class RelayedStream(ResponseStream):
             raise ProtocolFailure(_FAILED.format(error)) from None
         return True
 
-    def _adjusts(self, answer: _Answer, choices: Raw) -> bool:
+    def _adjusts(self, answer: _RelayedAnswer, choices: Raw) -> bool:
         """Send text of the open message in other pieces than it came in, as the checks release it. False = another
         kind of change."""
         delta = _text_alone(choices)
@@ -149,15 +149,15 @@ class RelayedStream(ResponseStream):
         self._say(item, _encode(delta)[1:-1])
         return True
 
-    def _agrees(self, answer: _Answer, event: _Event) -> bool:
-        """Does what was sent of the last item agree with what this event says of it? Only an end does say it."""
+    def _agrees(self, answer: _RelayedAnswer, event: _ResponseEvent) -> bool:
+        """Does the text sent of the last item agree with this event? Only an end of the item repeats the text."""
         if event.type == "response.output_text.done" and isinstance(event.text, str):
             item = None if answer.held else answer.last
             answer.differs = False
             return item is not None and _encode(event.text)[1:-1] == bytes(item.text)
         return event.type.endswith(".delta")
 
-    def _relay(self, answer: _Answer, event: _Event, data: Raw) -> None:
+    def _relay(self, answer: _RelayedAnswer, event: _ResponseEvent, data: Raw) -> None:
         kind = event.type
         if kind in _BEGINNINGS:
             self._begun = True
@@ -176,13 +176,13 @@ class RelayedStream(ResponseStream):
             self._flush(answer)
             self._pass_on(answer, event, data)
 
-    def _flush(self, answer: _Answer) -> None:
+    def _flush(self, answer: _RelayedAnswer) -> None:
         held, answer.held = answer.held, []
         for event, data in held:
             self._pass_on(answer, event, data)
 
-    def _pass_on(self, answer: _Answer, event: _Event, data: Raw) -> None:
-        """Send an event with the number and the place that it has in this stream, and note what it says."""
+    def _pass_on(self, answer: _RelayedAnswer, event: _ResponseEvent, data: Raw) -> None:
+        """Send an event with its number and place in this stream, and note its effect on the items."""
         if event.type == "response.output_item.added":
             answer.items[str(event.output_index)] = self._begun_item(event)
         item = answer.items.get(str(event.output_index))
@@ -206,7 +206,7 @@ class RelayedStream(ResponseStream):
             if self._size > TEXT_MOST:
                 raise ProtocolFailure(f"sent more than {TEXT_MOST:,} bytes of text in one answer")
 
-    def _begun_item(self, event: _Event) -> Item:
+    def _begun_item(self, event: _ResponseEvent) -> Item:
         """The item that begins, as the translation would go on with it."""
         head = _decode_item(event.item)
         kind = _ITEMS.get(head.type, "") if isinstance(head.type, str) else ""
@@ -218,14 +218,14 @@ class RelayedStream(ResponseStream):
                 item.text += _encode(head.arguments)[1:-1]
         return item
 
-    def _take_over(self, answer: _Answer) -> None:
+    def _take_over(self, answer: _RelayedAnswer) -> None:
         """From here on the answer is translated: the item that is open stays so."""
         self._answer = None
         self._frame = None
         unended = [item for item in answer.items.values() if not item.ended and item.kind]
         self._open = unended[-1] if unended else None
 
-    def _of_client(self, response: Raw, answer: _Answer) -> Raw:
+    def _of_client(self, response: Raw, answer: _RelayedAnswer) -> Raw:
         before = self._items[: answer.before]
         return of_client(response, self._asked, self._ids, before)
 
@@ -239,7 +239,7 @@ class RelayedStream(ResponseStream):
         super()._send(type_, **fields)
 
 
-def whole_response(body: bytes, asked: Asked, ids: Ids) -> bytes:
+def whole_response(body: bytes, asked: RequestEcho, ids: Ids) -> bytes:
     """The whole answer of a chat as a response: its original where nothing was changed. Raises ProtocolFailure."""
     if _MARK in body:
         try:
@@ -251,9 +251,9 @@ def whole_response(body: bytes, asked: Asked, ids: Ids) -> bytes:
     return to_response(body, asked, ids)
 
 
-def of_client(response: Raw, asked: Asked, ids: Ids, before: Iterable[bytes] = ()) -> Raw:
-    """The object `response` of a server with the id, the model and what is kept as its client knows them. `before`:
-    items that another server has said before."""
+def of_client(response: Raw, asked: RequestEcho, ids: Ids, before: Iterable[bytes] = ()) -> Raw:
+    """The object `response` of a server with the id, the model and the kept items under the names its client knows.
+    `before`: items of another server, sent earlier."""
     fields, echo = _decode_fields(response), _decode_fields(asked.echo)
     fields["id"], fields["model"] = Raw(_encode(ids.response)), Raw(_encode(asked.model))
     fields |= {name: echo[name] for name in ("store", "previous_response_id") if name in echo}
@@ -274,7 +274,7 @@ def _carrier_in(event: bytes) -> _Carrier | None:
 
 
 def _says_something(event: bytes) -> bool:
-    """Is the event more than a comment, a heartbeat of the gateway, or what no chat can say?"""
+    """Is the event more than a comment or a heartbeat of the gateway, and can a chat express it?"""
     return event.startswith(b"data:") and b'"delta":{},"finish_reason":null' not in event
 
 

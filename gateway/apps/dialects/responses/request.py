@@ -1,4 +1,4 @@
-"""A Responses body as the body of a chat request, and what its answer has to repeat of it."""
+"""A Responses body as the body of a chat request, and the fields of it that its answer repeats."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from gateway.apps.dialects.fields import Untranslatable, expected, invalid, put, value_in
+from gateway.apps.dialects.fields import UntranslatableRequest, expected, invalid, put, value_in
 from gateway.apps.dialects.responses.items import is_item, is_part, to_messages
 from gateway.apps.dialects.responses.tools import chat_tools
 from gateway.domain.body import read_fields
@@ -37,21 +37,21 @@ _USAGE = Raw(b'{"include_usage":true}')
 _encode = msgspec.json.Encoder().encode
 
 
-class Kept(NamedTuple):
-    """What is kept of a response. `previous`: the one that it goes on from."""
+class KeptResponse(NamedTuple):
+    """A response to be kept. `previous`: the one it goes on from."""
 
     previous: str | None = None
     stored: bool = False
 
 
-NOT_KEPT = Kept()
+NOT_KEPT = KeptResponse()
 
 
 @dataclass(slots=True)
-class Asked:
-    """What the answer needs of the request. `echo`: the fields of the response that repeat it, as one JSON object.
-    `summary`: thoughts are given as their summary. `carried`: they are given as `encrypted_content` too, which clients
-    send back."""
+class RequestEcho:
+    """The parts of the request that its answer depends on. `echo`: the fields of the response that repeat it, as one
+    JSON object. `summary`: thoughts are given as their summary. `carried`: they are given as `encrypted_content` too,
+    which clients send back."""
 
     model: str = ""
     echo: bytes = b"{}"
@@ -59,7 +59,7 @@ class Asked:
     carried: bool = False
 
 
-def read(body: bytes, kept: Kept = NOT_KEPT) -> tuple[bytes, Asked, OwnForm]:
+def chat_request_of(body: bytes, kept: KeptResponse = NOT_KEPT) -> tuple[bytes, RequestEcho, OwnForm]:
     """The body of the same request for `/chat/completions`, what the answer needs, and the request as it came. Unknown
     fields are passed on unchanged. Where the request is untranslatable, the chat is what remains of it without these
     things: enough to choose a backend by. Raises GatewayError (`invalid_request_body`, `input_unsupported`)."""
@@ -68,7 +68,7 @@ def read(body: bytes, kept: Kept = NOT_KEPT) -> tuple[bytes, Asked, OwnForm]:
     try:
         try:
             chat, asked = _translated(dict(fields), kept)
-        except Untranslatable as error:
+        except UntranslatableRequest as error:
             untranslatable = error
             chat, asked = _translated(translatable(fields), kept)
         own = {name: value for name, value in fields.items() if name not in _REFUSED or value_in(value, name)}
@@ -77,10 +77,10 @@ def read(body: bytes, kept: Kept = NOT_KEPT) -> tuple[bytes, Asked, OwnForm]:
         raise GatewayError("invalid_request_body", "The request body is nested too deeply.") from None
 
 
-def _translated(fields: dict[str, Raw], kept: Kept) -> tuple[dict[str, Raw], Asked]:
+def _translated(fields: dict[str, Raw], kept: KeptResponse) -> tuple[dict[str, Raw], RequestEcho]:
     for name, why in _REFUSED.items():
         if name in fields and value_in(fields.pop(name), name):
-            raise Untranslatable(name, why) if name == "top_logprobs" else invalid(name, why, unsupported=True)
+            raise UntranslatableRequest(name, why) if name == "top_logprobs" else invalid(name, why, unsupported=True)
     taken = {name: value_in(fields.pop(name, None), name) for name in _TAKEN}
     asked = _asked(fields, taken, kept)
     for name in _DROPPED:
@@ -112,12 +112,12 @@ _TAKEN = (
 )
 
 
-def _asked(fields: dict[str, Raw], taken: dict[str, Any], kept: Kept) -> Asked:
+def _asked(fields: dict[str, Raw], taken: dict[str, Any], kept: KeptResponse) -> RequestEcho:
     include = taken["include"] or []
     if not isinstance(include, list):
         raise expected("include", "a list", include)
     if _LOGPROBS in include:
-        raise Untranslatable("include", f"asks for `{_LOGPROBS}`, which cannot be translated. Leave it out.")
+        raise UntranslatableRequest("include", f"asks for `{_LOGPROBS}`, which cannot be translated. Leave it out.")
     reasoning, text = taken["reasoning"] or {}, taken["text"] or {}
     for name, value in (("reasoning", reasoning), ("text", text)):
         if not isinstance(value, dict):
@@ -141,7 +141,7 @@ def _asked(fields: dict[str, Raw], taken: dict[str, Any], kept: Kept) -> Asked:
         "background": False,
         "store": kept.stored,
     }
-    return Asked(model if isinstance(model, str) else "", _encode(echo), bool(summary), _THOUGHTS in include)
+    return RequestEcho(model if isinstance(model, str) else "", _encode(echo), bool(summary), _THOUGHTS in include)
 
 
 def _effort(reasoning: Any) -> Any:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.apps.dialects.chat import (
-    Chunk,
+    ChatChunk,
     arguments_of,
     call_id_of,
     chunk_of,
@@ -38,7 +38,7 @@ from gateway.apps.dialects.responses.answer import (
     text_part,
     usage_of,
 )
-from gateway.apps.dialects.responses.request import Asked
+from gateway.apps.dialects.responses.request import RequestEcho
 from gateway.domain.upstream import ProtocolFailure
 from gateway.inspection.shape import brief, fault_in_delta
 from gateway.transport.sse import DONE, data_of
@@ -55,7 +55,7 @@ _decode_text = msgspec.json.Decoder(str).decode
 @dataclass(slots=True)
 class Item:
     """`kind`: rs | msg | fc. `delta`: the bytes of its delta events before the sequence number, and between that and
-    the text. `text`: what it has written so far, as the inside of a JSON string."""
+    the text. `text`: its text so far, as the inside of a JSON string."""
 
     kind: str
     index: int
@@ -73,7 +73,7 @@ class Item:
 
 class ResponseStream:
     """One response. `translate` takes whole events and returns the bytes to send; it raises ProtocolFailure for a chunk
-    that cannot be translated, and what `hold` raises when the kept bytes are too many."""
+    that cannot be translated, and the error of `hold` when the kept bytes are too many."""
 
     __slots__ = (
         "_asked",
@@ -92,7 +92,7 @@ class ResponseStream:
         "_white",
     )
 
-    def __init__(self, asked: Asked, ids: Ids) -> None:
+    def __init__(self, asked: RequestEcho, ids: Ids) -> None:
         self._asked = asked
         self._ids = ids
         self._begun = False
@@ -137,7 +137,7 @@ class ResponseStream:
         self._out.append(b'%b%d%b%b"}\n\n' % (before, self._sent, between, raw))
         self._sent += 1
 
-    def _learn_frame(self, event: bytes, chunk: Chunk) -> None:
+    def _learn_frame(self, event: bytes, chunk: ChatChunk) -> None:
         if (sole := sole_text_of(chunk)) is not None and self._open is not None:
             name, text = sole
             if _KINDS.get(name) == self._open.kind:
@@ -159,7 +159,7 @@ class ResponseStream:
             if self._frame is None:
                 self._learn_frame(event, chunk)
 
-    def _translate_chunk(self, chunk: Chunk) -> None:
+    def _translate_chunk(self, chunk: ChatChunk) -> None:
         if chunk.usage is not None:
             self._usage = chunk.usage
         before = self._sent

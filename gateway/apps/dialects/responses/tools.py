@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.apps.dialects.fields import Untranslatable, brief, expected, string
+from gateway.apps.dialects.fields import UntranslatableRequest, brief, expected, string
 
 _CHOICES = ("auto", "required", "none")
 _FUNCTION = ("name", "description", "parameters", "strict")
@@ -59,4 +59,4 @@ def _function(tool: Any, where: str) -> dict[str, Any]:
 
 def _foreign(where: str, kind: str) -> Exception:
     what = f"is of type {brief(kind)}, which no backend here can run. Leave it out; `function` is what can be called."
-    return Untranslatable(where, what)
+    return UntranslatableRequest(where, what)

@@ -1,1 +1,1 @@
-"""What is wrong with a launch: rules over launch blocks, by the catalogue."""
+"""The lint of a launch: rules over launch blocks, by the catalogue."""

@@ -1,4 +1,4 @@
-"""What the lint found: one finding, and what a rule yields before its place in the file is known."""
+"""A finding of the lint, and the remark that a rule yields before its place in the file is known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What a rule says. `fix`: text to paste, or what to take out. `where`: path below the subject (a backend, an
+    """A rule's remark. `fix`: text to paste, or the words to take out. `where`: path below the subject (a backend, an
     alias); `source`: who reported it, in words."""
 
     severity: Severity
@@ -26,7 +26,7 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One remark with its rule and its place. `path` is dotted; `line` counts from 1, None = not known."""
+    """One remark with its rule and its place. `path` is dotted; `line` counts from 1, None if not known."""
 
     severity: Severity
     rule: str

@@ -46,8 +46,8 @@ def findings(
     in_container: bool = False,
     files: Mapping[str, ModelFiles] | None = None,
 ) -> list[Finding]:
-    """What is wrong or odd, the errors first. `lines`: line of every path of the file (`Loaded.lines`).
-    `in_container`: the gateway itself runs in one. `files`: what was found of the models on this machine."""
+    """The mistakes and oddities of a file, the errors first. `lines`: line of every path of the file (`Loaded.lines`).
+    `in_container`: the gateway itself runs in one. `files`: the models on this machine."""
     every = list(subjects(snapshot, catalog))
     found = [one for subject in every for one in _of_subject(subject, catalog)]
     whole = {subject.backend.name: subject for subject in every if subject.profile is None}
@@ -71,7 +71,7 @@ def _of_subject(subject: Subject, catalog: Catalog) -> Iterator[_Placed]:
 
 
 def _without_repeats(found: list[_Placed]) -> Iterator[_Placed]:
-    """What a profile repeats of its command is reported once, at the command."""
+    """A mistake that a profile repeats from its command is reported once, at the command."""
     stated = {(path[:2], rule, one.message) for rule, one, path in found if path[2:3] != ("profiles",)}
     for rule, one, path in found:
         if path[2:3] != ("profiles",) or (path[:2], rule, one.message) not in stated:

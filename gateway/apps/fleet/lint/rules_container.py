@@ -13,7 +13,7 @@ from gateway.apps.fleet.lint.subject import Rule, Subject
 from gateway.apps.fleet.preflight.terms import CONTAINER_HOME
 from gateway.config.problems import Path
 from gateway.fleet.catalog import Catalog
-from gateway.launch.docker import bound_to, published
+from gateway.launch.docker import bound_to, published_ports
 
 GUIDE = "guide to vLLM on a Spark"
 IMAGE: Path = ("launch", "image")
@@ -30,8 +30,8 @@ def is_loopback(host: str | None) -> bool:
 
 
 def image_entrypoint(one: Subject, _: Catalog) -> Iterator[Remark]:
-    """Some images run `vllm serve` by themselves, others run what they are given. What `fleet render` writes starts
-    all the same, so this is no error."""
+    """Some images run `vllm serve` by themselves, others run the words they are given. A rendered file starts all the
+    same, so this is no error."""
     facts, words = one.image_facts, one.command.words
     if one.profile is not None or not words:
         return
@@ -122,7 +122,7 @@ def shared_memory(one: Subject, _: Catalog) -> Iterator[Remark]:
 
 
 def docker_flags(one: Subject, _: Catalog) -> Iterator[Remark]:
-    """What docker does not take of `docker`: then nothing of it is known here, and nothing is rendered."""
+    """Flags that docker does not take: then the launch is not understood here, and nothing is rendered."""
     if one.profile is not None:
         return
     problem = one.docker.problem
@@ -173,7 +173,7 @@ def port_mapping(one: Subject, _: Catalog) -> Iterator[Remark]:
     if (unreached := _unreached(one)) is not None:
         yield unreached
         return
-    pairs = [(outer, inner) for outer, inner in map(published, one.docker.ports) if outer and inner]
+    pairs = [(outer, inner) for outer, inner in map(published_ports, one.docker.ports) if outer and inner]
     if not pairs or port is None or one.on_host_network:
         return
     inside = [outer for outer, inner in pairs if inner == port]
@@ -187,7 +187,7 @@ def port_mapping(one: Subject, _: Catalog) -> Iterator[Remark]:
 
 
 def _unreached(one: Subject) -> Remark | None:
-    """A container that no other machine reaches, or none at all; None = one is, as far as is known here."""
+    """A container that no other machine reaches, or none at all; None if one is, as far as is known here."""
     if one.image is None or one.profile is not None or one.on_host_network:
         return None
     port, ports = one.command.port, one.docker.ports
@@ -240,7 +240,7 @@ def volumes(one: Subject, _: Catalog) -> Iterator[Remark]:
 
 
 def _odd_volume(volume: str, one: Subject) -> Remark | None:
-    """A mount that docker refuses, or that holds nothing from outside; None = neither, or a variable decides."""
+    """A mount that docker refuses, or that holds nothing from outside; None if neither, or a variable decides."""
     where = VOLUMES if volume in one.launch.volumes else DOCKER
     parts = volume.split(":")
     source, target = parts[0], parts[1] if len(parts) > 1 else ""

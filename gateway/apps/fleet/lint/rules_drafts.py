@@ -12,7 +12,7 @@ from gateway.apps.fleet.lint.finding import Remark
 from gateway.apps.fleet.lint.rules_model import attention_of
 from gateway.apps.fleet.lint.subject import Rule, Subject
 from gateway.fleet.catalog import Catalog
-from gateway.fleet.catalog_rows import Draft
+from gateway.fleet.catalog_rows import DraftMethod
 
 MANY = 16  # sequences
 _STOCK = ("vllm/vllm-openai:*", "nvcr.io/*")
@@ -66,7 +66,7 @@ def draft_version(one: Subject, catalog: Catalog) -> Iterator[Remark]:
 
 
 def draft_settings(one: Subject, catalog: Catalog) -> Iterator[Remark]:
-    """What a method needs of the engine around it."""
+    """The settings of the engine that a method of drafting needs around it."""
     row = _row(one, catalog)
     if row is None or not one.whole:
         return
@@ -134,7 +134,7 @@ def _is_mtp(method: str | None) -> bool:
     return method is not None and (method == "mtp" or method.endswith("_mtp"))
 
 
-def _row(one: Subject, catalog: Catalog) -> Draft | None:
+def _row(one: Subject, catalog: Catalog) -> DraftMethod | None:
     return catalog.draft(one.method) if one.method is not None else None
 
 

@@ -174,7 +174,7 @@ def expert_parallel(one: Subject, _: Catalog) -> Iterator[Remark]:
 
 
 def long_window(one: Subject, catalog: Catalog) -> Iterator[Remark]:
-    """A window beyond what the model was trained for."""
+    """A window longer than the model was trained for."""
     window, known = one.number("max-model-len"), catalog.memory.own_window(one.names)
     allowed = one.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0") not in ("0", "false", "")
     stretched = "rope" in json.dumps(one.flags.get("hf-overrides") or "", default=str)

@@ -16,7 +16,7 @@ from gateway.domain.engine_traits import traits_of
 from gateway.fleet.catalog import Catalog
 from gateway.fleet.memory.model_files import ModelFiles
 from gateway.fleet.memory.plan import mode_conflicts
-from gateway.launch.docker import published
+from gateway.launch.docker import published_ports
 from gateway.launch.families import family_of
 
 FleetRule = Callable[[Snapshot, Mapping[str, Subject], Catalog, bool], Iterator[Remark]]
@@ -55,7 +55,7 @@ def _own_port(backend: Backend, subject: Subject | None, taken: set[tuple[str, i
     _, host, port = backend.origin
     free = next(one for one in count(port + 1) if (host, one) not in taken)
     taken.add((host, free))
-    pairs = map(published, subject.docker.ports if subject is not None else ())
+    pairs = map(published_ports, subject.docker.ports if subject is not None else ())
     inside = next((inner for outer, inner in pairs if outer == port and inner), None)
     return f"--port {free}" if inside is None else f"-p {free}:{inside} in launch.docker"
 
@@ -181,8 +181,8 @@ MODE_CONFLICT = "mode-conflict"
 
 
 def mode_conflict(snapshot: Snapshot, catalog: Catalog, files: Mapping[str, ModelFiles]) -> Iterator[Remark]:
-    """A mode that cannot run: its backends do not fit into the memory of one node together. `files`: what was found of
-    the models on this machine."""
+    """A mode that cannot run: its backends do not fit into the memory of one node together. `files`: the models on this
+    machine."""
     for conflict in mode_conflicts(snapshot, catalog.memory, files):
         beside = " and ".join(name for name in conflict.backends if name not in conflict.failed)
         message = f"{', '.join(conflict.backends)} cannot run together on {conflict.node}: {conflict.reason}"

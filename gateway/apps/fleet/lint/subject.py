@@ -1,4 +1,4 @@
-"""What the rules look at: one backend as it is launched, or as it is declared, with what the catalogue knows of it."""
+"""The subject of the rules: one backend as it is launched, or as it is declared, with its rows of the catalogue."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gateway.config.problems import Path
 from gateway.config.snapshot import Backend, Launch, Snapshot
 from gateway.domain.engine_traits import traits_of
 from gateway.fleet.catalog import Catalog, Version, version_of
-from gateway.fleet.catalog_rows import Family, Image
+from gateway.fleet.catalog_rows import FamilyRow, Image
 from gateway.launch.command import ServeCommand, with_changes
 from gateway.launch.docker import DockerRun
-from gateway.launch.families import Family as NamedFamily
+from gateway.launch.families import ModelFamily as NamedFamily
 from gateway.launch.families import family_of
 
 COMMAND: Path = ("launch", "command")
@@ -34,9 +34,9 @@ _ACTIVE = re.compile(r"(?<![a-z])a\d+(\.\d+)?b(?![a-z])")  # A3B: experts, three
 class Subject:
     """One backend, or one profile of it, in front of the rules.
 
-    `launched`: it has a launch command; otherwise `flags` are what its keys declare. `whole`: `flags` are all that it
-    is started with, so what is missing is missing. `names`: every name of the model. `facts`: the row of the
-    catalogue, `family` the gateway's own table. `version` of vLLM, None = not known. `docker`: its flags."""
+    `launched`: it has a launch command; otherwise `flags` come from its keys. `whole`: all flags are known, an absent
+    one has its default. `names`: every name of the model. `facts`: the row of the catalogue, `family` the gateway's own
+    table. `version` of vLLM, None if not known. `docker`: its flags."""
 
     backend: Backend
     command: ServeCommand = field(default_factory=ServeCommand)
@@ -46,7 +46,7 @@ class Subject:
     image: str | None = None
     image_facts: Image | None = None
     names: tuple[str, ...] = ()
-    facts: Family = field(default_factory=lambda: Family(match=""))
+    facts: FamilyRow = field(default_factory=lambda: FamilyRow(match=""))
     family: NamedFamily | None = None
     launched: bool = False
     profile: str | None = None
@@ -118,12 +118,12 @@ class Subject:
 
     @property
     def whole(self) -> bool:
-        """Whether `flags` are everything the engine is started with, so that what is not there is missing."""
+        """Whether all flags of the engine are known, so that an absent one has its default."""
         own = self.image_facts is not None and self.image_facts.entrypoint == "own"
         return self.launched and self.command.is_vllm and not own
 
     def text(self, flag: str) -> str | None:
-        """The value of a flag as text; None = not there, or a reference such as ${NAME}."""
+        """The value of a flag as text; None if not there, or a reference such as ${NAME}."""
         value = self.flags.get(flag)
         return None if value is None or isinstance(value, bool) or "$" in str(value) else str(value)
 
@@ -143,7 +143,7 @@ class Subject:
 
     @property
     def tools(self) -> str | None:
-        """The tool parser it is started with, or declared to have; None = none, or not known."""
+        """The tool parser it is started with, or declared to have; None if none, or not known."""
         return self.text("tool-call-parser")
 
     @property
@@ -205,7 +205,7 @@ def _launched(backend: Backend, command: ServeCommand, catalog: Catalog) -> Subj
 def _known(subject: Subject, catalog: Catalog) -> Subject:
     facts = catalog.family(subject.names)
     family = next((found for name in subject.names if (found := family_of(name)) is not None), None)
-    return replace(subject, facts=facts or Family(match=""), family=family)
+    return replace(subject, facts=facts or FamilyRow(match=""), family=family)
 
 
 def _names(backend: Backend, launch: Launch, command: ServeCommand, env: Mapping[str, str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from gateway.apps.fleet.preflight.host import Host
-from gateway.apps.fleet.preflight.terms import GIB, Check, ExpectedBackend, ExpectedNode, gib
+from gateway.apps.fleet.preflight.terms import GIB, ExpectedBackend, ExpectedNode, HostCheck, gib
 
 DROP_CACHES = "sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'"
 CLEAN_SHM = "sudo rm -f /dev/shm/psm_* /dev/shm/sem.mp-*"
@@ -26,51 +26,51 @@ def meminfo(host: Host) -> dict[str, int]:
     return {name: int(size) * 1024 for name, size in found}
 
 
-def page_cache(expected: ExpectedNode, host: Host) -> Iterator[Check]:
+def page_cache(expected: ExpectedNode, host: Host) -> Iterator[HostCheck]:
     """`--gpu-memory-utilization` is a share of all memory, and a start needs that much free: page cache counts as used
     where CUDA, and not the kernel, is asked what is free."""
     memory = meminfo(host)
     total, free = memory.get("MemTotal", 0), memory.get("MemFree", 0)
     available = memory.get("MemAvailable", free)
     if not total:
-        yield Check("free-memory", "unknown", "/proc/meminfo cannot be read")
+        yield HostCheck("free-memory", "unknown", "/proc/meminfo cannot be read")
         return
     asked = [backend for backend in expected.backends if backend.utilization is not None]
     for backend in asked:
         yield _enough(backend, total, free, available, host)
     if not asked:
         seen = f"{gib(free)} of {gib(total)} free, {gib(max(available - free, 0))} more are page cache"
-        yield Check("free-memory", "ok", seen)
+        yield HostCheck("free-memory", "ok", seen)
 
 
-def _enough(backend: ExpectedBackend, total: int, free: int, available: int, host: Host) -> Check:
+def _enough(backend: ExpectedBackend, total: int, free: int, available: int, host: Host) -> HostCheck:
     assert backend.utilization is not None
     wanted = backend.utilization * total
     asks = f"asks for {gib(wanted)} ({backend.utilization:g} of {gib(total)})"
     if free >= wanted:
-        return Check("free-memory", "ok", f"{asks}; {gib(free)} are free", backend=backend.name)
+        return HostCheck("free-memory", "ok", f"{asks}; {gib(free)} are free", backend=backend.name)
     if host.runs(backend):
-        return Check("free-memory", "ok", f"{asks} and runs already; {gib(free)} are free", backend=backend.name)
+        return HostCheck("free-memory", "ok", f"{asks} and runs already; {gib(free)} are free", backend=backend.name)
     if available >= wanted:
         seen = f"{asks}; only {gib(free)} are free, {gib(available - free)} more are page cache, which counts as used"
-        return Check("free-memory", "fail", seen, DROP_CACHES, backend.name)
+        return HostCheck("free-memory", "fail", seen, DROP_CACHES, backend.name)
     fits = max(int((available / total - 0.01) * 100), 0) / 100
     seen = f"{asks}; {gib(available)} would be free even without page cache: something else holds the memory"
     mend = f"{HOLDERS}   # stop one of these, or start with --gpu-memory-utilization {fits:g}"
-    return Check("free-memory", "fail", seen, mend, backend.name)
+    return HostCheck("free-memory", "fail", seen, mend, backend.name)
 
 
-def visible_memory(expected: ExpectedNode, host: Host) -> Iterator[Check]:
-    """The memory is what routes.yaml says, and no kernel parameter hides half of it from CUDA."""
+def visible_memory(expected: ExpectedNode, host: Host) -> Iterator[HostCheck]:
+    """The memory is as large as routes.yaml says, and no kernel parameter hides half of it from CUDA."""
     total = meminfo(host).get("MemTotal", 0)
     if expected.memory and total and abs(total - expected.memory) > _TOLERANCE * expected.memory:
         seen = f"the kernel has {gib(total)}, routes.yaml says {gib(expected.memory)}"
         mend = f"write `memory: {total / GIB:.2f}GiB` under nodes.{expected.name}"
-        yield Check("visible-memory", "warn", seen, mend)
+        yield HostCheck("visible-memory", "warn", seen, mend)
     line = host.text("/proc/cmdline") or ""
     parameter = (host.text("/sys/module/nvidia_drm/parameters/modeset") or "").strip()
     if "modeset=0" not in line and parameter != "N":
-        yield Check("visible-memory", "ok", f"{gib(total)}, no modeset=0" if total else "no modeset=0")
+        yield HostCheck("visible-memory", "ok", f"{gib(total)}, no modeset=0" if total else "no modeset=0")
         return
     over = [b.name for b in expected.backends if b.utilization and b.utilization * total > _STILL_RAN]
     seen = f"modeset=0 is set: CUDA sees about {gib(_CAPPED)} of {gib(total)}"
@@ -80,22 +80,22 @@ def visible_memory(expected: ExpectedNode, host: Host) -> Iterator[Check]:
     )
     if "modeset=0" in line:
         mend = "sudo sed -i 's/modeset=0/modeset=1/g' /etc/default/grub && sudo update-grub"
-    yield Check("visible-memory", "fail" if over else "warn", seen, f"{mend} && sudo reboot")
+    yield HostCheck("visible-memory", "fail" if over else "warn", seen, f"{mend} && sudo reboot")
 
 
-def shared_memory(_: ExpectedNode, host: Host) -> Iterator[Check]:
+def shared_memory(_: ExpectedNode, host: Host) -> Iterator[HostCheck]:
     """Segments and semaphores that dead workers left behind make the next start fail or hang."""
     names = host.names("/dev/shm")
     if names is None:
-        yield Check("shared-memory", "unknown", "/dev/shm cannot be read")
+        yield HostCheck("shared-memory", "unknown", "/dev/shm cannot be read")
         return
     left = [name for name in names if fnmatchcase(name, "psm_*") or fnmatchcase(name, "sem.mp-*")]
     running = any(process.engine for process in host.processes())
     if not left:
-        yield Check("shared-memory", "ok", "/dev/shm has no segments of vLLM")
+        yield HostCheck("shared-memory", "ok", "/dev/shm has no segments of vLLM")
     elif running:
-        yield Check("shared-memory", "ok", f"/dev/shm has {len(left)} segments, and a vLLM runs that may use them")
+        yield HostCheck("shared-memory", "ok", f"/dev/shm has {len(left)} segments, and a vLLM runs that may use them")
     else:
         size = sum(host.size(f"/dev/shm/{name}") or 0 for name in left)
         seen = f"{len(left)} segments are left in /dev/shm ({size / 1024**2:.1f} MiB), and no vLLM is seen to run"
-        yield Check("shared-memory", "warn", seen, CLEAN_SHM)
+        yield HostCheck("shared-memory", "warn", seen, CLEAN_SHM)

@@ -1,7 +1,5 @@
-"""What a start meets: used ports, processes left behind, the image, the installed units.
-
-Runs on the node: standard library only.
-"""
+"""Obstacles of a start: used ports, processes left behind, the image, the installed units. Runs on the node: standard
+library only."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from collections.abc import Iterator
 from shlex import quote
 
 from gateway.apps.fleet.preflight.host import Host, Process
-from gateway.apps.fleet.preflight.terms import Check, ExpectedBackend, ExpectedNode
+from gateway.apps.fleet.preflight.terms import ExpectedBackend, ExpectedNode, HostCheck
 
 _MOST_PROCESSES_READ = 5000  # whose open files are looked through for a socket
 _SHELLS = ("sh", "bash", "dash", "env", "python3", "python")
@@ -52,11 +50,11 @@ def _holder(host: Host, inode: str) -> int | None:
     return None
 
 
-def ports(expected: ExpectedNode, host: Host) -> Iterator[Check]:
+def ports(expected: ExpectedNode, host: Host) -> Iterator[HostCheck]:
     """Each port that a backend listens on is free, or the backend has it already."""
     used, containers = listening(host), _published(host)
     if host.text("/proc/net/tcp") is None:
-        yield Check("ports", "unknown", "/proc/net/tcp cannot be read")
+        yield HostCheck("ports", "unknown", "/proc/net/tcp cannot be read")
         return
     for backend in expected.backends:
         if backend.port is not None and not backend.worker:
@@ -67,11 +65,11 @@ def ports(expected: ExpectedNode, host: Host) -> Iterator[Check]:
 
 def _port(
     backend: ExpectedBackend, port: int, used: dict[int, str], containers: dict[int, str], host: Host, what: str = ""
-) -> Check:
+) -> HostCheck:
     if port not in used and port not in containers:
-        return Check("ports", "ok", f"port {port} {what}is free", backend=backend.name)
+        return HostCheck("ports", "ok", f"port {port} {what}is free", backend=backend.name)
     if host.runs(backend):
-        return Check(
+        return HostCheck(
             "ports", "ok", f"port {port} {what}is used by the backend itself, which runs", backend=backend.name
         )
     if (container := containers.get(port)) is not None:
@@ -81,7 +79,7 @@ def _port(
         seen, mend = f"process {pid} ({_shown(command)})", f"sudo kill {pid}"
     else:
         seen, mend = "a process that only root sees", f"sudo ss -ltnp 'sport = :{port}'"
-    return Check("ports", "fail", f"port {port} {what}is used by {seen}", mend, backend.name)
+    return HostCheck("ports", "fail", f"port {port} {what}is used by {seen}", mend, backend.name)
 
 
 def _shown(command: str) -> str:
@@ -95,10 +93,12 @@ def _shown(command: str) -> str:
 # -- processes --------------------------------------------------------------------------------------------------------
 
 
-def leftovers(_: ExpectedNode, host: Host) -> Iterator[Check]:
+def leftovers(_: ExpectedNode, host: Host) -> Iterator[HostCheck]:
     """Workers whose engine is gone hold its memory and its ports; stopping a container does not always reach them."""
     if not host.sees_all_processes():
-        yield Check("leftovers", "unknown", "the node's processes cannot be seen from here (a container, or hidepid)")
+        yield HostCheck(
+            "leftovers", "unknown", "the node's processes cannot be seen from here (a container, or hidepid)"
+        )
         return
     processes = {process.pid: process for process in host.processes()}
     engines = [process for process in processes.values() if process.engine]
@@ -106,10 +106,10 @@ def leftovers(_: ExpectedNode, host: Host) -> Iterator[Check]:
     if orphans:
         named = ", ".join(f"{p.pid} ({_shown(p.command)})" for p in orphans[:20])
         pids = " ".join(str(p.pid) for p in orphans[:200])
-        yield Check("leftovers", "fail", f"vLLM processes without their engine: {named}", f"sudo kill -9 {pids}")
+        yield HostCheck("leftovers", "fail", f"vLLM processes without their engine: {named}", f"sudo kill -9 {pids}")
     else:
         running = ", ".join(str(p.pid) for p in engines[:20])
-        yield Check("leftovers", "ok", f"vLLM runs as process {running}" if engines else "no vLLM process runs")
+        yield HostCheck("leftovers", "ok", f"vLLM runs as process {running}" if engines else "no vLLM process runs")
 
 
 def _has_engine(process: Process, processes: dict[int, Process]) -> bool:
@@ -126,58 +126,60 @@ def _has_engine(process: Process, processes: dict[int, Process]) -> bool:
 # -- images -----------------------------------------------------------------------------------------------------------
 
 
-def images(expected: ExpectedNode, host: Host) -> Iterator[Check]:
+def images(expected: ExpectedNode, host: Host) -> Iterator[HostCheck]:
     """Each image is here and built for this machine; a backend without one finds its program."""
     machine = host.run(["uname", "-m"]).out.strip()
     for backend in expected.backends:
         yield _image(backend, backend.image, machine, host) if backend.image else _program(backend, host)
 
 
-def _image(backend: ExpectedBackend, image: str, machine: str, host: Host) -> Check:
+def _image(backend: ExpectedBackend, image: str, machine: str, host: Host) -> HostCheck:
     ran = host.run(["docker", "image", "inspect", "--format", "{{.Architecture}} {{.Id}}", "--", image])
     if "permission denied" in ran.why.lower():
         mend = "sudo usermod -aG docker $USER   # and log in again"
-        return Check("image", "fail", "this user may not use docker", mend, backend.name)
+        return HostCheck("image", "fail", "this user may not use docker", mend, backend.name)
     if ran.code is None or "cannot connect" in ran.why.lower():
-        return Check("image", "fail", f"docker does not answer: {ran.why}", "sudo systemctl start docker", backend.name)
+        return HostCheck(
+            "image", "fail", f"docker does not answer: {ran.why}", "sudo systemctl start docker", backend.name
+        )
     if not ran.ok:
-        return Check("image", "fail", f"{image} is not on this node", f"docker pull {quote(image)}", backend.name)
+        return HostCheck("image", "fail", f"{image} is not on this node", f"docker pull {quote(image)}", backend.name)
     built = ran.out.split(" ")[0].strip()
     if machine == "aarch64" and built not in ("arm64", ""):
         mend = f"docker pull --platform linux/arm64 {quote(image)}"
-        return Check("image", "fail", f"{image} is built for {built}, this is {machine}", mend, backend.name)
+        return HostCheck("image", "fail", f"{image} is built for {built}, this is {machine}", mend, backend.name)
     identity = ran.out.strip().rpartition(" ")[2]
-    return Check("image", "ok", f"{image} is here ({built})", backend=backend.name, fact=identity)
+    return HostCheck("image", "ok", f"{image} is here ({built})", backend=backend.name, fact=identity)
 
 
-def _program(backend: ExpectedBackend, host: Host) -> Check:
+def _program(backend: ExpectedBackend, host: Host) -> HostCheck:
     program = backend.program
     if program is None:
-        return Check("image", "unknown", "no launch block says what is started", backend=backend.name)
+        return HostCheck("image", "unknown", "no launch block says what is started", backend=backend.name)
     known = host.exists(program) if "/" in program else host.run(["sh", "-c", 'command -v -- "$1"', "sh", program]).ok
     if known:
-        return Check("image", "ok", f"no image; {program} is installed", backend=backend.name)
+        return HostCheck("image", "ok", f"no image; {program} is installed", backend=backend.name)
     mend = "write the program with its full path into launch.command, or name an image"
     if "/" in program:
-        return Check("image", "fail", f"{program} does not exist", mend, backend.name)
-    return Check("image", "warn", f"{program} is not on the PATH of this login", mend, backend.name)
+        return HostCheck("image", "fail", f"{program} does not exist", mend, backend.name)
+    return HostCheck("image", "warn", f"{program} is not on the PATH of this login", mend, backend.name)
 
 
 # -- units ------------------------------------------------------------------------------------------------------------
 
 
-def units(expected: ExpectedNode, host: Host) -> Iterator[Check]:
-    """What the installed units name exists: exit status 127 and 203 are a file that is not there, not a crash."""
+def units(expected: ExpectedNode, host: Host) -> Iterator[HostCheck]:
+    """Every file that the installed units name exists: exit status 127 and 203 mean a missing file, not a crash."""
     wanted = {backend.unit: backend.name for backend in expected.backends if backend.unit}
     names = [name for name in host.names(_SYSTEMD) or () if name.endswith(".service")]
     others = [name for name in names if name not in wanted and "vllm" in (host.text(f"{_SYSTEMD}/{name}") or "")]
     asked = [*wanted, *others][:50]
     if not asked:
-        yield Check("units", "ok", "no unit that starts a vLLM is installed")
+        yield HostCheck("units", "ok", "no unit that starts a vLLM is installed")
         return
     ran = host.run(["systemctl", "show", "--no-pager", f"--property={_PROPERTIES}", "--", *asked])
     if not ran.ok:
-        yield Check("units", "unknown", f"systemctl does not answer: {ran.why}")
+        yield HostCheck("units", "unknown", f"systemctl does not answer: {ran.why}")
         return
     for block in re.split(r"\n\s*\n", ran.out.strip()):
         lines = [line.partition("=") for line in block.splitlines()]
@@ -186,26 +188,26 @@ def units(expected: ExpectedNode, host: Host) -> Iterator[Check]:
             yield _unit(name, [(key, value) for key, _, value in lines], wanted.get(name), host)
 
 
-def _unit(name: str, lines: list[tuple[str, str]], backend: str | None, host: Host) -> Check:
+def _unit(name: str, lines: list[tuple[str, str]], backend: str | None, host: Host) -> HostCheck:
     stated = dict(lines)
     if stated.get("LoadState") == "not-found":
         mend = "gateway fleet render --out units   # and install what it writes, or start the backend by hand"
-        return Check("units", "warn", f"{name} is not installed", mend, backend)
+        return HostCheck("units", "warn", f"{name} is not installed", mend, backend)
     missing = [file for key, value in lines if key in ("ExecStart", "ExecStartPre") for file in _missing(value, host)]
     files = re.findall(r"(\S+) \(ignore_errors=no\)", stated.get("EnvironmentFiles", ""))
     missing += [f"{file} (its environment)" for file in files if not host.exists(file)]
     if missing:
         mend = f"sudo systemctl edit --full {name}   # name a file that exists, then: sudo systemctl restart {name}"
-        return Check("units", "fail", f"{name} names what does not exist: {', '.join(missing[:5])}", mend, backend)
+        return HostCheck("units", "fail", f"{name} names what does not exist: {', '.join(missing[:5])}", mend, backend)
     if stated.get("ExecMainStatus") in ("127", "203"):
         seen = f"{name} ended with status {stated['ExecMainStatus']}: the program it starts was not found"
         mend = f"systemctl cat {name}; sudo systemctl reset-failed {name}; sudo systemctl restart {name}"
-        return Check("units", "fail", seen, mend, backend)
+        return HostCheck("units", "fail", seen, mend, backend)
     if _drops_caches_as_user(stated):
         mend = f"sudo sed -i 's|^ExecStartPre=\\([^+].*drop_caches\\)|ExecStartPre=+\\1|' {stated.get('FragmentPath')}"
         seen = f"{name} drops the page cache as user {stated.get('User')}, which fails: that needs root"
-        return Check("units", "warn", seen, f"{mend} && sudo systemctl daemon-reload", backend)
-    return Check("units", "ok", f"all that {name} names exists", backend=backend)
+        return HostCheck("units", "warn", seen, f"{mend} && sudo systemctl daemon-reload", backend)
+    return HostCheck("units", "ok", f"all that {name} names exists", backend=backend)
 
 
 def _drops_caches_as_user(stated: dict[str, str]) -> bool:

@@ -11,37 +11,37 @@ from posixpath import dirname
 from shlex import quote
 
 from gateway.apps.fleet.preflight.host import Host
-from gateway.apps.fleet.preflight.terms import CONTAINER_HOME, GIB, Check, ExpectedBackend, ExpectedNode, gib
+from gateway.apps.fleet.preflight.terms import CONTAINER_HOME, GIB, ExpectedBackend, ExpectedNode, HostCheck, gib
 
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.\w+$")
 _SCARCE = 20 * GIB  # free bytes below which logs and compile caches become a problem
 
 
-def weights(expected: ExpectedNode, host: Host) -> Iterator[Check]:
+def weights(expected: ExpectedNode, host: Host) -> Iterator[HostCheck]:
     """Every model is on this node's disk, or there is room to download it."""
     for backend in expected.backends:
         for model in backend.models:
             yield _model(backend, model, host)
 
 
-def _model(backend: ExpectedBackend, model: str, host: Host) -> Check:
+def _model(backend: ExpectedBackend, model: str, host: Host) -> HostCheck:
     if "$" in model:
-        return Check("weights", "unknown", f"{model}: the name is in a variable", backend=backend.name)
+        return HostCheck("weights", "unknown", f"{model}: the name is in a variable", backend=backend.name)
     local = model.startswith(("/", "~", "./"))
     inside = model if local else _cache_of(backend)
     if local and not model.startswith("/") and backend.image:
-        return Check("weights", "unknown", f"{model}: a path relative to the container", backend=backend.name)
+        return HostCheck("weights", "unknown", f"{model}: a path relative to the container", backend=backend.name)
     outside, problem = _outside(backend, inside, host)
     if outside is None:
         mend = None if local else "write a volume for the weights under launch.volumes, e.g. ~/vllm:/models"
-        return Check("weights", "warn", f"{model}: {problem}", mend, backend.name)
+        return HostCheck("weights", "warn", f"{model}: {problem}", mend, backend.name)
     folder = outside if local else f"{outside}/models--{model.replace('/', '--')}"
     mend = f"hf download {quote(model)} --cache-dir {quote(outside)}"
     if local:
         mend = f"ls -la {quote(outside)}   # or: hf download ORG/NAME --local-dir {quote(outside)}"
     if host.names(folder) is None and host.exists(folder):
-        return Check(
+        return HostCheck(
             "weights", "unknown", f"{folder} may not be read by this user", f"sudo ls -la {quote(folder)}", backend.name
         )
     files = folder if local else _snapshot(folder, host)
@@ -51,12 +51,14 @@ def _model(backend: ExpectedBackend, model: str, host: Host) -> Check:
     if not missing:
         scarce = free is not None and free < _SCARCE
         mend = "docker system df; docker image prune" if scarce else None
-        return Check("weights", "warn" if scarce else "ok", f"{model}: {gib(size)} here{room}", mend, backend.name)
+        return HostCheck("weights", "warn" if scarce else "ok", f"{model}: {gib(size)} here{room}", mend, backend.name)
     seen = f"{model}: missing in {folder}: {', '.join(missing[:3])}"
     seen += f" and {len(missing) - 3} more" if len(missing) > 3 else ""
     if local or _offline(backend):
-        return Check("weights", "fail", seen + ("" if local else "; the engine may not download"), mend, backend.name)
-    return Check("weights", "warn", f"{seen}; the first start downloads them{room}", mend, backend.name)
+        return HostCheck(
+            "weights", "fail", seen + ("" if local else "; the engine may not download"), mend, backend.name
+        )
+    return HostCheck("weights", "warn", f"{seen}; the first start downloads them{room}", mend, backend.name)
 
 
 def _offline(backend: ExpectedBackend) -> bool:
@@ -73,7 +75,7 @@ def _cache_of(backend: ExpectedBackend) -> str:
 
 
 def _outside(backend: ExpectedBackend, inside: str, host: Host) -> tuple[str | None, str]:
-    """(the path on the node of a path that the engine sees, ""), or (None, why there is none)."""
+    """(the path on the node of a path that the engine sees, ""), or (None, the reason why it has none)."""
     if not backend.image:
         return _expanded(inside, host), ""
     mounts = [volume.split(":") for volume in backend.volumes if ":" in volume]
@@ -94,7 +96,7 @@ def _expanded(path: str, host: Host) -> str:
 
 
 def _snapshot(folder: str, host: Host) -> str | None:
-    """The snapshot that `main` names, or the only one; None when there is none."""
+    """The snapshot that `main` names, or the only one, if any."""
     found = host.names(f"{folder}/snapshots") or []
     main = (host.text(f"{folder}/refs/main") or "").strip()
     chosen = main if main in found else found[-1] if found else None

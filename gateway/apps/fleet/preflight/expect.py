@@ -1,4 +1,5 @@
-"""What routes.yaml expects of each node: the ports, memory, images and weights of the backends that run there."""
+"""The expectations of routes.yaml for each node: the ports, memory, images and weights of the backends that run
+there."""
 
 from __future__ import annotations
 

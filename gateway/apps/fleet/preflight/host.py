@@ -27,8 +27,8 @@ MOST_ENTRIES = 20_000  # of one directory
 PATIENCE = 10.0  # seconds for one command
 
 
-class Ran(NamedTuple):
-    """How a command ended. `code`: None = it could not be started, or did not end in time."""
+class CommandResult(NamedTuple):
+    """How a command ended. `code`: None if it could not be started, or did not end in time."""
 
     code: int | None
     out: str = ""
@@ -51,7 +51,7 @@ def run_bounded(
     text: str = "",
     most: int = MOST_BYTES,
     env: dict[str, str] | None = None,
-) -> Ran:
+) -> CommandResult:
     """Run a command with `text` as its input: it is killed after `timeout` seconds or `most` bytes of output."""
     try:
         with tempfile.TemporaryFile() as given:
@@ -66,17 +66,17 @@ def run_bounded(
                 env={**os.environ, "LC_ALL": "C", **(env or {})},
             )
     except FileNotFoundError:
-        return Ran(None, error=f"{argv[0]} is not installed")
+        return CommandResult(None, error=f"{argv[0]} is not installed")
     except (OSError, ValueError) as error:
-        return Ran(None, error=f"{argv[0]} cannot be run: {error}")
+        return CommandResult(None, error=f"{argv[0]} cannot be run: {error}")
     return _outcome(process, argv[0], timeout, most)
 
 
-def _outcome(process: subprocess.Popen[bytes], name: str, timeout: float, most: int) -> Ran:
+def _outcome(process: subprocess.Popen[bytes], name: str, timeout: float, most: int) -> CommandResult:
     assert process.stdout is not None
     assert process.stderr is not None
     streams = {process.stdout: bytearray(), process.stderr: bytearray()}
-    problem = _read(streams, time.monotonic() + timeout, most)
+    problem = _fill_until_end(streams, time.monotonic() + timeout, most)
     if not problem:
         try:
             process.wait(timeout=1.0)
@@ -90,10 +90,10 @@ def _outcome(process: subprocess.Popen[bytes], name: str, timeout: float, most: 
     for stream in streams:
         stream.close()
     out, error = (bytes(found).decode(errors="replace") for found in streams.values())
-    return Ran(None, out, f"{name}: {problem}") if problem else Ran(process.returncode, out, error)
+    return CommandResult(None, out, f"{name}: {problem}") if problem else CommandResult(process.returncode, out, error)
 
 
-def _read(streams: dict[Any, bytearray], deadline: float, most: int) -> str | None:
+def _fill_until_end(streams: dict[Any, bytearray], deadline: float, most: int) -> str | None:
     """Fill the buffers until all streams have ended; a text says why that did not happen."""
     with selectors.DefaultSelector() as selector:
         for stream in streams:
@@ -113,7 +113,7 @@ def _read(streams: dict[Any, bytearray], deadline: float, most: int) -> str | No
 
 
 def fetch_bounded(url: str, timeout: float = 3.0) -> str | None:
-    """The first bytes of what is served there, also of an error; None when nothing answers."""
+    """The first bytes of the answer at a URL, also of an error; None when nothing answers."""
     try:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(url, timeout=timeout) as reply:
@@ -149,7 +149,7 @@ class Host:
     """`root`: the directory that stands for `/`. `run` and `fetch` are as `run_bounded` and `fetch_bounded`."""
 
     root: str = "/"
-    run: Callable[[Sequence[str]], Ran] = run_bounded
+    run: Callable[[Sequence[str]], CommandResult] = run_bounded
     fetch: Callable[[str], str | None] = fetch_bounded
     home: str = field(default_factory=lambda: os.path.expanduser("~"))
 
@@ -201,7 +201,7 @@ class Host:
             title = re.search(r"^Name:\s*(.*)", status, re.M)
             yield Process(int(name), int(parent[1]) if parent else 0, line or (title[1] if title else ""))
 
-    def smi(self, *query: str) -> Ran:
+    def smi(self, *query: str) -> CommandResult:
         return self.run(["nvidia-smi", *query])
 
     def runs(self, backend: ExpectedBackend) -> bool:

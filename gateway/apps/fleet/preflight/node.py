@@ -21,9 +21,9 @@ from gateway.apps.fleet.preflight import (
     checks_weights,
 )
 from gateway.apps.fleet.preflight.host import Host
-from gateway.apps.fleet.preflight.terms import Check, ExpectedNode, expected_node
+from gateway.apps.fleet.preflight.terms import ExpectedNode, HostCheck, expected_node
 
-Examine = Callable[[ExpectedNode, Host], Iterator[Check]]
+Examine = Callable[[ExpectedNode, Host], Iterator[HostCheck]]
 
 # In the order in which they are shown: what needs a reboot first.
 CHECKS: Mapping[str, Examine] = {
@@ -48,9 +48,9 @@ MARK = "spark-gateway-preflight: "  # begins the line of the answer: a login may
 _MOST = 500  # results of one check
 
 
-def examine(expected: ExpectedNode, host: Host, patience: float = PATIENCE) -> list[Check]:
+def examine(expected: ExpectedNode, host: Host, patience: float = PATIENCE) -> list[HostCheck]:
     """The results of all checks. A check that fails itself, or has not ended in time, is `unknown`. Never raises."""
-    results: dict[str, list[Check]] = {}
+    results: dict[str, list[HostCheck]] = {}
     threads = [
         threading.Thread(target=_run, args=(name, check, expected, host, results), daemon=True)
         for name, check in CHECKS.items()
@@ -61,17 +61,17 @@ def examine(expected: ExpectedNode, host: Host, patience: float = PATIENCE) -> l
     for thread in threads:
         thread.join(max(deadline - time.monotonic(), 0))
     late = f"has not ended after {patience:g} s"
-    return [check for name in CHECKS for check in results.get(name) or [Check(name, "unknown", late)]]
+    return [check for name in CHECKS for check in results.get(name) or [HostCheck(name, "unknown", late)]]
 
 
-def _run(name: str, check: Examine, expected: ExpectedNode, host: Host, results: dict[str, list[Check]]) -> None:
-    found: list[Check] = []
+def _run(name: str, check: Examine, expected: ExpectedNode, host: Host, results: dict[str, list[HostCheck]]) -> None:
+    found: list[HostCheck] = []
     try:
         for result, _ in zip(check(expected, host), range(_MOST), strict=False):
             found.append(result)
     except Exception as error:
-        found.append(Check(name, "unknown", f"the check itself failed: {type(error).__name__}: {error}"[:300]))
-    results[name] = found or [Check(name, "ok", "nothing to look at")]
+        found.append(HostCheck(name, "unknown", f"the check itself failed: {type(error).__name__}: {error}"[:300]))
+    results[name] = found or [HostCheck(name, "ok", "nothing to look at")]
 
 
 def main(expected: str) -> None:

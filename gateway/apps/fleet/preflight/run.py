@@ -12,9 +12,9 @@ from shlex import quote
 from typing import Any
 
 from gateway.apps.fleet.preflight.checks_gpu import UPDATE as DRIVER_UPDATE
-from gateway.apps.fleet.preflight.host import Ran, fetch_bounded, run_bounded
+from gateway.apps.fleet.preflight.host import CommandResult, fetch_bounded, run_bounded
 from gateway.apps.fleet.preflight.node import MARK, PATIENCE
-from gateway.apps.fleet.preflight.terms import Check, ExpectedNode
+from gateway.apps.fleet.preflight.terms import ExpectedNode, HostCheck
 from gateway.fleet.ssh import SSH, with_credentials
 from gateway.printable import visible
 
@@ -39,16 +39,16 @@ for name, text in json.loads(SOURCES):
 sys.modules[PACKAGE + ".node"].main(EXPECTED)
 """
 
-Send = Callable[[Sequence[str], str, float], Ran]  # argument vector, input, seconds
+Send = Callable[[Sequence[str], str, float], CommandResult]  # argument vector, input, seconds
 
 
 @dataclass(frozen=True)
-class Looked:
-    """What was seen of one node. `where`: `here` or `ssh TARGET`. `problem`: why nothing could be seen."""
+class NodeReport:
+    """The checks of one node. `where`: `here` or `ssh TARGET`. `problem`: why the node could not be examined."""
 
     node: str
     where: str
-    checks: tuple[Check, ...] = ()
+    checks: tuple[HostCheck, ...] = ()
     problem: str | None = None
     mend: str | None = None
 
@@ -72,12 +72,12 @@ def ssh_command(target: str) -> list[str]:
     return list(with_credentials((*SSH, target, "python3", "-I", "-S", "-")))
 
 
-def _send(argv: Sequence[str], text: str, timeout: float) -> Ran:
+def _send(argv: Sequence[str], text: str, timeout: float) -> CommandResult:
     return run_bounded(argv, timeout, text, _MOST_ANSWER)
 
 
-def look(expected: ExpectedNode, target: str | None, send: Send = _send) -> Looked:
-    """Look a node over by ssh to `target`; None = this machine. Never raises, and ends within a minute."""
+def look(expected: ExpectedNode, target: str | None, send: Send = _send) -> NodeReport:
+    """Look a node over by ssh to `target`; None: this machine. Never raises, and ends within a minute."""
     argv = [sys.executable, "-I", "-S", "-"] if target is None else ssh_command(target)
     where = "here" if target is None else f"ssh {target}"
     ran = send(argv, script(expected), PATIENCE + 2 * _CONNECT)
@@ -87,20 +87,20 @@ def look(expected: ExpectedNode, target: str | None, send: Send = _send) -> Look
     except (ValueError, TypeError, KeyError):
         checks = None
     if checks is not None:
-        return Looked(expected.name, where, checks)
-    return Looked(expected.name, where, problem=visible(ran.why), mend=_mend_of(target, ran))
+        return NodeReport(expected.name, where, checks)
+    return NodeReport(expected.name, where, problem=visible(ran.why), mend=_mend_of(target, ran))
 
 
-def _check(data: dict[str, Any]) -> Check:
+def _check(data: dict[str, Any]) -> HostCheck:
     """A check as the node wrote it. Raises KeyError, TypeError or ValueError for anything else."""
     texts = {key: data.get(key) for key in ("mend", "backend", "fact")}
     if data["verdict"] not in _VERDICTS or not all(text is None or isinstance(text, str) for text in texts.values()):
         raise ValueError("not a check")
     shown = {key: None if text is None else visible(text) for key, text in texts.items()}
-    return Check(visible(str(data["check"])), data["verdict"], visible(str(data["seen"])), **shown)
+    return HostCheck(visible(str(data["check"])), data["verdict"], visible(str(data["seen"])), **shown)
 
 
-def _mend_of(target: str | None, ran: Ran) -> str | None:
+def _mend_of(target: str | None, ran: CommandResult) -> str | None:
     if target is None:
         return None
     stated = ran.error.lower()
@@ -113,7 +113,7 @@ def _mend_of(target: str | None, ran: Ran) -> str | None:
     return f"ssh -v -o BatchMode=yes {target} true"
 
 
-def look_at_all(nodes: Sequence[tuple[ExpectedNode, str | None]], send: Send = _send) -> list[Looked]:
+def look_at_all(nodes: Sequence[tuple[ExpectedNode, str | None]], send: Send = _send) -> list[NodeReport]:
     """All nodes, several at a time, in this order; then those of one engine are compared."""
     with ThreadPoolExecutor(max_workers=_MOST_NODES) as pool:
         looked = list(pool.map(lambda one: _with_exporter(look(one[0], one[1], send), *one), nodes))
@@ -121,7 +121,9 @@ def look_at_all(nodes: Sequence[tuple[ExpectedNode, str | None]], send: Send = _
     return [_compared(one, looked, [expected for expected, _ in nodes], spanning) for one in looked]
 
 
-def _compared(looked: Looked, others: Sequence[Looked], expected: Sequence[ExpectedNode], spanning: set[str]) -> Looked:
+def _compared(
+    looked: NodeReport, others: Sequence[NodeReport], expected: Sequence[ExpectedNode], spanning: set[str]
+) -> NodeReport:
     """With a warning where the driver or the image of an engine differs from that on its head."""
     found = []
     for name in sorted(spanning):
@@ -137,16 +139,16 @@ def _compared(looked: Looked, others: Sequence[Looked], expected: Sequence[Expec
             here, there = _fact(looked, check, name), _fact(first, check, name)
             if here and there and here != there:
                 seen = f"{check} {here[:19]} here and {there[:19]} on {head}, and the engine spans both"
-                found.append(Check(check, "warn", seen, mend, name))
+                found.append(HostCheck(check, "warn", seen, mend, name))
     return replace(looked, checks=(*looked.checks, *found))
 
 
-def _fact(looked: Looked, check: str, backend: str) -> str | None:
+def _fact(looked: NodeReport, check: str, backend: str) -> str | None:
     facts = (c.fact for c in looked.checks if c.check == check and c.backend in (None, backend))
     return next((fact for fact in facts if fact), None)
 
 
-def _with_exporter(looked: Looked, expected: ExpectedNode, target: str | None) -> Looked:
+def _with_exporter(looked: NodeReport, expected: ExpectedNode, target: str | None) -> NodeReport:
     """The node reaches its exporter and the gateway's machine does not: a firewall, or an address of the node alone."""
     checks = looked.checks
     answers = any(c.check == "exporter" and c.verdict == "ok" for c in checks)
@@ -155,4 +157,4 @@ def _with_exporter(looked: Looked, expected: ExpectedNode, target: str | None) -
     mend = f"sudo ufw status; curl -sS {quote(expected.exporter)} | head -3   # the first there, the second here"
     seen = f"{expected.exporter} answers on the node and not from here"
     kept = tuple(c for c in checks if c.check != "exporter")
-    return Looked(looked.node, looked.where, (*kept, Check("exporter", "warn", seen, mend)))
+    return NodeReport(looked.node, looked.where, (*kept, HostCheck("exporter", "warn", seen, mend)))

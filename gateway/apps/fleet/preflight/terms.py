@@ -1,4 +1,4 @@
-"""What is expected of a node, and what was seen there. Runs on the node: standard library only."""
+"""The expectations for a node, and the results of its checks. Runs on the node: standard library only."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ CONTAINER_HOME = "/root"  # of the user of vLLM's images: where caches are that 
 
 
 @dataclass(frozen=True)
-class Check:
-    """One thing that was looked at. `seen`: in words. `mend`: the command that mends it, None where there is nothing to
-    mend. `backend`: whose start it concerns; None = the node's. `fact`: what has to be the same on all nodes of an
-    engine (the driver's version, the image's id)."""
+class HostCheck:
+    """The result of one check. `seen`: in words. `mend`: the command that mends it, None where there is nothing to
+    mend. `backend`: whose start it concerns, None for the node's. `fact`: a value that has to be the same on all nodes
+    of an engine (the driver's version, the image's id)."""
 
     check: str
     verdict: Verdict
@@ -50,7 +50,7 @@ class ExpectedBackend:
 
 @dataclass(frozen=True)
 class ExpectedNode:
-    """What routes.yaml says of a node. `memory` in bytes."""
+    """A node as routes.yaml describes it. `memory` in bytes."""
 
     name: str
     memory: int | None = None

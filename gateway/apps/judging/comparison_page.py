@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from gateway.apps.judging.agreement import distribution
-from gateway.apps.judging.comparison import Comparison, Judge, Shown
+from gateway.apps.judging.comparison import Judge, JudgeComparison, LineTexts
 
 TEXT_MOST = 20_000  # characters of one text that are shown
 
@@ -25,7 +25,7 @@ h3 { margin: 0 0 .5rem; } .score { font-weight: 700; }
 """
 
 
-def render(comparison: Comparison, shown: Sequence[Shown]) -> str:
+def render(comparison: JudgeComparison, shown: Sequence[LineTexts]) -> str:
     """The whole page."""
     names = " and ".join(escape(judge.name) for judge in comparison.judges)
     parts = [
@@ -42,7 +42,7 @@ def render(comparison: Comparison, shown: Sequence[Shown]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _agreements(comparison: Comparison) -> str:
+def _agreements(comparison: JudgeComparison) -> str:
     head = "<tr><th>Judges<th>Lines<th>Same score<th>Kappa<th>Weighted kappa<th>Mean difference"
     rows = [
         f"<tr><td>{escape(one.first)} / {escape(one.second)}<td>{one.lines}<td>{_share(one.same)}"
@@ -66,7 +66,7 @@ def _distribution(judge: Judge) -> str:
     return f"<h3>{escape(judge.name)}: mean {mean}, {found['lines']} lines{without}</h3><table>{rows}</table>"
 
 
-def _article(one: Shown) -> str:
+def _article(one: LineTexts) -> str:
     sides = "".join(
         f"<section><div>{escape(name)}: <span class=score>{_figure(score)}</span></div>"
         f"<pre>{escape(one.answers.get(name, '')[:TEXT_MOST]) or '<i>no answer</i>'}</pre></section>"

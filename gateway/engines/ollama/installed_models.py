@@ -29,7 +29,7 @@ def model_names(answer: Any) -> list[str]:
 
 
 def model_windows(answer: Any) -> dict[str, int | None]:
-    """`model_names` with the most tokens that each model was trained for, which `INSTALLED` reports since 0.30; None =
+    """`model_names` with the most tokens that each model was trained for, which `INSTALLED` reports since 0.30; None if
     not reported. Ollama loads no model with a larger window than that, whatever `num_ctx` says."""
     read = {name: _trained_window(entry) for name, entry in model_entries(answer)}
     return read | {name.removesuffix(":latest"): window for name, window in read.items()}
@@ -61,7 +61,7 @@ def runs_elsewhere(model: str, host: str) -> str:
 
 
 def model_size(answer: Any, name: str) -> int | None:
-    """Bytes of the model `name` on disk, from `INSTALLED`; None = not reported."""
+    """Bytes of the model `name` on disk, from `INSTALLED`; None if not reported."""
     sizes = {found: entry.get("size") for found, entry in model_entries(answer)}
     size = sizes.get(name, sizes.get(f"{name}:latest"))
     return size if type(size) is int and 0 < size <= BYTES_MOST else None

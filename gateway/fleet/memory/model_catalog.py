@@ -1,4 +1,4 @@
-"""The catalogue's models and what was reported from the field: `catalog.yaml`, sections `models` and `field`."""
+"""The catalogue's models and the reports from the field: `catalog.yaml`, sections `models` and `field`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredMemory:
     """Per node of an engine over `nodes` nodes: GiB of `weights`, GiB of all `besides` them and the cache, and bytes of
     a `token` in the cache."""
 
@@ -40,20 +40,20 @@ class ModelRow:
     geometry: Geometry | str
     weights: Mapping[str, float] = field(default_factory=dict)
     quantized: Mapping[str, float] = field(default_factory=dict)
-    measured: Measured | None = None
+    measured: MeasuredMemory | None = None
     window: int | None = None
     source: str = ""
 
     @property
     def own_window(self) -> int | None:
-        """The longest context in tokens that the model was made for; None = not known."""
+        """The longest context in tokens that the model was made for; None if not known."""
         own = self.geometry.window if isinstance(self.geometry, Geometry) else None
         return own or self.window
 
 
 @dataclass(frozen=True, slots=True)
 class FieldReport:
-    """What an operator reported of one launch. GiB; `target`: utilization x memory of the machine."""
+    """An operator's report of one launch. GiB; `target`: utilization x memory of the machine."""
 
     model: str
     target: float
@@ -93,7 +93,7 @@ class ModelCatalog:
         return next((row for row in self.models if any(fnmatchcase(name, glob) for glob in row.match)), None)
 
     def own_window(self, names: Iterable[str]) -> tuple[int, str] | None:
-        """(the window that a model of one of these names was made for, who says so); None = not known."""
+        """(the window that a model of one of these names was made for, who says so); None if not known."""
         rows = (row for name in names if (row := self.row(name)) is not None)
         return next(((row.own_window, row.source) for row in rows if row.own_window), None)
 
@@ -180,11 +180,11 @@ def _model(path: Path, row: Mapping[str, Any]) -> ModelRow:
     )
 
 
-def _measured(row: Mapping[str, Any]) -> Measured:
+def _measured(row: Mapping[str, Any]) -> MeasuredMemory:
     token = float(parse_size(str(row["token"])))
     if token < 1:
         raise ValueError("`token` is a size of at least one byte")
-    return Measured(int(row["nodes"]), _gib(row["weights"]), _gib(row["besides"]), token)
+    return MeasuredMemory(int(row["nodes"]), _gib(row["weights"]), _gib(row["besides"]), token)
 
 
 def _report(_: Path, row: Mapping[str, Any]) -> FieldReport:

@@ -1,4 +1,5 @@
-"""Values of the source as routes.yaml writes them: API keys, request parameters, URLs. What cannot be kept is noted."""
+"""Values of the source as routes.yaml writes them: API keys, request parameters, URLs. Values that cannot be kept are
+noted."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _NO_KEY = re.compile(
 
 
 def reference(text: str) -> str | None:
-    """`os.environ/X`, `${X}`, `${env.X}` and `${X:-default}` as `${X}`; None = `text` is no reference. The default is
+    """`os.environ/X`, `${X}`, `${env.X}` and `${X:-default}` as `${X}`; None if `text` is no reference. The default is
     dropped, because it may be a key."""
     if found := _ENVIRON.fullmatch(text):
         return f"${{{found[1]}}}"
@@ -112,7 +113,7 @@ _ENDPOINT = re.compile(r"/(chat/completions|completions|embeddings|models|api/(c
 
 
 def url_of(value: Any, path: Path, notes: Notes) -> str | None:
-    """The base URL in `value`, `${X}` for a reference; None when there is none, or it cannot be used (noted)."""
+    """The base URL in `value`, `${X}` for a reference; None without one that can be used (noted)."""
     given = text_of(value)
     if given is None:
         return None

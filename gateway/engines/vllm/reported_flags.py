@@ -44,11 +44,11 @@ _LABELS: Mapping[bytes, tuple[str, Callable[[bytes], FlagValue]]] = {  # with th
     b"kv_cache_size_tokens": ("kv-cache-size-tokens", _whole),
     b"kv_cache_max_concurrency": ("kv-cache-max-concurrency", number),
 }
-_OPTIONAL = frozenset({"num-gpu-blocks-override", "kv-cache-memory-bytes", "kv-offloading-size"})  # None = not set
+_OPTIONAL = frozenset({"num-gpu-blocks-override", "kv-cache-memory-bytes", "kv-offloading-size"})  # None if not set
 
 
 def read_flags(page: bytes) -> Generator[None, None, ObservedFlags | None]:
-    """The flags of the first engine on a page; None = the page tells none. What cannot be a flag's value is left out.
+    """The flags of the first engine on a page; None if the page tells none. Values that no flag can have are left out.
     Yields after each slice of the page."""
     labels: Mapping[bytes, bytes] | None = None
     drafting, positions = False, 0
@@ -79,8 +79,9 @@ def _flags(labels: Mapping[bytes, bytes], drafting: bool, positions: int) -> Obs
 
 
 def _settled(labels: Mapping[bytes, bytes]) -> frozenset[str]:
-    """A block size that was asked for may be raised to what the layers of the model need. Older versions do not tell
-    whether it was asked for; there only hybrids (with Mamba blocks) are known to raise it."""
+    """The flags whose values may be higher than asked for: vLLM raises a block size to the need of the model's layers.
+    Older versions do not tell whether it was asked for; there only hybrids (with Mamba blocks) are known to raise
+    it."""
     asked = labels.get(b"user_specified_block_size")
     hybrid = labels.get(b"mamba_block_size", b"None") != b"None"
     return frozenset({"block-size"}) if asked == b"True" or (asked is None and hybrid) else frozenset()
