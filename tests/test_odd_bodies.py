@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gateway.accounting.limits import estimate
 from gateway.apps.dialects.anthropic.request import to_chat
-from gateway.apps.dialects.registry import read_request
+from gateway.apps.dialects.app import read_request
 from gateway.domain.backend import BackendState
 from gateway.domain.request import (
     CHAT,

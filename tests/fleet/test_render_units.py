@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.apps.fleet.render.launches import unit_name
 from gateway.config.load import load_text
 from gateway.config.snapshot import Backend, Launch, Mode, Node, Snapshot
 from gateway.fleet.catalog import load_catalog
+from gateway.fleet.commands import unit_name
 from gateway.fleet.memory.plan import weights_gib
 from gateway.launch.command import parse
 from tests.fleet.blocks import fleet, fleets, messages, one_backend, render, text_of

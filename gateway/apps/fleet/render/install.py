@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gateway.apps.fleet.render.launches import NodeLaunch
-from gateway.apps.fleet.render.paths import MARK, PROFILES, SUDOERS, UNITS, RenderedFile, env_path
+from gateway.apps.fleet.render.paths import MARK, SUDOERS, UNITS, RenderedFile, env_path
+from gateway.fleet.commands import PROFILES
 
 _HEAD = """\
 #!/bin/bash

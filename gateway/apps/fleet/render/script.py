@@ -14,9 +14,10 @@ from itertools import takewhile
 from gateway.apps.fleet.render.docker_run import docker_words, exported
 from gateway.apps.fleet.render.launches import NodeLaunch
 from gateway.apps.fleet.render.order import Start
-from gateway.apps.fleet.render.paths import MARK, env_path, profile_path
+from gateway.apps.fleet.render.paths import MARK, env_path
 from gateway.apps.fleet.render.unit import STOP_SECONDS, served_name, warms_up
 from gateway.apps.fleet.render.words import OTHERWISE, comment_lines, required, shell_path, shell_word
+from gateway.fleet.commands import profile_path
 
 # What shellcheck says of words that are meant literally: quotes, backslashes, dollar signs, tildes, typographic quotes.
 _LITERAL_WORDS = "SC1003,SC1110,SC1111,SC1112,SC2016,SC2088"

@@ -9,7 +9,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from gateway.admission.origins import check_json
-from gateway.api.files import owner_of, page, seconds_kept
+from gateway.api.caller import owner_of
+from gateway.apps.batches.batches import Batches
+from gateway.apps.batches.files_api import page, seconds_kept
 from gateway.errors import GatewayError
 from gateway.proxy.header_map import header_map
 from gateway.runtime.gateway import Gateway
@@ -29,13 +31,12 @@ class NewBatch(msgspec.Struct):
     output_expires_after: dict[str, Any] | None = None
 
 
-def router(gateway: Gateway) -> APIRouter:
+def router(gateway: Gateway, batches: Batches) -> APIRouter:
     routes = APIRouter()
-    batches = gateway.apps.batches
 
     async def create(request: Request) -> Response:
         """Begin a batch with the lines of an uploaded file."""
-        owner = owner_of(gateway, request)
+        owner = owner_of(gateway, request.scope)
         check_json(header_map(request.scope["headers"]))
         new = _new_batch(await request.body())
         asked = new.input_file_id, new.endpoint, new.completion_window, new.metadata
@@ -44,14 +45,14 @@ def router(gateway: Gateway) -> APIRouter:
 
     async def list_batches(request: Request) -> Response:
         """Newest first; `limit`, `after`."""
-        found: list[Any] = await batches.batches(owner_of(gateway, request))
+        found: list[Any] = await batches.batches(owner_of(gateway, request.scope))
         return page(request, found, PAGE_MOST)
 
     async def get_batch(request: Request, name: str) -> Response:
-        return JSONResponse((await batches.batch(owner_of(gateway, request), name)).as_json())
+        return JSONResponse((await batches.batch(owner_of(gateway, request.scope), name)).as_json())
 
     async def cancel(request: Request, name: str) -> Response:
-        return JSONResponse((await batches.cancel(owner_of(gateway, request), name)).as_json())
+        return JSONResponse((await batches.cancel(owner_of(gateway, request.scope), name)).as_json())
 
     for prefix in ("/v1", ""):
         routes.add_api_route(f"{prefix}/batches", create, methods=["POST"])

@@ -5,21 +5,21 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from gateway.api.files import owner_of
+from gateway.api.caller import owner_of
+from gateway.apps.conversations.conversations import Conversations
 from gateway.runtime.gateway import Gateway
 
 
-def router(gateway: Gateway) -> APIRouter:
+def router(gateway: Gateway, kept: Conversations) -> APIRouter:
     routes = APIRouter()
-    kept = gateway.apps.conversations
 
     async def get_response(request: Request, name: str) -> Response:
         """A response that is kept."""
-        return Response(await kept.response(owner_of(gateway, request), name), media_type="application/json")
+        return Response(await kept.response(owner_of(gateway, request.scope), name), media_type="application/json")
 
     async def delete_response(request: Request, name: str) -> Response:
         """Drops a response; what went on from it stays, but cannot be continued."""
-        await kept.drop(owner_of(gateway, request), name)
+        await kept.drop(owner_of(gateway, request.scope), name)
         return JSONResponse({"id": name, "object": "response", "deleted": True})
 
     for prefix in ("/v1", ""):

@@ -11,13 +11,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.requests import ClientDisconnect
 
-from gateway.admission.access import identify
+from gateway.api.caller import owner_of
 from gateway.api.status import Receive, Send, until_left
-from gateway.apps.batches.batches import PURPOSES
+from gateway.apps.batches.batches import PURPOSES, Batches
 from gateway.apps.batches.records import FileRecord
 from gateway.errors import GatewayError
-from gateway.metrics.registry import OPEN
-from gateway.proxy.header_map import header_map
 from gateway.runtime.gateway import Gateway
 from gateway.transport.multipart import MultipartError, read_form
 
@@ -27,13 +25,12 @@ DAY = 86400
 EXPIRY = (3600, 30 * DAY)  # seconds that `expires_after` may say
 
 
-def router(gateway: Gateway) -> APIRouter:
+def router(gateway: Gateway, batches: Batches) -> APIRouter:
     routes = APIRouter()
-    batches = gateway.apps.batches
 
     async def upload(request: Request) -> Response:
         """A form with `purpose` and `file`. The file goes to the disk as it comes."""
-        owner = owner_of(gateway, request)
+        owner = owner_of(gateway, request.scope)
         async with batches.upload(owner) as new:
             try:
                 form = await read_form(request.headers.get("content-type", ""), request.stream(), new.write)
@@ -52,21 +49,21 @@ def router(gateway: Gateway) -> APIRouter:
 
     async def list_files(request: Request) -> Response:
         """Newest first; `purpose`, `limit`, `order`, `after`."""
-        found = await batches.files(owner_of(gateway, request))
+        found = await batches.files(owner_of(gateway, request.scope))
         purpose = request.query_params.get("purpose")
         return page(request, [one for one in found if purpose is None or one.purpose == purpose], PAGE_MOST)
 
     async def get_file(request: Request, name: str) -> Response:
-        return JSONResponse((await batches.file(owner_of(gateway, request), name)).as_json())
+        return JSONResponse((await batches.file(owner_of(gateway, request.scope), name)).as_json())
 
     async def content(request: Request, name: str) -> Response:
         """The bytes of the file."""
-        record = await batches.file(owner_of(gateway, request), name)
+        record = await batches.file(owner_of(gateway, request.scope), name)
         path = batches.path_of(record)
         return FileResponse(path, media_type=KIND) if path is not None else StoredFile(record, batches.content(record))
 
     async def delete_file(request: Request, name: str) -> Response:
-        await batches.delete_file(owner_of(gateway, request), name)
+        await batches.delete_file(owner_of(gateway, request.scope), name)
         return JSONResponse({"id": name, "object": "file", "deleted": True})
 
     for prefix in ("/v1", ""):
@@ -133,15 +130,6 @@ def page(request: Request, found: list[Any], most: int) -> Response:
     ends = {"first_id": shown[0].id, "last_id": shown[-1].id} if shown else {"first_id": None, "last_id": None}
     data = [one.as_json() for one in shown]
     return JSONResponse({"object": "list", "data": data, **ends, "has_more": len(found) > len(shown)})
-
-
-def owner_of(gateway: Gateway, request: Request) -> str:
-    """The client whose files and batches these are; without `clients` all callers share them. Raises
-    `invalid_api_key`, `foreign_origin`."""
-    identity = identify(
-        gateway.snapshot, header_map(request.scope["headers"]), request.client.host if request.client else ""
-    )
-    return identity.name if identity.client is not None else OPEN
 
 
 def _is_number(text: str) -> bool:
