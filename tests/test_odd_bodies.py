@@ -45,7 +45,7 @@ from gateway.routing.plan import make_plan
 from gateway.routing.tasks import is_task
 from gateway.transport.h1 import H1Client
 from simulator import SimVllm
-from tests.dialects.parts import response_to_chat
+from tests.apps.dialects.parts import response_to_chat
 from tests.raw_client import raw_client
 from tests.routing.parts import NOW, alias, backend, fleet
 from tests.scripted import Turn, json_answer, scripted

@@ -35,6 +35,7 @@ def router(gateway: Gateway, response: Translator) -> APIRouter:
     routes = APIRouter()
 
     async def count_message(request: Request) -> Response:
+        """The tokens of a request."""
         return await answer(gateway, request, OF_MESSAGE, of_message, ANTHROPIC)
 
     async def count_response(request: Request) -> Response:

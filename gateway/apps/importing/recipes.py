@@ -18,7 +18,7 @@ _SSH = re.compile(r", ssh: [^,}\n]+")  # the recipe's own: at another address it
 
 def recipe_files() -> dict[str, Path]:
     """Name -> file: those at the root of a checkout, or the copies in a wheel."""
-    packed = Path(__file__).parents[1] / "recipes"
+    packed = Path(__file__).parents[2] / "recipes"
     folder = packed if packed.is_dir() else packed.parents[1] / "deploy" / "recipes"
     return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
 
