@@ -33,7 +33,7 @@ class Component(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class App:
+class Extension:
     """What one app adds to a gateway. The function `app(gateway)` in `gateway/apps/<name>/app.py` makes it, at the
     start: what takes long to import is imported by the calls.
 
@@ -59,7 +59,7 @@ class Apps:
 
     def __init__(self, gateway: object) -> None:
         names = sorted(path.parent.name for path in FOLDER.glob("*/app.py"))
-        found: dict[str, App] = {name: import_module(f"gateway.apps.{name}.app").app(gateway) for name in names}
+        found: dict[str, Extension] = {name: import_module(f"gateway.apps.{name}.app").app(gateway) for name in names}
         self._parts = {name: app.part for name, app in found.items() if app.part is not None}
         self._apps = apps = tuple(found.values())
         self._translators = {name: wrap for app in apps for name, wrap in app.translators.items()}

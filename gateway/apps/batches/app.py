@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gateway.apps.batches.batches import Batches
 from gateway.apps.batches.sqlite_store import SqliteBatchStore
 from gateway.config.snapshot import Server
-from gateway.runtime.apps import App
+from gateway.runtime.apps import Extension
 from gateway.runtime.gateway import Gateway
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("gateway.apps.batches")
 
 
-def app(gateway: Gateway) -> App:
+def app(gateway: Gateway) -> Extension:
     batches = Batches(gateway.services, gateway.memory, _store(gateway.snapshot.server), gateway.handle)
 
     def routers() -> Sequence[APIRouter]:
@@ -29,7 +29,7 @@ def app(gateway: Gateway) -> App:
 
         return files_api.router(gateway, batches), batches_api.router(gateway, batches)
 
-    return App(
+    return Extension(
         part=batches,
         paths=frozenset({"batches", "files"}),
         routers=routers,

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gateway.apps.conversations.conversations import Conversations
-from gateway.runtime.apps import App
+from gateway.runtime.apps import Extension
 from gateway.runtime.gateway import Gateway
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
 
-def app(gateway: Gateway) -> App:
+def app(gateway: Gateway) -> Extension:
     conversations = Conversations(gateway.snapshot.server, gateway.metrics.failures)
 
     def routers() -> Sequence[APIRouter]:
@@ -21,4 +21,4 @@ def app(gateway: Gateway) -> App:
 
         return (api.router(gateway, conversations),)
 
-    return App(part=conversations, paths=frozenset({"responses"}), routers=routers)
+    return Extension(part=conversations, paths=frozenset({"responses"}), routers=routers)

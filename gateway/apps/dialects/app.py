@@ -13,7 +13,7 @@ from gateway.apps.dialects.translated import TranslatedExchange
 from gateway.domain.request import MESSAGES, RESPONSES, InferenceRequest, parse
 from gateway.proxy.exchange import Exchange
 from gateway.routing import explain
-from gateway.runtime.apps import App
+from gateway.runtime.apps import Extension
 from gateway.runtime.gateway import Gateway
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _OF_RESPONSES = {"instructions", "max_output_tokens", "reasoning", "text", "tools", "store"}
 
 
-def app(gateway: Gateway) -> App:
+def app(gateway: Gateway) -> Extension:
     of_response = partial(_response, gateway)
 
     def routers() -> Sequence[APIRouter]:
@@ -30,7 +30,7 @@ def app(gateway: Gateway) -> App:
 
         return (token_counts.router(gateway, of_response),)
 
-    return App(
+    return Extension(
         paths=frozenset({"messages", "responses"}),
         routers=routers,
         translators={MESSAGES.name: _message, RESPONSES.name: of_response},

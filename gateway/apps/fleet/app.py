@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from gateway.config.modes import with_profile
 from gateway.config.snapshot import Snapshot
-from gateway.runtime.apps import App
+from gateway.runtime.apps import Extension
 
 if TYPE_CHECKING:
     from gateway.apps.fleet.preflight.run import Looked
 
 
-def app(_: object) -> App:
-    return App(preflight=preflight)
+def app(_: object) -> Extension:
+    return Extension(preflight=preflight)
 
 
 def preflight(snapshot: Snapshot, name: str, profile: str) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.apps.batches.progress import LONGEST, Progress
+from gateway.apps.batches.lanes import LONGEST, Progress
 
 
 def test_the_rate_is_that_of_the_last_minute() -> None:
