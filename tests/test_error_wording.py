@@ -58,6 +58,8 @@ SPEAKING = (
     "routing/*.py",
     "admission/*.py",
     "api/*.py",
+    "apps/*/*api.py",
+    "apps/dialects/token_counts.py",
 )
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gateway.accounting.limits import estimate
 from gateway.apps.dialects.anthropic.request import to_chat
-from gateway.apps.dialects.registry import read_request
+from gateway.apps.dialects.app import read_request
 from gateway.domain.backend import BackendState
 from gateway.domain.request import (
     CHAT,
@@ -45,7 +45,7 @@ from gateway.routing.plan import make_plan
 from gateway.routing.tasks import is_task
 from gateway.transport.h1 import H1Client
 from simulator import SimVllm
-from tests.dialects.parts import response_to_chat
+from tests.apps.dialects.parts import response_to_chat
 from tests.raw_client import raw_client
 from tests.routing.parts import NOW, alias, backend, fleet
 from tests.scripted import Turn, json_answer, scripted

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from gateway.apps.dialects.registry import read_request
+from gateway.apps.dialects.app import read_request
 from gateway.domain.request import CHAT, EMBEDDINGS
 from gateway.proxy import reply as gateway_reply
 from tests.scripted import SSE_HEAD, RawReply, Turn, chunked, raw_post, request_bytes, scripted

@@ -13,8 +13,7 @@ import pytest
 
 from gateway.api.app import build_api
 from gateway.config.load import load_text
-from gateway.http.app import BEGINNINGS
-from gateway.runtime.gateway import Gateway
+from gateway.http.app import App
 from gateway.transport.bounded import async_client
 from gateway.transport.trust import TrustOnDemand
 
@@ -109,9 +108,10 @@ def test_serving_imports_only_what_it_needs(tmp_path: Path) -> None:
 
 def test_every_path_of_fastapi_is_known_without_it() -> None:
     snapshot = load_text("backends: {a: {url: 'http://127.0.0.1:9', model: m}}", environ={}).snapshot
-    served = build_api(Gateway(snapshot)).openapi()["paths"]
+    app = App(snapshot)
+    served = build_api(app.gateway).openapi()["paths"]
     assert len(served) > 20
-    assert {path.removeprefix("/v1").strip("/").partition("/")[0] for path in served} == BEGINNINGS
+    assert {path.removeprefix("/v1").strip("/").partition("/")[0] for path in served} == app.beginnings
 
 
 def test_what_is_not_polled_is_served_by_fastapi(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The operators' endpoints, files and batches, with FastAPI."""
+"""The operators' endpoints and those of apps, with FastAPI."""
 
 from __future__ import annotations
 
@@ -12,14 +12,9 @@ from gateway import __version__
 from gateway.api import (
     admin,
     audio,
-    batches,
     explain,
-    files,
-    input_tokens,
-    messages,
     operations,
     page,
-    responses,
     status,
     tokens,
 )
@@ -57,12 +52,9 @@ def build_api(gateway: Gateway) -> FastAPI:
         },
     )
     api.include_router(audio.router(gateway))
-    api.include_router(files.router(gateway))
-    api.include_router(batches.router(gateway))
-    api.include_router(messages.router(gateway))
+    for router in gateway.apps.routers():
+        api.include_router(router)
     api.include_router(tokens.router(gateway))
-    api.include_router(input_tokens.router(gateway))
-    api.include_router(responses.router(gateway))
     api.include_router(admin.router(gateway))
     api.include_router(operations.router(gateway))
     api.include_router(explain.router(gateway))

@@ -12,6 +12,7 @@ from gateway.admission.caller import Caller
 from gateway.admission.origins import check_json, check_origin, has_body, is_from_here
 from gateway.domain.body import unreadable
 from gateway.errors import GatewayError, exhausted
+from gateway.metrics.registry import OPEN
 from gateway.proxy.exchange import Scope
 from gateway.proxy.header_map import header_map
 from gateway.runtime.gateway import Gateway
@@ -62,6 +63,14 @@ def caller_of(scope: Scope) -> Caller:
 def identify_caller(gateway: Gateway, caller: Caller) -> Identity:
     """The caller's client. Raises `invalid_api_key`, `foreign_origin`, `foreign_host`."""
     return identify(gateway.snapshot, caller.headers, caller.peer or "local")
+
+
+def owner_of(gateway: Gateway, scope: Scope) -> str:
+    """The client whose files, batches and kept responses these are; without `clients` all callers share them. Raises
+    `invalid_api_key`, `foreign_origin`."""
+    caller = caller_of(scope)
+    identity = identify(gateway.snapshot, caller.headers, caller.peer)
+    return identity.name if identity.client is not None else OPEN
 
 
 def admit(gateway: Gateway, caller: Caller, what: str = "/admin") -> None:

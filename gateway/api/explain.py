@@ -10,7 +10,6 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from gateway.api.admin import admit
-from gateway.apps.dialects.registry import read_request
 from gateway.errors import GatewayError
 from gateway.routing.explain import explain_asked
 from gateway.runtime.gateway import Gateway
@@ -30,7 +29,7 @@ def router(gateway: Gateway) -> APIRouter:
             gateway.fleet.states,
             asked,
             time.monotonic(),
-            read_request,
+            gateway.apps.read_request,
             over_budget=gateway.accounts.over_budget,
             decides_start=gateway.starter.decision,
         )

@@ -62,7 +62,7 @@ def router(gateway: Gateway) -> APIRouter:
         answer = describe(gateway)
         if viewer.admin:
             _add_words(gateway, answer)
-        answer["batches"] = gateway.apps.batches.status(viewer.may_see)
+        answer["batches"] = gateway.apps.batches_shown(viewer.may_see)
         answer["you"] = {"client": viewer.client, "admin": viewer.admin}
         answer["budgets"] = {name: share for name, share in _budgets(gateway).items() if viewer.may_see_budget(name)}
         return JSONResponse(answer, headers=fresh)
@@ -92,7 +92,7 @@ def router(gateway: Gateway) -> APIRouter:
     async def events(request: Request, samples: bool = False) -> Response:
         """The events from now on; with `samples` also the fleet's numbers every few seconds, and its batches."""
         viewer = admitted(request)
-        batches = partial(gateway.apps.batches.status, viewer.may_see)
+        batches = partial(gateway.apps.batches_shown, viewer.may_see)
         return EventStream(gateway, samples=samples, words=viewer.admin, batches=batches)
 
     return routes

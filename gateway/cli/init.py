@@ -15,9 +15,9 @@ from gateway.cli.output import STDOUT, fail, output_options, refuse_to_overwrite
 from gateway.printable import visible
 
 if TYPE_CHECKING:
+    from gateway.apps.importing.discovery import Scan
     from gateway.apps.importing.draft import Draft
     from gateway.apps.importing.servers import FoundServer
-    from gateway.cli.discovery import Scan
     from gateway.config.loaded import Loaded
     from gateway.config.snapshot import Backend
 
@@ -122,7 +122,7 @@ def _write_recipe(name: str, hosts: tuple[str, ...], output: Path, *, force: boo
 
 
 def _scan(hosts: tuple[str, ...], ports: str | None, *, quiet: bool) -> Scan:
-    from gateway.cli.discovery import PORTS, BadTarget, scan, targets
+    from gateway.apps.importing.discovery import PORTS, BadTarget, scan, targets
 
     try:
         urls = targets(hosts, _ports(ports) if ports is not None else PORTS)

@@ -33,6 +33,15 @@ class LazyGroup(click.Group):
         refuse_unknown(ctx, args[0], self._summaries)
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as missing:
+            if not (missing.name or "").startswith("gateway.apps"):
+                raise
+            lacks = f"this gateway is installed without {missing.name}, which the command uses"
+            raise click.UsageError(lacks) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(self._summaries.items()))

@@ -1,1 +1,1 @@
-"""The Sparks behind the gateway: launch blocks checked, memory planned, units rendered, nodes looked at."""
+"""The Sparks behind the gateway: memory planned, switches and starts decided, the commands for them."""

@@ -6,17 +6,18 @@ client.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gateway.apps.fleet.render.launches import unit_name
-from gateway.apps.fleet.render.paths import PROFILES, profile_path
 from gateway.config.snapshot import Backend, Node
 from gateway.fleet.ssh import SSH
 from gateway.launch.words import split
 from gateway.printable import visible
 
+PROFILES = "/var/lib/spark"  # which profile each backend runs with; the user of the node's ssh writes there
+_UNUSABLE = re.compile(r"[^A-Za-z0-9_.-]")  # in the name of a container or unit
 # Whole or not at all. Nothing of it needs root: the folder belongs to the user of ssh. A launch script of before it
 # knows no profiles, so starting without one needs no folder.
 _CHOICE = """\
@@ -33,6 +34,17 @@ class Command:
 
     argv: tuple[str, ...]
     shown: str
+
+
+def unit_name(backend: str) -> str:
+    """Name of the unit (without .service), the container and the directory of a backend: `spark-<backend>`. A character
+    that containers or units do not take becomes a dash."""
+    return f"spark-{_UNUSABLE.sub('-', backend)}"
+
+
+def profile_path(name: str) -> str:
+    """The file with the name of the profile that the unit `name` runs with; empty where it runs with none."""
+    return f"{PROFILES}/{name}.profile"
 
 
 def start_commands(backend: Backend, nodes: Mapping[str, Node], profile: str = "") -> tuple[Command, ...]:

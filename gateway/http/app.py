@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from gateway.api import models, ops
 from gateway.api.caller import Answer, Page, caller_of, client_error, error_answer
-from gateway.apps.dialects.registry import translated
 from gateway.config.snapshot import Snapshot
 from gateway.domain.request import ENDPOINTS, UPLOADS, Endpoint
 from gateway.errors import GatewayError, WrongMethod
@@ -21,19 +20,14 @@ from gateway.runtime.gateway import Gateway
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-FILES = ("/v1/files", "/files")
-# How the paths that FastAPI serves begin, below `/` or `/v1/`. Any other path is a 404 at once.
+# How the paths of the core that FastAPI serves begin, below `/` or `/v1/`.
 BEGINNINGS = frozenset(
     (
         "",
         "admin",
         "audio",
-        "batches",
         "detokenize",
         "events",
-        "files",
-        "messages",
-        "responses",
         "status",
         "tokenize",
         "web",
@@ -49,11 +43,13 @@ class App:
     def __init__(self, snapshot: Snapshot) -> None:
         self.gateway = Gateway(snapshot)
         self._polled = ops.pages(self.gateway) | models.pages(self.gateway)
+        self.beginnings = BEGINNINGS | self.gateway.apps.paths  # any other path is a 404 at once
         self._api: FastAPI | None = None  # None = not needed yet
         self._building = asyncio.Lock()
         self._endpoints = {
             path.encode(): endpoint
             for endpoint in ENDPOINTS
+            if self.gateway.apps.serves(endpoint)
             for path in (endpoint.path, "/v1" + endpoint.path, *endpoint.also)
         }
         self._uploads = {prefix + endpoint.path: endpoint for endpoint in UPLOADS for prefix in ("", "/v1")}
@@ -66,7 +62,7 @@ class App:
         """The most bytes of a request body to this path, which is none of inference. What surrounds an uploaded file
         in its form has to fit too."""
         server = self.gateway.snapshot.server
-        return server.max_file + FORM_MOST if path in FILES else server.max_body
+        return server.max_file + FORM_MOST if path in self.gateway.apps.uploads else server.max_body
 
     def page_of(self, path: str) -> Page | None:
         """The page of a polled path; None for any other path."""
@@ -86,7 +82,7 @@ class App:
             await self._beside_inference(path, scope, receive, send)
         elif endpoint is not None and scope["method"] == "POST":
             exchange = AsgiExchange(scope, receive, send, self.gateway.memory)
-            await handler_of(self.gateway.services, endpoint, translated(self.gateway, endpoint, exchange)).run()
+            await handler_of(self.gateway.services, endpoint, self.gateway.apps.translated(endpoint, exchange)).run()
         else:
             wrong = WrongMethod(path, scope["method"], "POST")
             exchange = AsgiExchange(scope, receive, send, self.gateway.memory)
@@ -124,7 +120,7 @@ class App:
         """None for a path that FastAPI may serve."""
         page = self.page_of(path)
         if page is None:
-            unknown = path.removeprefix("/v1").strip("/").partition("/")[0] not in BEGINNINGS
+            unknown = path.removeprefix("/v1").strip("/").partition("/")[0] not in self.beginnings
             return error_answer(GatewayError("not_found", f"No such path: {path}")) if unknown else None
         try:
             if scope["method"] not in ("GET", "HEAD"):  # of an answer to HEAD the server sends the head alone

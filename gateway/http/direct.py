@@ -10,7 +10,6 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from gateway.admission.caller import Caller
 from gateway.admission.memory import Share
-from gateway.apps.dialects.registry import translated
 from gateway.domain.request import CHAT, Endpoint, OwnForm
 from gateway.errors import GatewayError
 from gateway.http.client_connection import ClientConnection
@@ -151,7 +150,7 @@ class DirectExchange:
         try:
             handler, self.handler = self.handler, None
             if handler is None:
-                exchange = translated(self._gateway, self._endpoint, self)
+                exchange = self._gateway.apps.translated(self._endpoint, self)
                 handler = handler_of(self._gateway.services, self._endpoint, exchange)
             await handler.run()
         finally:

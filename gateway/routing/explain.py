@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from gateway.config.snapshot import Alias, Client, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.drift import drift
-from gateway.domain.request import LIMIT_MOST, InferenceRequest
+from gateway.domain.request import ENDPOINTS, LIMIT_MOST, InferenceRequest, parse
 from gateway.domain.token_ratio import room_needed
 from gateway.errors import GatewayError, model_not_found
 from gateway.fleet.starting import StartDecision
@@ -36,8 +38,8 @@ def explain_asked(
     decides_start: DecidesStart | None = None,
 ) -> dict[str, Any]:
     """`asked`: `{"alias", "request": {...}}` or `{"alias", "tools": bool, "tokens": N}`; optionally `"client"`,
-    whose rules apply. `read` makes a request of an alias and a decoded body (`dialects.registry.read_request`).
-    `over_budget` returns the budget check of a client (`Accounts.over_budget`). Raises `model_not_found`,
+    whose rules apply. `read` makes a request of an alias and a decoded body: `read_request`, or one that knows more
+    APIs. `over_budget` returns the budget check of a client (`Accounts.over_budget`). Raises `model_not_found`,
     `invalid_request_body`."""
     name, tokens, client = asked.get("alias"), asked.get("tokens"), asked.get("client")
     if not isinstance(name, str):
@@ -58,6 +60,15 @@ def explain_asked(
     who = snapshot.clients[client] if client is not None else None
     spent = over_budget(snapshot, who)
     return explain(alias, states, request, now, client=who, over_budget=spent, decides_start=decides_start)
+
+
+def read_request(alias: str, body: Any) -> InferenceRequest:
+    """A request to `alias` with this body (decoded JSON) of OpenAI's API. There is no path: the field of the prompt
+    decides the endpoint. Raises `invalid_request_body`."""
+    if not isinstance(body, dict):
+        raise GatewayError("invalid_request_body", "The request must be a JSON object.", param="request")
+    endpoint = next((one for one in ENDPOINTS if one.prompt and one.prompt[0] in body), ENDPOINTS[0])
+    return parse(endpoint, msgspec.json.encode({**body, "model": alias}))
 
 
 def explain(

@@ -7,7 +7,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING
@@ -18,9 +17,6 @@ from gateway.accounting.spending import shares
 from gateway.admission.joins import Joins
 from gateway.admission.memory import Memory
 from gateway.admission.slots import Admission
-from gateway.apps.batches.batches import Batches
-from gateway.apps.batches.sqlite_store import SqliteBatchStore
-from gateway.apps.conversations.conversations import Conversations
 from gateway.config.loaded import Loaded
 from gateway.config.modes import in_mode
 from gateway.config.snapshot import Backend, Snapshot, Traces
@@ -56,6 +52,7 @@ from gateway.proxy.sent_ids import SentIds
 from gateway.proxy.services import Services
 from gateway.routing.alias_status import AliasStatusTracker
 from gateway.routing.culprits import Culprits
+from gateway.runtime.apps import Apps
 from gateway.runtime.chosen_mode import Choice, ChosenMode
 from gateway.runtime.operations.operations import Operations
 from gateway.runtime.reload import Adapt, Reloader
@@ -65,21 +62,12 @@ from gateway.supervision import Failures
 from gateway.transport.client import open_client
 
 if TYPE_CHECKING:
-    from gateway.apps.batches.store import BatchStore
     from gateway.cluster.membership import Membership
     from gateway.observe.traces import Tracing
 
 log = logging.getLogger("gateway")
 
 _LOUD = frozenset({State.SUSPECT, State.DOWN, State.MISCONFIGURED})
-
-
-@dataclass(slots=True)
-class Apps:
-    """What is served beside inference, with what it keeps."""
-
-    batches: Batches
-    conversations: Conversations
 
 
 class Gateway:
@@ -126,8 +114,7 @@ class Gateway:
             on_short=self.short_of,
         )
         self.fast_lane = FastLane(self.services, self.memory)
-        batches = Batches(self.services, self.memory, _batch_store(snapshot), self._handle)
-        self.apps = Apps(batches, Conversations(snapshot.server, failures))
+        self.apps = Apps(self)
         self.shared: Membership | None = None  # None = no other gateways share the fleet
         if snapshot.server.shared is not None:
             from gateway.cluster.membership import Membership
@@ -154,7 +141,7 @@ class Gateway:
         self.reloader: Reloader | None = None  # None = the snapshot is not from a file; see `follow`
         self._register_gauges()
 
-    async def _handle(self, endpoint: Endpoint, exchange: InnerExchange, on_behalf: OnBehalf) -> None:
+    async def handle(self, endpoint: Endpoint, exchange: InnerExchange, on_behalf: OnBehalf) -> None:
         """Run a request that the gateway makes itself for a client."""
         await RequestHandler(self.services, endpoint, exchange, on_behalf).run()
 
@@ -189,8 +176,7 @@ class Gateway:
             await self._open()
         await self.operations.open()  # may put a mode in force, so outside the lock
         await self.starter.open()
-        await self.apps.batches.open()
-        await self.apps.conversations.open()
+        await self.apps.open()
 
     async def _open(self) -> None:
         if self._written.modes:
@@ -289,7 +275,7 @@ class Gateway:
 
     async def close(self) -> None:
         """Close part after part. One that fails keeps none of the others from writing what it holds."""
-        first = (self.reloader, self.starter, self.operations, self.apps.batches, self.apps.conversations)
+        first = (self.reloader, self.starter, self.operations, *self.apps.parts)
         await self.metrics.failures.close(*first)
         self.services.joins.stop()
         for task in (*self._preparing.values(), *self._following):
@@ -378,17 +364,6 @@ class Gateway:
 
 def _words(transition: Transition) -> tuple[str, str, str, str]:
     return transition.backend, transition.before.value, transition.after.value, transition.reason
-
-
-def _batch_store(snapshot: Snapshot) -> BatchStore:
-    """In `server.data`; in Redis where gateways share the fleet, so that they share its batches."""
-    if snapshot.server.shared is None:
-        return SqliteBatchStore(Path(snapshot.server.data))
-    from gateway.apps.batches.redis_store import RedisBatchStore
-
-    if SqliteBatchStore(Path(snapshot.server.data)).there:
-        log.warning("batches in %s stay as they are while `server.shared` is set", snapshot.server.data)
-    return RedisBatchStore(snapshot.server.shared)
 
 
 def _tracing(settings: Traces, failures: Failures) -> Tracing:

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.cli.main import cli
-from tests.bench.measuring import FEW, NOWHERE, chats, qwen
+from tests.apps.bench.measuring import FEW, NOWHERE, chats, qwen
 from tests.demo_process import ROOT
 from tests.support import PATIENCE, running_gateway
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.cli.main import cli
-from tests.fleet.blocks import FLEET
+from tests.apps.fleet.render.blocks import FLEET
 
 SMALL = """\
 nodes: {spark1: {address: 192.0.2.1, ssh: ops@spark1}}

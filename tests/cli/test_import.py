@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from gateway.cli.main import cli
 from gateway.cli.output import write
 from gateway.config.load import load
-from tests.importing.support import DATA
+from tests.apps.importing.support import DATA
 
 ENVIRON = dict.fromkeys(("FAST_API_KEY", "FIREWORKS_API_KEY", "ANTHROPIC_API_KEY"), "x") | {"LITELLM_MASTER_KEY": "y"}
 

@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from bench.ports import free_ports
-from gateway.cli import discovery as scanning
-from gateway.cli.discovery import BadTarget, targets
+from gateway.apps.importing import discovery as scanning
+from gateway.apps.importing.discovery import BadTarget, targets
 from gateway.cli.main import cli
 from gateway.config.load import load
 from simulator import SimOllama, SimVllm

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from gateway.cli.main import cli
 from simulator import SimVllm
-from tests.batches.filed import filed, jsonl, line
+from tests.apps.batches.filed import filed, jsonl, line
 from tests.cli.test_top import text
 
 KEYS = 'clients: {one: {key: "sk-one-0123456789"}, two: {key: "sk-two-0123456789"}, ops: {key: "ops", admin: true}}'

@@ -17,7 +17,7 @@ from gateway.apps.batches.redis_store import RedisBatchStore
 from gateway.apps.batches.runner import now
 from gateway.apps.batches.store import StoreAway, StoreFailed, StoreFull
 from gateway.config.snapshot import Secret
-from tests.batches.filed import CHAT, jsonl, line
+from tests.apps.batches.filed import CHAT, jsonl, line
 from tests.cluster.redis_server import RedisServer
 from tests.waiting import wait_until
 

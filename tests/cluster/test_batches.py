@@ -23,7 +23,7 @@ from gateway.apps.batches.redis_store import RedisBatchStore
 from gateway.apps.batches.runner import now
 from gateway.config.snapshot import Secret
 from simulator import SimVllm
-from tests.batches.filed import CHAT, ended, jsonl, line, results
+from tests.apps.batches.filed import CHAT, ended, jsonl, line, results
 from tests.cluster.joined import gateways
 from tests.cluster.redis_server import RedisServer, running_redis
 from tests.gateway_process import gateway_process

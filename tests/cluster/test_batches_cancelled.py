@@ -12,7 +12,7 @@ from openai.types import Batch
 
 from gateway.apps.batches import lines
 from simulator import SimVllm
-from tests.batches.filed import ended, filed, jsonl, line
+from tests.apps.batches.filed import ended, filed, jsonl, line
 from tests.cluster.redis_server import RedisServer
 from tests.cluster.test_batches import asked, begin, several
 from tests.waiting import PATIENCE, until

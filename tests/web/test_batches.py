@@ -12,7 +12,7 @@ from playwright.async_api import Browser, Page
 from gateway.api import status
 from gateway.observe import history
 from simulator import SimVllm
-from tests.batches.filed import filed, jsonl, line
+from tests.apps.batches.filed import filed, jsonl, line
 from tests.web.house import chromium, looking, needs_chromium, shows
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]

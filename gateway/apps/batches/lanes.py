@@ -1,5 +1,5 @@
-"""How many lines of batches run at a time: for each alias as many as its backends have slots. Lines wait in the order
-in which they come."""
+"""How many lines of batches run at a time, for each alias as many as its backends have slots; and how quickly they go
+on. Times are passed in, as seconds of any clock."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 
 MOST = 256  # lines of one alias at a time
+LONGEST = 60.0  # seconds that a rate looks back
+APART = 1.0  # seconds between two samples
 
 
 def lines_at_a_time(alias: Alias, states: Mapping[str, BackendState], now: float) -> int:
@@ -24,7 +26,8 @@ def lines_at_a_time(alias: Alias, states: Mapping[str, BackendState], now: float
 
 
 class Lanes:
-    """The lines under way, by alias. `limit` gives the most of one alias."""
+    """The lines under way, by alias; further ones wait in the order in which they come. `limit` gives the most of one
+    alias."""
 
     def __init__(self, limit: Callable[[str], int]) -> None:
         self._limit = limit
@@ -60,3 +63,25 @@ class Lanes:
             if not turn.done():  # else its line was cancelled while it waited
                 self._running[alias] = self._running.get(alias, 0) + 1
                 turn.set_result(None)
+
+
+class Progress:
+    """Samples of how many lines are done, by all gateways together."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def note(self, done: int, now: float) -> None:
+        """`done` lines are done at the time `now`."""
+        samples = self._samples
+        if not samples or now - samples[-1][0] >= APART:
+            samples.append((now, done))
+        while len(samples) > 1 and samples[1][0] <= now - LONGEST:
+            samples.popleft()
+
+    def rate(self, done: int, now: float) -> float | None:
+        """Lines per second over the last minute; None until two samples are there."""
+        since = next(((at, before) for at, before in self._samples if at > now - LONGEST), None)
+        if since is None or now - since[0] < APART:
+            return None
+        return (done - since[1]) / (now - since[0])

@@ -23,9 +23,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from gateway.admission.access import Identity, find_alias
 from gateway.admission.memory import Memory, Share
-from gateway.apps.batches.lanes import Lanes, lines_at_a_time
+from gateway.apps.batches.lanes import Lanes, Progress, lines_at_a_time
 from gateway.apps.batches.lines import URLS, LineError, answered_row, failed_row, read_line
-from gateway.apps.batches.progress import Progress
 from gateway.apps.batches.records import RUNNING, BatchRecord, LineRecord, Status
 from gateway.apps.batches.store import BatchGone, BatchStore, StoreAway, StoreFailed, StoreFull
 from gateway.domain.request import Endpoint

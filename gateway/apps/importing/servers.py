@@ -1,4 +1,4 @@
-"""A server and its models, by its answers to a few GETs. Pure; gateway/cli/discovery.py sends them."""
+"""What a server is and what it serves, by its answers to a few GETs. Pure; discovery.py sends them."""
 
 from __future__ import annotations
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from gateway.config.modes import with_profile
 from gateway.config.snapshot import Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.events import Event
@@ -25,11 +24,9 @@ from gateway.fleet.ssh import with_credentials
 from gateway.fleet.switching import PlannedStep, Steps
 from gateway.health.prober import Prober
 from gateway.metrics.registry import Metrics
+from gateway.runtime.apps import Apps
 from gateway.runtime.operations.command import run
 from gateway.runtime.operations.record import Operation, Step
-
-if TYPE_CHECKING:
-    from gateway.apps.fleet.preflight.run import NodeReport
 
 LOOK = 0.1  # seconds between two looks whether the requests of a drained backend have ended
 _WATCH_MOST = 15.0  # seconds for one look at a unit
@@ -47,6 +44,7 @@ class ModeInForce(Protocol):
 class OperatedGateway(Protocol):
     """A gateway, as far as an operation reads and changes it."""
 
+    apps: Apps
     metrics: Metrics
     fleet: Fleet
     prober: Prober
@@ -243,9 +241,8 @@ class Runner:
     # -- coming ---------------------------------------------------------------------------------------------------
 
     async def _preflight(self, name: str, profile: str) -> str:
-        looked = await asyncio.to_thread(_look, self._snapshot, name, profile)
-        lines = [line for one in looked for line in _found(one)]
-        if any(one.failed for one in looked) and not self._operation.forced:
+        lines = await asyncio.to_thread(self._gateway.apps.preflight, self._snapshot, name, profile)
+        if lines and not self._operation.forced:
             raise StepFailed("\n".join(lines), lines[0])
         return "\n".join(lines)
 
@@ -319,32 +316,3 @@ class Runner:
 
 def _last_line(text: str) -> str:
     return text.splitlines()[-1] if text else ""
-
-
-# -- preflight --------------------------------------------------------------------------------------------------------
-
-
-def _look(snapshot: Snapshot, name: str, profile: str) -> list[NodeReport]:
-    """Look over the nodes of a backend, as for that backend alone: the others run, or are stopped. The preflight is
-    imported by the first look."""
-    from gateway.apps.fleet.preflight.expect import expected_nodes
-    from gateway.apps.fleet.preflight.run import look_at_all
-
-    backend = snapshot.backends[name]
-    if profile:
-        backend = with_profile(backend, profile, snapshot.nodes.get(backend.nodes[0]))
-    alone = replace(snapshot, backends={name: backend})
-    targets = {node: snapshot.nodes[node].ssh for node in backend.nodes}
-    return look_at_all([(node, targets[node.name]) for node in expected_nodes(alone) if node.name in targets])
-
-
-def _found(looked: NodeReport) -> list[str]:
-    """What keeps the node from starting an engine, with what mends it."""
-    if looked.problem is not None:
-        return [f"{looked.node} ({looked.where}) was not reached: {looked.problem}", *_mend(looked.mend)]
-    failed = [check for check in looked.checks if check.verdict == "fail"]
-    return [line for check in failed for line in (f"{looked.node}: {check.check}: {check.seen}", *_mend(check.mend))]
-
-
-def _mend(command: str | None) -> list[str]:
-    return [f"mend: {command}"] if command else []

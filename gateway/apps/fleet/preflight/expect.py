@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.apps.fleet.preflight.terms import ExpectedBackend, ExpectedNode
-from gateway.apps.fleet.render.launches import unit_name
 from gateway.config.snapshot import Backend, Launch, Snapshot
+from gateway.fleet.commands import unit_name
 from gateway.fleet.memory.settings import UTILIZATION
 from gateway.launch.command import DEFAULT_PORT, MASTER_PORT
 

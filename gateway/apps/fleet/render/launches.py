@@ -10,12 +10,12 @@ from typing import Any, Literal
 from gateway.apps.fleet.render.words import NotAReference, literals, pieces, referenced
 from gateway.config.snapshot import Backend, Launch, Node, Snapshot
 from gateway.config.urls import is_address
+from gateway.fleet.commands import unit_name
 from gateway.launch.command import MASTER_PORT, ServeCommand, is_serving_image, with_changes
 from gateway.launch.docker import DockerFlag
 from gateway.launch.secrets import SECRET, SECRET_FLAGS, is_secret_flag
 from gateway.launch.words import assignments
 
-_UNUSABLE = re.compile(r"[^A-Za-z0-9_.-]")
 _FOR_A_SHELL = re.compile(r"~/|\$[A-Za-z_]\w*(/|:|$)", re.ASCII)  # by hand, a shell would replace it
 _USER = re.compile(r"[a-z_][a-z0-9_-]*")
 # What the unit decides: the container has its name, ends with it, and is started again by systemd alone.
@@ -122,12 +122,6 @@ class NodeLaunch:
         """Flags whose values are secrets, with those that the engine does not have and that may be meant for one."""
         known = {flag: self.command.flags.get(flag) for flag in SECRET_FLAGS}
         return known | {flag: list(words) for flag, words in self.command.unknown.items() if is_secret_flag(flag)}
-
-
-def unit_name(backend: str) -> str:
-    """Name of the unit (without .service), the container and the directory of a backend: `spark-<backend>`. A character
-    that containers or units do not take becomes a dash."""
-    return f"spark-{_UNUSABLE.sub('-', backend)}"
 
 
 def node_launches(snapshot: Snapshot, profiles: Mapping[str, str]) -> tuple[tuple[NodeLaunch, ...], tuple[Note, ...]]:

@@ -9,7 +9,6 @@ UNITS = "/etc/systemd/system"
 SCRIPTS = "/usr/local/lib/spark"
 COMPOSE = f"{SCRIPTS}/compose.yaml"
 SUDOERS = "/etc/sudoers.d/spark"
-PROFILES = "/var/lib/spark"  # which profile each backend runs with; the user of the node's ssh writes there
 INSTALLER = "/install.sh"  # installs the others
 HOST_KEYS = "/host-keys.sh"  # asks the nodes for their host keys
 NOT_INSTALLED = (INSTALLER, HOST_KEYS)
@@ -29,11 +28,6 @@ def script_path(name: str) -> str:
 def env_path(name: str) -> str:
     """The values of `${NAME}`, mode 0600. Written once, and from then on the operator's."""
     return f"/etc/spark/{name}.env"
-
-
-def profile_path(name: str) -> str:
-    """The name of the profile that a backend runs with; an empty file = with none."""
-    return f"{PROFILES}/{name}.profile"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,18 +15,17 @@ from gateway.apps.fleet.render.paths import (
     HOST_KEYS,
     INSTALLER,
     MARK,
-    PROFILES,
     SUDOERS,
     UNITS,
     RenderedFile,
     env_path,
-    profile_path,
     script_path,
     unit_path,
 )
 from gateway.apps.fleet.render.script import script_values, warms_up
 from gateway.apps.fleet.render.templates import Templates
 from gateway.config.snapshot import Node, Snapshot
+from gateway.fleet.commands import PROFILES, profile_path
 from gateway.fleet.ssh import KEY, KNOWN_HOSTS
 
 OWN_UNITS = ("spark-gateway", "spark-gateway-next")  # they take turns (docs/deploy.md)

@@ -1,0 +1,157 @@
+"""`/v1/files`: OpenAI's files API, for the files of batches. A client sees its own files only."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, MutableMapping
+from typing import Any, Protocol
+
+from fastapi import APIRouter, Request
+from fastapi.responses import FileResponse, JSONResponse, Response
+from starlette.requests import ClientDisconnect
+
+from gateway.api.caller import owner_of
+from gateway.api.status import Receive, Send, until_left
+from gateway.apps.batches.batches import PURPOSES, Batches
+from gateway.apps.batches.records import FileRecord
+from gateway.errors import GatewayError
+from gateway.runtime.gateway import Gateway
+from gateway.transport.multipart import MultipartError, read_form
+
+KIND = "application/octet-stream"
+PAGE_MOST = 10_000  # entries of a list
+DAY = 86400
+EXPIRY = (3600, 30 * DAY)  # seconds that `expires_after` may say
+
+
+def router(gateway: Gateway, batches: Batches) -> APIRouter:
+    routes = APIRouter()
+
+    async def upload(request: Request) -> Response:
+        """A form with `purpose` and `file`. The file goes to the disk as it comes."""
+        owner = owner_of(gateway, request.scope)
+        async with batches.upload(owner) as new:
+            try:
+                form = await read_form(request.headers.get("content-type", ""), request.stream(), new.write)
+            except MultipartError as wrong:
+                raise GatewayError("invalid_request_body", f"This is no upload of a file: {wrong}.") from None
+            except ClientDisconnect:
+                return Response(status_code=499)  # nobody reads it
+            if form.file is None:
+                raise GatewayError("invalid_request_body", "The form has no `file`.", param="file")
+            purpose = form.fields.get("purpose", "")
+            if purpose not in PURPOSES:
+                message = f"`purpose` must be one of {', '.join(PURPOSES)}."
+                raise GatewayError("invalid_request_body", message, param="purpose")
+            expires_at = _expiry(form.fields)
+            return JSONResponse((await new.keep(form.file.filename or "file", purpose, expires_at)).as_json())
+
+    async def list_files(request: Request) -> Response:
+        """Newest first; `purpose`, `limit`, `order`, `after`."""
+        found = await batches.files(owner_of(gateway, request.scope))
+        purpose = request.query_params.get("purpose")
+        return page(request, [one for one in found if purpose is None or one.purpose == purpose], PAGE_MOST)
+
+    async def get_file(request: Request, name: str) -> Response:
+        return JSONResponse((await batches.file(owner_of(gateway, request.scope), name)).as_json())
+
+    async def content(request: Request, name: str) -> Response:
+        """The bytes of the file."""
+        record = await batches.file(owner_of(gateway, request.scope), name)
+        path = batches.path_of(record)
+        return FileResponse(path, media_type=KIND) if path is not None else StoredFile(record, batches.content(record))
+
+    async def delete_file(request: Request, name: str) -> Response:
+        await batches.delete_file(owner_of(gateway, request.scope), name)
+        return JSONResponse({"id": name, "object": "file", "deleted": True})
+
+    for prefix in ("/v1", ""):
+        routes.add_api_route(f"{prefix}/files", upload, methods=["POST"])
+        routes.add_api_route(f"{prefix}/files", list_files, methods=["GET"])
+        routes.add_api_route(f"{prefix}/files/{{name}}", get_file, methods=["GET"])
+        routes.add_api_route(f"{prefix}/files/{{name}}/content", content, methods=["GET"])
+        routes.add_api_route(f"{prefix}/files/{{name}}", delete_file, methods=["DELETE"])
+    return routes
+
+
+class StoredFile(Response):
+    """A file whose content is in no file of the disk, piece by piece. Ends when the reader leaves."""
+
+    media_type = KIND
+
+    def __init__(self, record: FileRecord, pieces: AsyncIterator[bytes]) -> None:
+        super().__init__()
+        self.headers["content-length"] = str(record.bytes)
+        self._pieces = pieces
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        left = asyncio.create_task(until_left(receive))
+        try:
+            piece: bytes | None = await anext(self._pieces, None)  # an error before the head has an answer of its own
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            while piece is not None and not left.done():
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                piece = await anext(self._pieces, None)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            left.cancel()
+
+
+class Listed(Protocol):
+    """An object of a list."""
+
+    @property
+    def id(self) -> str: ...
+
+    def as_json(self) -> dict[str, Any]: ...
+
+
+def page(request: Request, found: list[Any], most: int) -> Response:
+    """One page of a list, as OpenAI's: `{object, data, first_id, last_id, has_more}`. Raises `invalid_request_body`."""
+    asked = request.query_params
+    limit = asked.get("limit", str(min(most, 20 if most < PAGE_MOST else most)))
+    if not _is_number(limit) or not 1 <= int(limit) <= most:
+        raise GatewayError("invalid_request_body", f"`limit` must be a number from 1 to {most}.", param="limit")
+    order = asked.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise GatewayError("invalid_request_body", "`order` must be asc or desc.", param="order")
+    if order == "asc":
+        found = found[::-1]
+    after = asked.get("after")
+    if after is not None:
+        names = [one.id for one in found]
+        if after not in names:
+            raise GatewayError(
+                "invalid_request_body", f"`after` is no entry of this list: {after[:100]}", param="after"
+            )
+        found = found[names.index(after) + 1 :]
+    shown = found[: int(limit)]
+    ends = {"first_id": shown[0].id, "last_id": shown[-1].id} if shown else {"first_id": None, "last_id": None}
+    data = [one.as_json() for one in shown]
+    return JSONResponse({"object": "list", "data": data, **ends, "has_more": len(found) > len(shown)})
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 9
+
+
+def _expiry(fields: dict[str, str]) -> int | None:
+    """Unix seconds; None = kept."""
+    seconds = fields.get("expires_after[seconds]")
+    if seconds is None:
+        return None
+    number = int(seconds) if _is_number(seconds) else None
+    return int(time.time()) + seconds_kept("expires_after", fields.get("expires_after[anchor]"), number)
+
+
+def seconds_kept(param: str, anchor: object, seconds: object) -> int:
+    """The seconds for which a file is to be kept, as the field `param` of a request says. Raises
+    `invalid_request_body`."""
+    if anchor != "created_at" or type(seconds) is not int:
+        message = f"`{param}` needs anchor created_at and seconds."
+        raise GatewayError("invalid_request_body", message, param=param)
+    least, most = EXPIRY
+    if not least <= seconds <= most:
+        raise GatewayError("invalid_request_body", f"`{param}` must be {least} to {most} seconds.", param=param)
+    return seconds

@@ -1,0 +1,24 @@
+"""Kept responses, as an app of a gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gateway.apps.conversations.conversations import Conversations
+from gateway.runtime.apps import Extension
+from gateway.runtime.gateway import Gateway
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+
+def app(gateway: Gateway) -> Extension:
+    conversations = Conversations(gateway.snapshot.server, gateway.metrics.failures)
+
+    def routers() -> Sequence[APIRouter]:
+        from gateway.apps.conversations import api
+
+        return (api.router(gateway, conversations),)
+
+    return Extension(part=conversations, paths=frozenset({"responses"}), routers=routers)

@@ -1,0 +1,104 @@
+"""What the core asks of the apps. It imports none of them: those in gateway/apps/ are found by their folder at the
+start, so any of them, or the whole folder, may be deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gateway.config.snapshot import Snapshot
+from gateway.domain.request import Endpoint, InferenceRequest
+from gateway.proxy.exchange import Exchange
+from gateway.routing.explain import read_request
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+FOLDER = Path(__file__).parents[1] / "apps"
+
+Translator = Callable[[Exchange], Exchange]
+ReadRequest = Callable[[str, Any], InferenceRequest]
+BatchesShown = Callable[[Callable[[str], bool]], list[dict[str, Any]]]
+Preflight = Callable[[Snapshot, str, str], list[str]]
+
+
+class Component(Protocol):
+    """An object that is opened and closed with the gateway."""
+
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extension:
+    """What one app adds to a gateway. The function `app(gateway)` in `gateway/apps/<name>/app.py` makes it, at the
+    start: what takes long to import is imported by the calls.
+
+    `part`: the object that is `gateway.apps.<name>`. `paths`: how the app's paths begin, below `/` or `/v1/`;
+    `routers` makes the routers for them. `uploads`: the whole paths to which a file may be sent. `translators`: name of
+    an inference endpoint that is no chat -> wraps its exchange in that of a chat. `read_request`: reads the request of
+    `gateway explain`. `batches`: the batches for `/status` of the clients that the viewer may see. `preflight`: the
+    lines that tell why a backend cannot start on its nodes with a profile ("" = with none); empty where it can."""
+
+    part: Component | None = None
+    paths: frozenset[str] = frozenset()
+    routers: Callable[[], Sequence[APIRouter]] = tuple
+    uploads: tuple[str, ...] = ()
+    translators: Mapping[str, Translator] = field(default_factory=dict)
+    read_request: ReadRequest | None = None
+    batches: BatchesShown | None = None
+    preflight: Preflight | None = None
+
+
+class Apps:
+    """The apps of one gateway. `gateway.apps.batches` is the part of the app in the folder `batches`; an app without a
+    part, or without its folder, is an AttributeError."""
+
+    def __init__(self, gateway: object) -> None:
+        names = sorted(path.parent.name for path in FOLDER.glob("*/app.py"))
+        found: dict[str, Extension] = {name: import_module(f"gateway.apps.{name}.app").app(gateway) for name in names}
+        self._parts = {name: app.part for name, app in found.items() if app.part is not None}
+        self._apps = apps = tuple(found.values())
+        self._translators = {name: wrap for app in apps for name, wrap in app.translators.items()}
+        self.paths = frozenset(path for app in apps for path in app.paths)
+        self.uploads = frozenset(path for app in apps for path in app.uploads)
+        self.read_request = next((app.read_request for app in apps if app.read_request is not None), read_request)
+        self._preflight = next((app.preflight for app in apps if app.preflight is not None), None)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._parts[name]
+        except KeyError:
+            raise AttributeError(f"no app has the part '{name}'") from None
+
+    @property
+    def parts(self) -> Sequence[Component]:
+        """What is closed with the gateway."""
+        return tuple(self._parts.values())
+
+    async def open(self) -> None:
+        for part in self.parts:
+            await part.open()
+
+    def routers(self) -> list[APIRouter]:
+        return [router for app in self._apps for router in app.routers()]
+
+    def serves(self, endpoint: Endpoint) -> bool:
+        """Is the endpoint a chat, or is there an app that translates it into one?"""
+        return endpoint.becomes is None or endpoint.name in self._translators
+
+    def translated(self, endpoint: Endpoint, exchange: Exchange) -> Exchange:
+        """`exchange` for the request path: wrapped in a translator where the endpoint is none of OpenAI's chat API."""
+        wrap = self._translators.get(endpoint.name)
+        return exchange if wrap is None else wrap(exchange)
+
+    def batches_shown(self, may_see: Callable[[str], bool]) -> list[dict[str, Any]]:
+        """The batches for `/status`, of the clients that the viewer may see."""
+        return [row for app in self._apps if app.batches is not None for row in app.batches(may_see)]
+
+    def preflight(self, snapshot: Snapshot, backend: str, profile: str) -> list[str]:
+        """The lines that tell why the backend cannot start on its nodes; empty where it can. Takes seconds."""
+        return [] if self._preflight is None else self._preflight(snapshot, backend, profile)

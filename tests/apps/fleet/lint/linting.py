@@ -1,0 +1,48 @@
+"""Files to lint: what works for somebody, what went wrong for somebody, and the findings of one backend."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gateway.apps.fleet.lint.finding import Finding
+from gateway.apps.fleet.lint.findings import findings
+from gateway.config.document import read_document
+from gateway.config.load import load, load_text
+from gateway.config.problems import Report
+from gateway.fleet.catalog import catalog_of
+
+DATA = Path(__file__).parents[3] / "data" / "fleet"
+
+
+def mistakes() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    report = Report("mistakes.yaml")
+    groups = read_document((DATA / "mistakes.yaml").read_text(), report)
+    report.finish()
+    for group, cases in (groups or {}).items():
+        yield from ((group, name, case) for name, case in cases.items())
+
+
+WORKING = load(DATA / "working.yaml", environ={})
+MISTAKES = {f"{group}: {name}": case for group, name, case in mistakes()}
+NODES = {"spark1": {"address": "192.168.1.11"}, "spark2": {"address": "192.168.1.12"}}
+
+
+def lint(file: dict[str, Any], *, in_container: bool = False) -> list[Finding]:
+    loaded = load_text(json.dumps({"nodes": NODES, **file}, indent=1), environ={})
+    return findings(loaded.snapshot, catalog_of(loaded.snapshot), loaded.lines, in_container=in_container)
+
+
+def of_backend(**keys: Any) -> list[Finding]:
+    return lint({"backends": {"b": {"node": "spark1", **keys}}})
+
+
+def launched(command: str, **keys: Any) -> list[Finding]:
+    return of_backend(launch={"command": command, **keys})
+
+
+def rules(found: list[Finding]) -> dict[str, str]:
+    """Rule -> its gravest severity."""
+    return {one.rule: one.severity for one in reversed(found)}

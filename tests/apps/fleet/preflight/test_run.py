@@ -1,0 +1,253 @@
+"""The checks on a real machine, this one: sent to a `python3 -` that has the standard library and nothing else."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from gateway.apps.fleet.preflight.expect import expected_nodes, without_node
+from gateway.apps.fleet.preflight.host import CommandResult, fetch_bounded, run_bounded
+from gateway.apps.fleet.preflight.node import CHECKS, MARK
+from gateway.apps.fleet.preflight.run import look, look_at_all, script, ssh_command
+from gateway.apps.fleet.preflight.terms import ExpectedNode, HostCheck, expected_node
+from gateway.config.load import load_text
+from tests.apps.fleet.preflight.spark import DS4, QWEN
+from tests.limits import within
+
+NODE = ExpectedNode("spark1", 128, "http://127.0.0.1:9/metrics", (QWEN, DS4))
+ROUTES = """
+nodes:
+  spark1: {address: 192.168.1.11, memory: 119.67GiB, ssh: ops@spark1}
+  spark2: {address: 192.168.1.12}
+backends:
+  qwen36:
+    node: spark1
+    launch:
+      image: nvcr.io/nvidia/vllm:26.04-py3
+      command: >-
+        vllm serve RedHatAI/Qwen3.6-35B-A3B-NVFP4 --port 8000 --gpu-memory-utilization 0.55
+        --speculative-config '{"method":"mtp","model":"a/draft","num_speculative_tokens":2}'
+      volumes: ["~/vllm:/models"]
+      env: {HF_TOKEN: "${HF_TOKEN}", HF_HUB_OFFLINE: "1", VLLM_API_KEY: sk-secret}
+      docker: -p 8001:8000 --ipc=host
+  ds4:
+    node: [spark1, spark2]
+    launch: {command: vllm serve /models/DS4 --nnodes 2 --master-port 29600, env: {NCCL_SOCKET_IFNAME: bond0}}
+  ears: {engine: http, url: "http://192.168.1.11:8765", serves: [transcriptions], node: spark1}
+  cloud: {engine: openai, url: "https://api.example.com", cloud: true, model: m}
+"""
+
+
+def test_the_standard_library_is_enough_and_it_takes_less_than_three_seconds(tmp_path: Path) -> None:
+    command = [sys.executable, "-S", "-I", "-"]
+    with within(3):
+        done = subprocess.run(command, input=script(NODE), cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(MARK)
+    told = json.loads(done.stdout.removeprefix(MARK))
+    assert {check["check"] for check in told["checks"]} == set(CHECKS)
+    assert not [check for check in told["checks"] if "itself failed" in check["seen"]]
+
+
+def test_this_machine_is_looked_over() -> None:
+    looked = look(NODE, None)
+    assert (looked.node, looked.where, looked.problem) == ("spark1", "here", None)
+    assert {check.check for check in looked.checks} == set(CHECKS)
+
+
+def test_over_ssh_no_password_is_asked_for_and_no_unknown_host_is_trusted() -> None:
+    asked: list[list[str]] = []
+
+    def send(argv: Sequence[str], text: str, timeout: float) -> CommandResult:
+        asked.append(list(argv))
+        assert "def examine" in text
+        assert timeout < 60
+        return CommandResult(
+            0, f"Welcome to DGX OS\n{MARK}" + '{"checks": [{"check": "clock", "verdict": "ok", "seen": "yes"}]}\n'
+        )
+
+    looked = look(NODE, "ops@spark1", send)
+    assert (looked.where, looked.checks) == ("ssh ops@spark1", (HostCheck("clock", "ok", "yes"),))
+    options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=10"]
+    assert asked == [["ssh", *options, "--", "ops@spark1", "python3", "-I", "-S", "-"]]
+
+
+def test_a_target_is_never_an_option_of_ssh() -> None:
+    command = ssh_command("-oProxyCommand=touch /tmp/x")
+    assert command.index("--") < command.index("-oProxyCommand=touch /tmp/x")
+
+
+@pytest.mark.parametrize(
+    ("ran", "words", "mend"),
+    [
+        (
+            CommandResult(255, "", "Host key verification failed."),
+            "Host key verification failed.",
+            "compare the host's key",
+        ),
+        (
+            CommandResult(255, "", "ops@spark1: Permission denied (publickey)."),
+            "Permission denied",
+            "ssh-copy-id ops@spark1",
+        ),
+        (CommandResult(127, "", "bash: python3: command not found"), "not found", "apt-get install python3"),
+        (
+            CommandResult(None, "", "ssh: no answer in time"),
+            "no answer in time",
+            "ssh -v -o BatchMode=yes ops@spark1 true",
+        ),
+        (CommandResult(0, f"{MARK}not json"), "not json", "ssh -v"),
+        (CommandResult(0, MARK + '{"checks": [{"check": "x", "verdict": "fine", "seen": "y"}]}'), "checks", "ssh -v"),
+        (CommandResult(0, "\x1b[2Jhello\n"), "?[2Jhello", "ssh -v"),
+    ],
+)
+def test_a_node_that_cannot_be_looked_over_says_why(ran: CommandResult, words: str, mend: str) -> None:
+    looked = look(NODE, "ops@spark1", lambda *_: ran)
+    assert looked.failed
+    assert words in (looked.problem or "")
+    assert mend in (looked.mend or "")
+
+
+def test_what_a_node_says_cannot_steer_the_terminal() -> None:
+    line = json.dumps({"checks": [{"check": "clock", "verdict": "warn", "seen": "\x1b[2J", "mend": "a\nb"}]})
+    (check,) = look(NODE, "ops@spark1", lambda *_: CommandResult(0, MARK + line)).checks
+    assert (check.seen, check.mend) == ("\\x1b[2J", "a\\nb")
+
+
+def test_nodes_stay_in_order_and_an_exporter_that_only_the_node_reaches_is_told() -> None:
+    answer = MARK + '{"checks": [{"check": "exporter", "verdict": "ok", "seen": "metrics"}]}'
+    nodes = [(ExpectedNode(name, exporter="http://127.0.0.1:9/metrics"), f"ops@{name}") for name in ("b", "a")]
+    looked = look_at_all(nodes, lambda *_: CommandResult(0, answer))
+    assert [one.node for one in looked] == ["b", "a"]
+    assert [one.checks[0].seen for one in looked] == [
+        "http://127.0.0.1:9/metrics answers on the node and not from here"
+    ] * 2
+
+
+def test_two_nodes_of_one_engine_want_the_same_driver_and_image() -> None:
+    def answer(driver: str, image: str) -> CommandResult:
+        checks = [
+            {"check": "driver", "verdict": "ok", "seen": driver, "fact": driver},
+            {"check": "image", "verdict": "ok", "seen": "here", "backend": "ds4", "fact": image},
+        ]
+        return CommandResult(0, MARK + json.dumps({"checks": checks}))
+
+    answers = {"ops@a": answer("590.48", "sha256:1"), "ops@b": answer("580.95", "sha256:2")}
+    nodes = [
+        (ExpectedNode("a", backends=(DS4,)), "ops@a"),
+        (ExpectedNode("b", backends=(replace(DS4, worker=True),)), "ops@b"),
+    ]
+    head, worker = look_at_all(nodes, lambda argv, *_: answers[argv[-5]])
+    assert [check.verdict for check in head.checks] == ["ok", "ok"]
+    driver, image = worker.checks[2:]
+    assert driver.seen == "driver 580.95 here and 590.48 on a, and the engine spans both"
+    assert (image.check, image.verdict, image.backend) == ("image", "warn", "ds4")
+
+
+def test_a_real_process_at_the_other_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift 2\necho "Welcome"\nexec "$@"\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{Path(sys.executable).parent}:/usr/bin:/bin")
+    looked = look(NODE, "ops@spark1")
+    assert looked.problem is None
+    assert {check.check for check in looked.checks} == set(CHECKS)
+
+
+# -- what routes.yaml expects -----------------------------------------------------------------------------------------
+
+
+def test_what_a_launch_block_needs_is_expected_of_its_node() -> None:
+    snapshot = load_text(ROUTES, "routes.yaml", {}).snapshot
+    spark1, spark2 = expected_nodes(snapshot)
+    qwen, ds4, ears = spark1.backends
+    assert (spark1.memory, qwen.port, qwen.utilization) == (int(119.67 * 1024**3), 8001, 0.55)
+    assert qwen.models == ("RedHatAI/Qwen3.6-35B-A3B-NVFP4", "a/draft")
+    assert (qwen.unit, qwen.served) == ("spark-qwen36.service", "RedHatAI/Qwen3.6-35B-A3B-NVFP4")
+    assert (ds4.nodes, ds4.worker, ds4.master_port, ds4.program) == (2, False, 29600, "vllm")
+    assert (spark2.backends[0].worker, ears.port, ears.utilization) == (True, 8765, None)
+    assert without_node(snapshot) == ["cloud"]
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        "{image: vllm, command: vllm serve m, docker: -e HF_HOME=/models}",
+        "{command: vllm serve m, env: {HF_HOME: /models}}",
+        "{command: HF_HOME=/models vllm serve m}",
+    ],
+)
+def test_a_variable_is_expected_wherever_it_is_written(launch: str) -> None:
+    text = f"nodes: {{n: {{address: 10.0.0.1}}}}\nbackends: {{a: {{node: n, launch: {launch}}}}}\n"
+    (node,) = expected_nodes(load_text(text, "routes.yaml", {}).snapshot)
+    assert node.backends[0].env == {"HF_HOME": "/models"}
+
+
+def test_of_a_block_that_only_tells_what_was_measured_nothing_of_vllm_is_expected() -> None:
+    text = (
+        "nodes: {s: {address: 10.0.0.1}}\nbackends:\n"
+        "  tts: {node: s, url: 'http://10.0.0.1:8008', model: m, launch: {resident: 4GiB}}\n"
+    )
+    (node,) = expected_nodes(load_text(text, "routes.yaml", {}).snapshot)
+    (tts,) = node.backends
+    assert (tts.port, tts.program, tts.unit, tts.utilization, tts.models) == (8008, None, None, None, ())
+
+
+def test_no_secret_leaves_this_machine() -> None:
+    sent = "".join(script(node) for node in expected_nodes(load_text(ROUTES, "routes.yaml", {}).snapshot))
+    assert "sk-secret" not in sent
+    assert "HF_HUB_OFFLINE" in sent
+
+
+def test_what_is_expected_survives_the_trip() -> None:
+    assert expected_node(json.loads(json.dumps(asdict(NODE)))) == NODE
+
+
+# -- commands and answers are bounded ---------------------------------------------------------------------------------
+
+
+def test_a_command_that_never_ends_is_killed_with_its_children() -> None:
+    with within(5):
+        ran = run_bounded(["sh", "-c", "sleep 60 & wait"], 0.2)
+    assert (ran.code, ran.why) == (None, "sh: no answer in time")
+
+
+def test_a_command_that_never_stops_talking_is_killed() -> None:
+    ran = run_bounded(["yes"], 30, most=10_000)
+    assert ran.code is None
+    assert "more than 10000 bytes" in ran.why
+
+
+def test_input_output_and_exit_code() -> None:
+    assert run_bounded(["cat"], 10, "x" * 300_000, 1_000_000).out == "x" * 300_000
+    assert run_bounded(["sh", "-c", "echo no >&2; exit 3"]) == CommandResult(3, "", "no\n")
+    assert run_bounded(["/nonexistent/x"]).why == "/nonexistent/x is not installed"
+    assert run_bounded(["a\0b"]).code is None
+
+
+def test_an_answer_is_read_up_to_its_bound_and_an_error_is_an_answer() -> None:
+    class Talker(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/" else 404)
+            self.end_headers()
+            self.wfile.write(b"a" * 400_000)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Talker) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert len(fetch_bounded(f"{url}/") or "") == 256 * 1024
+        assert fetch_bounded(f"{url}/other") == "status 404"
+        server.shutdown()
+    assert fetch_bounded(f"{url}/") is None
+    assert fetch_bounded("no url") is None
