@@ -290,6 +290,7 @@ def sums_since(path: Path, since: float, by: Sequence[str] = GROUPS) -> list[Sum
     with closing(_read_only(path)) as connection:
         if not version_of(connection, path, VERSION):
             return []  # the file is being created
+        # "joined" is an outcome of older gateways: the answer of a request that this one repeated.
         errors = f"sum(CASE WHEN outcome IN ('200', 'joined') THEN 0 ELSE {_number('requests')} END)"
         missing = set(_ADDED) - _columns(connection)  # no gateway of this version has written the file yet
         rest = ", ".join("0.0" if name in missing else f"sum({_number(name)})" for name in _SUMS.split(", ")[1:])

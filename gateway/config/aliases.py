@@ -74,8 +74,6 @@ class _Resolver:
         use, ask_all = self.section.use, self.section.ask_all
         if use is not None and ask_all is not None:
             self._error("ask_all", "`use` and `ask_all` exclude each other")
-        elif ask_all is not None and self.section.join_retries:
-            self._error("join_retries", "`join_retries` and `ask_all` exclude each other")
         elif ask_all == ():
             self._error("ask_all", "asks nobody", "name at least one backend")
         elif not use and ask_all is None and not self._were_tried("use", "ask_all"):

@@ -64,7 +64,6 @@ class NotRead(ConfigError):
     def __init__(self, file: str, kind: Kind) -> None:
         super().__init__([Problem(file, None, "", f"cannot be read: this process is short of {WORDS[kind]}")])
         self.kind: Kind = kind
-        self.args = file, kind  # what it is made of again when it was pickled
 
 
 class Report:

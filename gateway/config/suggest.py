@@ -104,6 +104,7 @@ EXPLAINED = {
     "retries": "there is no count of retries: every step of the alias is tried once",
     "weight": "there are no weights: members of a step are balanced by load, see `aliases.*.balance`",
     "tensor_parallel_size": "a launch flag of vLLM: it belongs in `launch.command`; `node` takes a list",
+    "join_retries": "the key was removed, and each repeat of a request runs: delete this line",
     "drop_params": "see `aliases.*.on_unsupported`",
     "<<": "YAML 1.2 has no merge keys: what backends share goes under `defaults`",
 }
