@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from gateway.config.assumed import ASSUMED_SLOTS, names_cloud_model
+from gateway.config.extras import CLOUD_MISSING, INSTALL_CLOUD, lacks_cloud
 from gateway.config.fleet import check_profiles, check_stated, has_config, keys_from_launch
 from gateway.config.keys import was_tried
 from gateway.config.parsers import REASONING_PARSERS, TOOL_PARSERS
@@ -172,6 +173,8 @@ class _Resolver:
         if given.engine == "http" and not given.serves and not self._was_tried("serves"):
             hint = "write serves: [transcriptions], [translations] or [speech]"
             self.report.error(self.path, "engine http needs 'serves'", hint)
+        if lacks_cloud([given.engine]):
+            self.report.warn((*self.path, "engine"), CLOUD_MISSING, INSTALL_CLOUD)
         self._check_serves()
         if given.engine != "http":
             for key in ("paths", "fields", "fixed"):
