@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.admission.waiter import Waiter
+from gateway.admission.backend_queue import Waiter
 from gateway.errors import GatewayError
 from gateway.http.connection import Connection
 from gateway.transport.bounded import Oversized, fetch

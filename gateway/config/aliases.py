@@ -8,11 +8,11 @@ from typing import Any
 
 from gateway.config.keys import was_tried
 from gateway.config.modes import first_step
-from gateway.config.names import is_further_name
 from gateway.config.problems import Path, Report
 from gateway.config.schema import Section, built
 from gateway.config.snapshot import Alias, Backend
 from gateway.config.suggest import did_you_mean, listed
+from gateway.config.units import is_further_name
 
 HERMES_WINDOW = 64_000  # tokens; Hermes refuses to start with a smaller window
 # Request fields that `params` cannot set.

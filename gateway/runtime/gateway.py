@@ -13,8 +13,8 @@ from socket import gethostname
 from typing import TYPE_CHECKING
 
 from gateway.accounting.accounts import Accounts, today
+from gateway.accounting.budgets import shares
 from gateway.accounting.settle import Settler
-from gateway.accounting.spending import shares
 from gateway.admission.memory import Memory
 from gateway.admission.slots import Admission
 from gateway.apps.batches.batches import Batches
