@@ -65,7 +65,7 @@ class Memory:
 
 
 class Share:
-    """The memory of one request of a client; None = it is held for nobody. Released by `close`, or when the object is
+    """The memory of one request; without a `client` it is charged to nobody. Released by `close`, or when the object is
     collected."""
 
     __slots__ = ("_client", "_held", "_memory", "_sender", "size")
