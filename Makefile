@@ -3,14 +3,17 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# CLOUD=1: with what `engine: litellm` needs too.
+EXTRA  := $(if $(CLOUD),-cloud)
+RUN    := $(VENV)/.run$(EXTRA)
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: run serve test fuzz chaos lint format bench loadtest lock schema test-vllm test-engines vllm-flags test-clients docs reference clean
 
-run: $(VENV)/.run            ## a simulated Spark fleet and the gateway on :4000
+run: $(RUN)                 ## a simulated Spark fleet and the gateway on :4000
 	$(BIN)/gateway demo
 
-serve: $(VENV)/.run          ## the gateway in front of the fleet of routes.yaml
+serve: $(RUN)               ## the gateway in front of the fleet of routes.yaml
 	$(BIN)/gateway serve
 
 test: $(VENV)/.dev lint      ## lint, types and every test
@@ -65,16 +68,18 @@ test-clients: $(VENV)/.dev   ## Hermes, OpenClaw, Claude Code, Open WebUI, the S
 # Pins and hashes for linux x86_64 and aarch64, Python 3.11 to 3.14; names no download host.
 COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet
 lock: $(VENV)/.dev
-	$(COMPILE) --upgrade --extra build --extra cloud -o requirements.lock
-	cp requirements.lock requirements-dev.lock
+	$(COMPILE) --upgrade --extra build --extra cloud -o requirements-cloud.lock
+	cp requirements-cloud.lock requirements.lock
+	$(COMPILE) --extra build -o requirements.lock
+	cp requirements-cloud.lock requirements-dev.lock
 	$(COMPILE) --extra build --extra cloud --extra alerts --extra charts --extra dev -o requirements-dev.lock
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; try: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.run: requirements.lock pyproject.toml | $(BIN)/python
-	$(PIP) --require-hashes -r requirements.lock
+$(RUN): requirements$(EXTRA).lock pyproject.toml | $(BIN)/python
+	$(PIP) --require-hashes -r requirements$(EXTRA).lock
 	$(PIP) --no-deps --no-build-isolation -e .
 	$(BIN)/python -m compileall -q gateway simulator   # pip does it for a package, not for a link to its sources
 	touch $@
@@ -83,7 +88,7 @@ $(VENV)/.dev: requirements-dev.lock pyproject.toml | $(BIN)/python
 	$(PIP) --require-hashes -r requirements-dev.lock
 	$(PIP) --no-deps --no-build-isolation -e .
 	$(BIN)/python -m compileall -q gateway simulator   # pip does it for a package, not for a link to its sources
-	touch $@ $(VENV)/.run
+	touch $@ $(VENV)/.run $(VENV)/.run-cloud
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .pytest_cache build dist

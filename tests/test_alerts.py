@@ -13,8 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from gateway.accounting.accounts import today
-from gateway.accounting.budgets import Budgets
-from gateway.accounting.spending import shares
+from gateway.accounting.budgets import Budgets, shares
 from gateway.config.load import load_text
 from gateway.config.snapshot import Alerts, Secret
 from gateway.observe import history

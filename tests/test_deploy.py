@@ -59,7 +59,8 @@ def test_no_secret_and_no_state_is_seen_by_the_build() -> None:
 
 
 def test_the_image_is_built_from_the_lock_and_runs_as_nobody_in_particular() -> None:
-    assert "--require-hashes -r requirements.lock" in DOCKERFILE
+    assert "\nARG EXTRA=\n" in DOCKERFILE
+    assert "--require-hashes -r requirements$EXTRA.lock" in DOCKERFILE
     final = DOCKERFILE.rpartition("\nFROM ")[2]
     user = re.search(r"^USER (\d+):\d+$", final, re.M)
     assert user is not None

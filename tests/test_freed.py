@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.admission.waiter import Waiter
+from gateway.admission.backend_queue import Waiter
 from gateway.errors import GatewayError
 from gateway.http.connection import Connection
 from gateway.transport.bounded import Oversized, fetch
@@ -174,7 +174,6 @@ backends:
 aliases:
   chain: [a, b]
   both: {{ask_all: [a, b]}}
-  joined: {{use: [a, b], join_retries: true}}
   resumed: {{use: [a, b], resume: true}}
 """
 
@@ -247,7 +246,7 @@ async def scripted_pair(script: Script) -> AsyncIterator[RunningGateway]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("alias", ["a", "chain", "both", "joined", "resumed"])
+@pytest.mark.parametrize("alias", ["a", "chain", "both", "resumed"])
 @pytest.mark.parametrize("script", FAILING, ids=[script.__name__ for script in FAILING])
 async def test_nothing_of_a_request_stays_whose_backend_fails(script: Script, alias: str, stream: bool) -> None:
     async with scripted_pair(script) as gateway:

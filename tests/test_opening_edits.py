@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.ports import free_ports
-from gateway.config.openings import local_keys, openings
+from gateway.config.changes import local_keys, openings
 from gateway.config.snapshot import Client
 from simulator import SimVllm
 from tests.cli.test_serve import serving

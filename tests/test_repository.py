@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-LOCKS = ("requirements.lock", "requirements-dev.lock")
+LOCKS = ("requirements.lock", "requirements-cloud.lock", "requirements-dev.lock")
 LEFT_OUT = {
     ".git",
     ".venv",
@@ -91,10 +91,17 @@ def test_what_is_compiled_is_locked_for_more_than_one_kind_of_machine(name: str)
 
 def test_every_dependency_is_in_the_locks() -> None:
     extras = PROJECT["optional-dependencies"]
-    served = [*PROJECT["dependencies"], *extras["cloud"], *extras["build"]]
-    for lock, wanted in zip(LOCKS, (served, served + extras["dev"]), strict=True):
+    served = [*PROJECT["dependencies"], *extras["build"]]
+    clouds = served + extras["cloud"]
+    for lock, wanted in zip(LOCKS, (served, clouds, clouds + extras["dev"]), strict=True):
         names = {normal(re.split(r"[\[<>=!~; ]", line)[0]) for line in wanted}
         assert names - set(packages(lock)) == set(), lock
+
+
+def test_only_the_lock_for_clouds_has_their_sdk() -> None:
+    served, clouds = packages("requirements.lock"), packages("requirements-cloud.lock")
+    assert not {"litellm", "boto3", "tokenizers", "openai"} & set(served)
+    assert {name: clouds.get(name) for name in served} == served, "what serves is the same in both"
 
 
 def test_continuous_integration_runs_the_same_command_as_people_do() -> None:

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from gateway.proxy import reply as gateway_reply
 from tests import native_responses as native
-from tests.scripted import SSE_HEAD, Turn, answer, chunked, json_answer, raw_post, scripted
+from tests.scripted import SSE_HEAD, Turn, answer, chunked, json_answer, scripted
 from tests.support import running_gateway
 from tests.test_messages import HELLO, LAST, LEAK, ROLE, Stage, answers, says, unexpected
 from tests.test_responses import PATH, TOOL, ask, kinds, told
@@ -305,21 +305,6 @@ async def test_what_no_chat_can_carry_goes_to_a_server_that_hosts_it(stage: Stag
     sent = stage.s.turns[0].json
     assert {name: sent[name] for name in more} == more
     assert told(reply)[-1]["response"]["output"] == [found, native.message("hello")]
-
-
-async def test_requests_that_differ_in_what_no_chat_can_carry_are_not_joined() -> None:
-    async with scripted(lambda turn: turn.send(json_answer(native.whole(native.message("hello"))))) as backend:
-        backend.responds = True
-        routes = f"""
-backends: {{host: {{url: "{backend.url}", engine: openai, responses: hosted}}}}
-aliases: {{joined: {{use: [host], join_retries: true}}}}
-"""
-        async with running_gateway(routes) as gateway:
-            await gateway.until_ready("host")
-            for kind, turns in (("web_search", 1), ("web_search", 1), ("file_search", 2)):
-                body = {"model": "joined", "input": "hi", "tools": [{"type": kind}]}
-                assert (await raw_post(gateway.url, body, PATH, ["x-request-id: my-id"])).status == 200
-                assert len(backend.turns) == turns
 
 
 @pytest.mark.parametrize("more", [SEARCH, WITH_FILE], ids=["search", "file"])

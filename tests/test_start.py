@@ -20,8 +20,6 @@ from gateway.transport.trust import TrustOnDemand
 # Each of these takes 5 to 250 ms to import, or 1 to 10 MB. Whoever needs one imports it where it is used.
 UNNEEDED = (
     *(
-        "pydantic",
-        "ruamel",
         "fastapi",
         "starlette",
         "pydantic.v1",

@@ -1,7 +1,7 @@
 """Writes gateway/launch/vllm_flags.json: the flags of `vllm serve`, read off the parser of an installed vLLM.
 
 Run with the Python of an environment that has vLLM (tests/vllm/install.sh makes one): `make vllm-flags`. The names of
-its parsers of calls and thoughts are in gateway/config/parsers.py. vLLM hides the type of many flags behind wrappers:
+its parsers of calls and thoughts are in gateway/config/suggest.py. vLLM hides the type of many flags behind wrappers:
 a flag's type is found out by giving its reader sample values. The numbers that a flag takes stand in the classes of
 vLLM's settings, which check them after the parser.
 """

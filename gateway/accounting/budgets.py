@@ -13,7 +13,7 @@ from datetime import date, timedelta
 from math import isfinite
 from typing import Literal, NamedTuple
 
-from gateway.config.snapshot import Budget
+from gateway.config.snapshot import Budget, Snapshot
 
 Side = Literal["backend", "client"]
 
@@ -135,3 +135,18 @@ class Budgets:
     def set_others(self, spent: Mapping[Account, Mapping[int, float]], reserved: Mapping[Account, float]) -> None:
         """Set the spending and the reservations of the other gateways."""
         self._spent_elsewhere, self._reserved_elsewhere = spent, reserved
+
+
+def shares(snapshot: Snapshot, budgets: Budgets, day: int) -> dict[str, float]:
+    """Name of a budget, for people -> share of it that is spent in the running period (1 = all; reservations do not
+    count). `day`: UTC days since 1970-01-01."""
+    return {name: budgets.spent(account, budget, day) / budget.usd for name, account, budget in _budgets(snapshot)}
+
+
+def _budgets(snapshot: Snapshot) -> Iterator[tuple[str, Account, Budget]]:
+    for backend in snapshot.backends.values():
+        if backend.budget is not None and backend.budget.usd > 0:
+            yield backend.name, Account("backend", backend.name), backend.budget
+    for client in snapshot.clients.values():
+        if client.budget is not None and client.budget.usd > 0:
+            yield f"client {client.name}", Account("client", client.name), client.budget

@@ -7,9 +7,8 @@ day, so that budgets can be restored after a restart without adding up a month o
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -17,17 +16,17 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import astuple
 
+from gateway.sqlite_file import SqliteFile, read_only
+
 NAME = "usage.db"
 VERSION = 1
 HOUR, DAY = 3600, 86400  # seconds
 SINGLE_DAYS, SINGLE_MOST = 90, 2_000_000  # requests with rows of their own: days, number
 HOURS_DAYS = 3 * 365  # then the rows of hours are deleted too
-BUSY = 5.0  # seconds to wait for a transaction of another process
 TOGETHER = 20  # entries of one statement: each then takes half the time
-AGAIN = 0.02  # seconds between two tries where SQLite itself does not wait
 GROUPS = ("client", "alias", "backend")
 
-_SCHEMA = f"""
+_SCHEMA = """
 CREATE TABLE IF NOT EXISTS usage (
   at REAL NOT NULL, span INTEGER NOT NULL,
   client TEXT NOT NULL, alias TEXT NOT NULL, backend TEXT NOT NULL, endpoint TEXT NOT NULL, outcome TEXT NOT NULL,
@@ -40,7 +39,6 @@ CREATE TABLE IF NOT EXISTS spent (
   day INTEGER NOT NULL, backend TEXT NOT NULL, client TEXT NOT NULL, usd REAL NOT NULL,
   PRIMARY KEY (day, backend, client)
 ) WITHOUT ROWID;
-PRAGMA user_version = {VERSION};
 """
 _NAMES = "client, alias, backend, endpoint, outcome"
 # Columns that older gateways did not write. They have a default, so that an older gateway can still write to the file
@@ -122,8 +120,7 @@ class LedgerFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._connection: sqlite3.Connection | None = None
-        self._file: tuple[int, int] | None = None
+        self._file = SqliteFile(path, _SCHEMA, VERSION, prepare=_add_columns)
 
     def write(self, entries: Sequence[Entry]) -> None:
         """Write all entries or none."""
@@ -172,61 +169,18 @@ class LedgerFile:
         return folded
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._file.close()
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """A transaction. After a failure the file is opened again: it may have been replaced, or its disk be back."""
         try:
-            if self._connection is not None and not self._is_ours():
-                self.close()
-            connection = self._connection or self._open()
-            connection.execute("BEGIN IMMEDIATE")
-            yield connection
-            connection.execute("COMMIT")
+            self._file.close_if_replaced()
+            with self._file.transaction() as connection:
+                yield connection
         except BaseException:
-            self.close()  # rolls back
+            self._file.close()
             raise
-
-    def _open(self) -> sqlite3.Connection:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = None
-        connection = self._connection = sqlite3.connect(self._path, timeout=BUSY, isolation_level=None)
-        _use_wal(connection)  # readers and a second gateway do not block the writer
-        connection.execute("PRAGMA synchronous = NORMAL")  # committed data survives a crash of the process
-        connection.execute("PRAGMA journal_size_limit = 16777216")
-        if version_of(connection, self._path, VERSION) == 0:
-            connection.executescript(_SCHEMA)
-        _add_columns(connection)
-        self._file = _identity(self._path)
-        return connection
-
-    def _is_ours(self) -> bool:
-        """Is the open file still the file at the path? (Writes to a deleted file are lost without an error.)"""
-        return self._file == _identity(self._path)
-
-
-def _use_wal(connection: sqlite3.Connection) -> None:
-    """SQLite does not wait here while another process does the same, so this does."""
-    end = time.monotonic() + BUSY
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= end:
-                raise
-            time.sleep(AGAIN)
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_dev, stat.st_ino
 
 
 def _columns(connection: sqlite3.Connection) -> set[str]:
@@ -250,9 +204,9 @@ def read_spent(path: Path, day: int) -> Spent:
     where there is no file yet. Raises sqlite3.Error, OSError."""
     if not path.exists():
         return Spent([])
-    with closing(_read_only(path)) as connection:
-        if not version_of(connection, path, VERSION):
-            return Spent([])  # the file is being created
+    with read_only(path, VERSION) as connection:
+        if connection is None:
+            return Spent([])
         found: dict[tuple[int, str, str], float] = {}
         unreadable = 0
         for row in connection.execute("SELECT day, backend, client, usd FROM spent"):
@@ -287,9 +241,10 @@ def sums_since(path: Path, since: float, by: Sequence[str] = GROUPS) -> list[Sum
     """Usage since this time (Unix seconds), summed by these of GROUPS, most tokens first. Rows of hours count if the
     hour began since then. Raises sqlite3.Error."""
     groups = ", ".join(name for name in by if name in GROUPS)
-    with closing(_read_only(path)) as connection:
-        if not version_of(connection, path, VERSION):
-            return []  # the file is being created
+    with read_only(path, VERSION) as connection:
+        if connection is None:
+            return []
+        # "joined" is an outcome of older gateways: the answer of a request that this one repeated.
         errors = f"sum(CASE WHEN outcome IN ('200', 'joined') THEN 0 ELSE {_number('requests')} END)"
         missing = set(_ADDED) - _columns(connection)  # no gateway of this version has written the file yet
         rest = ", ".join("0.0" if name in missing else f"sum({_number(name)})" for name in _SUMS.split(", ")[1:])
@@ -301,27 +256,3 @@ def sums_since(path: Path, since: float, by: Sequence[str] = GROUPS) -> list[Sum
         )
         count = len(groups.split(", "))
         return [Sums(tuple(map(str, row[:count])), *row[count:]) for row in rows]  # type: ignore[arg-type]  # SQL's
-
-
-def _read_only(path: Path) -> sqlite3.Connection:
-    uri = path.absolute().as_uri()
-    connection = sqlite3.connect(f"{uri}?mode=ro", uri=True, timeout=BUSY)
-    try:
-        connection.execute("SELECT 1 FROM sqlite_schema")
-    except sqlite3.OperationalError:
-        # The directory is not writable, and no gateway has the file open: nothing changes it, so it can be read as
-        # immutable.
-        connection.close()
-        connection = sqlite3.connect(f"{uri}?mode=ro&immutable=1", uri=True)
-    connection.text_factory = lambda text: text.decode(errors="replace")
-    return connection
-
-
-def version_of(connection: sqlite3.Connection, path: Path, known: int) -> int:
-    """The version of the tables; 0 = there are no tables yet. For a version above `known` the connection is closed, and
-    DatabaseError is raised."""
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if version > known:
-        connection.close()
-        raise sqlite3.DatabaseError(f"{path} was written by a newer gateway (format {version}, this one knows {known})")
-    return version

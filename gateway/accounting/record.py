@@ -62,9 +62,8 @@ class RequestRecord:
     tried: list[FailedAttempt] = field(default_factory=list)  # the backends that did not answer, and why
     queued: float | None = None  # seconds that it has waited for slots; None if it did not get that far
     resumed: str = ""  # the backend that went on with the stream after it had broken at another one
-    joined: str = ""  # the id of the request whose answer it got, because it repeats it
     committed: bool = False  # the status of a stream was sent
-    outcome: str = "200"  # the HTTP status of an answer, an error code, "joined", "client_gone" or "client_stalled"
+    outcome: str = "200"  # the HTTP status of an answer, an error code, "client_gone" or "client_stalled"
     seconds: float = 0.0  # from its beginning to its end
 
     def release_bytes(self) -> None:
@@ -87,7 +86,7 @@ class RequestLine(msgspec.Struct, frozen=True, gc=False):
     """A request that has ended. `at`: Unix seconds. `backend`: the one that answered, else the last one that was
     tried; "" = none. `left`: (backend, reason) of the failed attempts. `detour`: ("fallback" | "routed", reason).
     `queued`, `first_token` (None without a token) and `total` in seconds. `resumed`: the backend that went on with a
-    stream that broke at another one. `joined`: the request whose answer it got."""
+    stream that broke at another one."""
 
     at: float
     id: str
@@ -106,7 +105,6 @@ class RequestLine(msgspec.Struct, frozen=True, gc=False):
     first_token: float | None
     total: float
     resumed: str = ""
-    joined: str = ""
     audio_seconds: float = 0.0
 
     @property
@@ -153,7 +151,6 @@ def request_line(record: RequestRecord, at: float) -> RequestLine:
         first,
         record.seconds,
         record.resumed,
-        record.joined,
         served.audio_seconds if served is not None else 0.0,
     )
 

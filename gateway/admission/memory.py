@@ -31,7 +31,7 @@ class Memory:
     requests hold less than a quarter, so that one client cannot lock out the others. `held`: bytes by client, without
     tiny requests. `on_full` is called at each refusal."""
 
-    __slots__ = ("drop_kept", "held", "large", "limit", "on_full", "quarter", "refused", "used")
+    __slots__ = ("held", "large", "limit", "on_full", "quarter", "refused", "used")
 
     def __init__(self, limit: int | None, on_full: Callable[[], None] = lambda: None) -> None:
         self.limit = limit
@@ -41,22 +41,14 @@ class Memory:
         self.held: dict[str, int] = {}
         self.refused = 0
         self.on_full = on_full
-        self.drop_kept: Callable[[], None] = lambda: None  # drops bytes that are held for no request (joins.py)
-
-    def has_room(self, size: int) -> bool:
-        """Is there room for so many bytes that are held for no request?"""
-        return self.large is None or self.used + size <= self.large
 
     def add(self, size: int, limit: int | None) -> None:
         """Count `size` more bytes. Raises `memory_full` if that would be more than `limit`."""
         used = self.used + size
         if limit is not None and used > limit:
-            self.drop_kept()
-            used = self.used + size
-            if used > limit:
-                self.refused += 1
-                self.on_full()
-                raise GatewayError("memory_full", FULL, retry_after=RETRY_AFTER)
+            self.refused += 1
+            self.on_full()
+            raise GatewayError("memory_full", FULL, retry_after=RETRY_AFTER)
         self.used = used
 
     def hold(self, sender: str, size: int) -> None:
@@ -73,7 +65,7 @@ class Memory:
 
 
 class Share:
-    """The memory of one request of a client; None = it is held for nobody. Released by `close`, or when the object is
+    """The memory of one request; without a `client` it is charged to nobody. Released by `close`, or when the object is
     collected."""
 
     __slots__ = ("_client", "_held", "_memory", "_sender", "size")

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from gateway.admission.backend_queue import BackendQueue, seconds_until, why_full
+from gateway.admission.backend_queue import BackendQueue, QueueFull, SlotGrant, Waiter, seconds_until, why_full
 from gateway.admission.capacity import availability_key, capacity, is_full, is_open, pool_has_room
-from gateway.admission.waiter import QueueFull, SlotGrant, Waiter
 from gateway.domain.backend import BackendState
 
 LEARN = 0.2  # weight of one more request in the service time

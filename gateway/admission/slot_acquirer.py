@@ -7,10 +7,10 @@ import time
 
 from gateway.accounting.limits import estimate
 from gateway.admission.access import Identity
+from gateway.admission.backend_queue import QueueFull, Quota, Waiter
 from gateway.admission.capacity import is_open, tokens_needed
 from gateway.admission.failover import FailoverState, is_on_trial
 from gateway.admission.slots import Admission, Lease
-from gateway.admission.waiter import QueueFull, Quota, Waiter
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.request import InferenceRequest

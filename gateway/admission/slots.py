@@ -8,8 +8,8 @@ import time
 from functools import partial
 from typing import Protocol
 
+from gateway.admission.backend_queue import SlotGrant, Waiter
 from gateway.admission.scheduler import Scheduler
-from gateway.admission.waiter import SlotGrant, Waiter
 from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State

@@ -19,7 +19,7 @@ from fastapi.responses import JSONResponse, Response
 
 from gateway import __version__
 from gateway.accounting.accounts import today
-from gateway.accounting.spending import shares
+from gateway.accounting.budgets import shares
 from gateway.admission.access import identify
 from gateway.admission.capacity import capacity
 from gateway.api.admin import may_admin

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from gateway.cli.live_check import BackendAnswer
     from gateway.config.loaded import Loaded
 
+FINE = "fine"
+
 
 @examples(
     "gateway check",
@@ -48,8 +50,8 @@ if TYPE_CHECKING:
 def command(file: Path | None, config: Path, live: bool, mode: str | None, as_json: bool) -> None:
     """Say what is wrong or odd in FILE, and where each alias leads.
 
-    The findings of `gateway fleet check` are shown, too. Exit code 0: it can be served; 1: it has a mistake, a mode
-    cannot run, or (--live) a backend differs from it; 2: there is no such file.
+    The findings of `gateway fleet check` are shown, too. Exit code 0: it can be served; 1: it has a mistake, an extra
+    that it needs is not installed, a mode cannot run, or (--live) a backend differs from it; 2: there is no such file.
     """
     from gateway.config.load import load
 
@@ -68,13 +70,17 @@ def command(file: Path | None, config: Path, live: bool, mode: str | None, as_js
         click.echo(json.dumps(_as_json(loaded, found, answers), indent=2))
     else:
         _print_text(loaded, found, answers, path)
-    sys.exit(0 if _is_fine(found, answers) else 1)
+    sys.exit(0 if _verdict(loaded, found) == FINE and not any(answer.problems for answer in answers) else 1)
 
 
-def _is_fine(found: list[Finding], answers: list[BackendAnswer]) -> bool:
+def _verdict(loaded: Loaded, found: list[Finding]) -> str:
+    """Whether the file can be served as it is, without a look at the backends."""
     from gateway.cli.fleet_check import mode_cannot_run
+    from gateway.config.extras import lacks_cloud
 
-    return not mode_cannot_run(found) and not any(answer.problems for answer in answers)
+    if lacks_cloud(backend.engine for backend in loaded.snapshot.backends.values()):
+        return "an extra is not installed"
+    return "a mode cannot run" if mode_cannot_run(found) else FINE
 
 
 def _findings(loaded: Loaded, as_json: bool) -> list[Finding]:
@@ -108,7 +114,7 @@ def _as_json(loaded: Loaded, found: list[Finding], answers: list[BackendAnswer])
 
     facts = alias_facts(loaded.snapshot)
     return {
-        "ok": _is_fine(found, answers),
+        "ok": _verdict(loaded, found) == FINE and not any(answer.problems for answer in answers),
         "mode": loaded.snapshot.mode,
         "problems": [problem_json(p, "warning") for p in loaded.warnings],
         "findings": [one.as_json() for one in found],
@@ -120,13 +126,14 @@ def _as_json(loaded: Loaded, found: list[Finding], answers: list[BackendAnswer])
 
 def _print_text(loaded: Loaded, found: list[Finding], answers: list[BackendAnswer], path: Path) -> None:
     from gateway.cli.alias_facts import alias_facts
-    from gateway.cli.fleet_check import mode_cannot_run, print_findings
+    from gateway.cli.fleet_check import print_findings
 
     snapshot = loaded.snapshot
     facts = alias_facts(snapshot)
     kinds = {"backend": snapshot.backends, "alias": snapshot.aliases, "client": snapshot.clients}
-    verdict = "a mode cannot run" if mode_cannot_run(found) else "fine"
-    click.echo(f"{path}: {verdict} ({', '.join(counted(len(found), kind) for kind, found in kinds.items())})")
+    click.echo(
+        f"{path}: {_verdict(loaded, found)} ({', '.join(counted(len(found), kind) for kind, found in kinds.items())})"
+    )
     if snapshot.mode is not None:
         click.echo(f"in mode {snapshot.mode} of {', '.join(snapshot.modes)}")
     if loaded.warnings:

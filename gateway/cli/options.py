@@ -135,16 +135,15 @@ def no_file(path: Path) -> click.UsageError:
     )
 
 
-def load_or_exit(config: Path, *, as_json: bool = False, apart: bool = False) -> Loaded:
-    """Load the file; `apart`: in a process of its own. Exits 2 (wrong usage) when it is missing, 1 after printing its
-    mistakes."""
-    from gateway.config.load_apart import load_apart, load_here
+def load_or_exit(config: Path, *, as_json: bool = False) -> Loaded:
+    """Load the file. Exits 2 (wrong usage) when it is missing, 1 after printing its mistakes."""
+    from gateway.config.load import load
     from gateway.config.problems import ConfigError
 
     if not is_there(config):
         raise no_file(config)
     try:
-        return load_apart(config) if apart else load_here(config)
+        return load(config)
     except ConfigError as error:
         fail_with(error, as_json=as_json)
 

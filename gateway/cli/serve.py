@@ -43,7 +43,7 @@ def command(config: Path, host: str | None, port: int | None, takeover: bool) ->
     from gateway.runtime.process import postpone_collection
 
     postpone_collection()
-    loaded = load_or_exit(config, apart=True)
+    loaded = load_or_exit(config)
     run(config, loaded, host, port, takeover=takeover)
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway.accounting.limits import RateLimits, limit_error
+from gateway.admission.backend_queue import SlotGrant, Waiter
 from gateway.admission.capacity import capacity, is_full, total_capacity
 from gateway.admission.scheduler import Scheduler
-from gateway.admission.waiter import SlotGrant, Waiter
 from gateway.cluster.alone import LEASE, slots_alone
 from gateway.cluster.scripts import Operation, key_of
 from gateway.domain.backend import BackendState

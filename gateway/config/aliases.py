@@ -8,11 +8,11 @@ from typing import Any
 
 from gateway.config.keys import was_tried
 from gateway.config.modes import first_step
-from gateway.config.names import is_further_name
 from gateway.config.problems import Path, Report
 from gateway.config.schema import Section, built
 from gateway.config.snapshot import Alias, Backend
 from gateway.config.suggest import did_you_mean, listed
+from gateway.config.units import is_further_name
 
 HERMES_WINDOW = 64_000  # tokens; Hermes refuses to start with a smaller window
 # Request fields that `params` cannot set.
@@ -74,8 +74,6 @@ class _Resolver:
         use, ask_all = self.section.use, self.section.ask_all
         if use is not None and ask_all is not None:
             self._error("ask_all", "`use` and `ask_all` exclude each other")
-        elif ask_all is not None and self.section.join_retries:
-            self._error("join_retries", "`join_retries` and `ask_all` exclude each other")
         elif ask_all == ():
             self._error("ask_all", "asks nobody", "name at least one backend")
         elif not use and ask_all is None and not self._were_tried("use", "ask_all"):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from gateway.config.assumed import ASSUMED_SLOTS, names_cloud_model
+from gateway.config.extras import CLOUD_MISSING, INSTALL_CLOUD, lacks_cloud
 from gateway.config.fleet import check_profiles, check_stated, has_config, keys_from_launch
 from gateway.config.keys import was_tried
-from gateway.config.parsers import REASONING_PARSERS, TOOL_PARSERS
 from gateway.config.problems import Path, Report
 from gateway.config.schema import Section, built, written
 from gateway.config.secret import Expanded
@@ -24,11 +24,23 @@ from gateway.config.snapshot import (
     QueueSettings,
     Timeouts,
 )
-from gateway.config.suggest import closest, did_you_mean, listed
+from gateway.config.suggest import REASONING_PARSERS, TOOL_PARSERS, closest, did_you_mean, listed
 from gateway.config.urls import check_url, is_private_host
 from gateway.launch.command import parse
 from gateway.launch.docker import is_docker_run, read_docker_flags
 from gateway.launch.words import split
+
+# By server: how many sequences it runs at once.
+ASSUMED_SLOTS = defaultdict(lambda: 8, ollama=1, llamacpp=4, transformers=1)
+
+
+def names_cloud_model(model: str | None) -> bool:
+    """Does Ollama pass requests for a model of this name on to ollama.com? It decides by the tag alone: `cloud`, or
+    one that ends in `-cloud`."""
+    _, found, tag = (model or "").rpartition(":")
+    tag = tag.strip().lower()
+    return bool(found) and (tag == "cloud" or (tag.endswith("-cloud") and "/" not in tag))
+
 
 # Every request to Ollama has to name a window; without one, Ollama cuts silently at 4,096 tokens.
 ASSUMED_OLLAMA_CONTEXT = 32768
@@ -172,6 +184,8 @@ class _Resolver:
         if given.engine == "http" and not given.serves and not self._was_tried("serves"):
             hint = "write serves: [transcriptions], [translations] or [speech]"
             self.report.error(self.path, "engine http needs 'serves'", hint)
+        if lacks_cloud([given.engine]):
+            self.report.warn((*self.path, "engine"), CLOUD_MISSING, INSTALL_CLOUD)
         self._check_serves()
         if given.engine != "http":
             for key in ("paths", "fields", "fixed"):

@@ -6,12 +6,13 @@ is any other text, only the name is shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
+from gateway.config.problems import Path, Problem, dotted
 from gateway.config.setting import is_section, settings_of
-from gateway.config.snapshot import Alerts, Alias, Mode, Server, Snapshot, Traces
+from gateway.config.snapshot import Alerts, Alias, Client, Mode, Server, Snapshot, Traces
 from gateway.config.units import Budget
 
 SHOWN_MOST = 60  # characters of a value
@@ -112,3 +113,44 @@ def _alerts(before: Alerts, after: Alerts) -> Iterator[str]:
     for field in fields(Alerts):
         if getattr(before, field.name) != getattr(after, field.name):
             yield f"~ alerts.{field.name.replace('_', '.')}"
+
+
+# -- protection that an edit would remove -----------------------------------------------------------------------------
+# A file that is cut off, or a section that is commented out, loses it by accident as easily as on purpose. Removing one
+# client is not reported: that is how a leaked key is revoked.
+
+HINT = (
+    'put it back; if it is meant, restart the gateway or send POST /admin/reload {"confirm": "open"} with an admin\'s '
+    "key"
+)
+NO_LINES: Mapping[Path, int] = {}
+
+
+def openings(
+    before: Mapping[str, Client],
+    after: Mapping[str, Client],
+    kept_local: Collection[str],
+    file: str,
+    lines: Mapping[Path, int] = NO_LINES,
+) -> list[Problem]:
+    """One problem for each protection that `after` lacks: all `clients`, or `local_only` of one. A client is recognized
+    by its name, or by its key under a new name. `kept_local` are further keys (SHA-256, hex) that were `local_only` in
+    an earlier version. `lines`: those of the new file, by path."""
+    if before and not after:
+        message = "all of them are gone: whoever reaches the gateway could use every alias"
+        return [Problem(file, lines.get(("clients",)), "clients", message, HINT)]
+    names = {client.name for client in before.values() if client.local_only}
+    keys = local_keys(before).union(kept_local)
+    opened = [c for c in after.values() if not c.local_only and (c.name in names or c.key_sha256 in keys)]
+    found = []
+    for client in opened:
+        path: Path = ("clients", client.name)
+        line = lines.get((*path, "local_only")) or lines.get(path)
+        message = "is gone: its prompts could leave the LAN"
+        found.append(Problem(file, line, dotted((*path, "local_only")), message, HINT))
+    return found
+
+
+def local_keys(clients: Mapping[str, Client]) -> frozenset[str]:
+    """The keys whose prompts must stay in the LAN."""
+    return frozenset(c.key_sha256 for c in clients.values() if c.local_only and c.key_sha256 is not None)

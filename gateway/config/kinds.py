@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from gateway.config.mistakes import Read, each
+from gateway.config.problems import Read, each
 from gateway.config.secret import Expanded, Secret, shown
 from gateway.config.units import (
     BUDGET_PATTERN,

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from gateway.config import kinds as k
 from gateway.config import launch_kinds as lk
-from gateway.config import machine_kinds as mk
 from gateway.config.setting import setting
 from gateway.launch.command import ServeCommand
 from gateway.launch.docker import DockerRun
@@ -20,10 +19,10 @@ class Node:
     """A machine."""
 
     name: str
-    address: mk.Host | None = setting(None, "Its host name or address in the LAN, without port.")
+    address: lk.Host | None = setting(None, "Its host name or address in the LAN, without port.")
     memory: k.Size | None = setting(None, "Memory that GPU and CPU share, e.g. 119.67GiB.")
     exporter: k.Text | None = setting(None, "URL of its Prometheus exporter (temperatures, memory).")
-    ssh: mk.SshTarget | None = setting(
+    ssh: lk.SshTarget | None = setting(
         None, "Where `gateway fleet` reaches it by ssh: USER@HOST, or a Host of ssh_config."
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gateway.config.assumed import ASSUMED_SLOTS
+from gateway.config.backends import ASSUMED_SLOTS
 from gateway.config.fleet import keys_from_launch
 from gateway.config.snapshot import Backend, Mode, Node, Snapshot
 from gateway.launch.command import with_changes

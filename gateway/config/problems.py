@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
+from typing import Any, TypeVar
 
 from gateway.config.secret import without_credentials
 from gateway.printable import visible
@@ -64,7 +65,6 @@ class NotRead(ConfigError):
     def __init__(self, file: str, kind: Kind) -> None:
         super().__init__([Problem(file, None, "", f"cannot be read: this process is short of {WORDS[kind]}")])
         self.kind: Kind = kind
-        self.args = file, kind  # what it is made of again when it was pickled
 
 
 class Report:
@@ -168,3 +168,30 @@ def _moved(path: Path, gaps: Mapping[Path, list[int]]) -> Path | None:
 
 def _by_line(problems: Iterable[Problem]) -> list[Problem]:
     return sorted(dict.fromkeys(problems), key=lambda p: (p.file, p.line or 0))
+
+
+Read = TypeVar("Read")
+
+
+class Mistakes(ValueError):
+    """What is wrong inside a value: the path below it, and the message as a kind of value words it."""
+
+    def __init__(self, found: Sequence[tuple[Path, str]]) -> None:
+        super().__init__(found[0][1])
+        self.found = tuple(found)
+
+
+def each(members: Iterable[tuple[str | int, Any]], read: Callable[[Any], Read]) -> list[Read]:
+    """What `read` makes of each of the members, which are given with their index or key. Raises `Mistakes`."""
+    made: list[Read] = []
+    wrong: list[tuple[Path, str]] = []
+    for place, value in members:
+        try:
+            made.append(read(value))
+        except Mistakes as error:
+            wrong += [((place, *path), message) for path, message in error.found]
+        except ValueError as error:
+            wrong.append(((place,), str(error)))
+    if wrong:
+        raise Mistakes(wrong)
+    return made

@@ -11,7 +11,6 @@ from gateway.config.clients import resolve_clients
 from gateway.config.exposure import SHUT, exposure
 from gateway.config.fleet import resolve_modes
 from gateway.config.keys import was_tried
-from gateway.config.names import check_names
 from gateway.config.problems import Path, Report
 from gateway.config.schema import Section, built
 from gateway.config.secret import Secret
@@ -27,6 +26,7 @@ from gateway.config.snapshot import (
     Telegram,
     Traces,
 )
+from gateway.config.units import check_names
 from gateway.config.urls import REDIS_SCHEMES, check_url, is_private_host, receiver_problem, redis_problem
 
 

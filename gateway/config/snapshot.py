@@ -247,7 +247,6 @@ class Alias:
     )
     priority: Priority = setting("interactive", "Batch waits behind interactive.")
     resume: k.Yes = setting(False, "A plain-text stream whose backend dies goes on at another one with the same model.")
-    join_retries: k.Yes = setting(False, "A client's repeat of a non-stream request gets the answer of the first one.")
     while_starting: Literal["wait", "next"] = setting(
         "next",
         "What a request does while a backend with `run: on_request` starts for it; where nothing else can serve it "

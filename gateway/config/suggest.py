@@ -1,4 +1,5 @@
-"""Suggestions for unknown words: by edit distance, and by the words that vLLM, LiteLLM, Ollama and others use."""
+"""The parsers that vLLM knows, and suggestions for unknown words: by edit distance, and by the words that other
+programs (vLLM, LiteLLM, Ollama) use."""
 
 from __future__ import annotations
 
@@ -7,6 +8,36 @@ from collections.abc import Iterable
 from itertools import islice
 
 from gateway.launch.flags import flag_names
+
+# Of vLLM 0.20 to 0.33. A name that is not here is a warning: plugins add their own.
+# fmt: off
+TOOL_PARSERS = frozenset(
+    (
+        "apertus", "beam", "cohere_command3", "cohere_command4", "deepseek_v3", "deepseek_v31", "deepseek_v32",
+        "deepseek_v4", "deepseek_v41", "dots", "ernie45", "functiongemma", "gemma4", "gigachat3", "glm45",
+        "glm47", "granite", "granite-20b-fc", "granite4", "hermes", "hf", "hunyuan_a13b", "hy_v3", "hy_v4",
+        "inkling", "internlm", "jamba", "k2_horizon", "kimi_k2", "kimi_k3", "lfm2", "ling3", "llama3_json",
+        "llama4_json", "llama4_pythonic", "longcat", "mimo", "minicpm5", "minimax", "minimax_m2", "minimax_m3",
+        "mistral", "muse", "muse_glimmer", "musespark1x", "olmo3", "openai", "phi4_mini_json", "plamo3",
+        "poolside_v1", "pythonic", "qwen3_coder", "qwen3_json", "qwen3_xml", "seed_oss", "step3", "step3p5",
+        "step5", "xlam",
+    )
+)
+# fmt: on
+
+# fmt: off
+REASONING_PARSERS = frozenset(
+    (
+        "beam", "cohere_command3", "cohere_command4", "deepseek_r1", "deepseek_v3", "deepseek_v4",
+        "deepseek_v41", "ernie45", "gemma4", "glm45", "glm47", "granite", "granite_thinking_parser", "hf",
+        "holo2", "hunyuan_a13b", "hy_v3", "hy_v4", "inkling", "k2_horizon", "kimi_k2", "kimi_k3", "ling3",
+        "mimo", "minicpmv", "minimax_m2", "minimax_m2_append_think", "minimax_m3", "mistral", "muse",
+        "muse_glimmer", "musespark1x", "nano_v3", "nemotron_v3", "olmo3", "openai_gptoss", "plamo3",
+        "poolside_v1", "qwen3", "seed_oss", "step3", "step3p5", "step5",
+    )
+)
+# fmt: on
+
 
 # word → where it lives here. `*` is a name that the operator chose.
 FOREIGN = {
@@ -104,6 +135,7 @@ EXPLAINED = {
     "retries": "there is no count of retries: every step of the alias is tried once",
     "weight": "there are no weights: members of a step are balanced by load, see `aliases.*.balance`",
     "tensor_parallel_size": "a launch flag of vLLM: it belongs in `launch.command`; `node` takes a list",
+    "join_retries": "the key was removed, and each repeat of a request runs: delete this line",
     "drop_params": "see `aliases.*.on_unsupported`",
     "<<": "YAML 1.2 has no merge keys: what backends share goes under `defaults`",
 }

@@ -1,11 +1,15 @@
-"""Numbers, durations, sizes and budgets as people write them."""
+"""Numbers, durations, sizes and budgets as people write them, and the names that they may choose: those travel in
+headers, metric labels and paths."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
+
+from gateway.config.problems import Report
 
 _DURATION = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -75,3 +79,23 @@ def format_size(size: int) -> str:
         if size >= _SIZE[unit]:
             return f"{size / _SIZE[unit]:.2f}".rstrip("0").rstrip(".") + unit
     return f"{size}B"
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}")
+_ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}")
+_GLOB = re.compile(r"[A-Za-z0-9*?\[][A-Za-z0-9._:@/+*?\[\]!-]{0,127}")
+
+
+def check_names(section: str, names: Iterable[str], report: Report) -> None:
+    pattern = _ALIAS if section == "aliases" else _PLAIN
+    for name in names:
+        if section == "aliases" and any(c in name for c in "*?["):
+            report.error((section, name), "a glob is no name", "globs go into `also` of an alias")
+        elif not pattern.fullmatch(name):
+            allowed = "letters, digits and . _ : @ -" + (" / +" if section == "aliases" else "")
+            report.error((section, name), "a name that cannot be used", f"allowed are {allowed}, at most 128")
+
+
+def is_further_name(name: str) -> bool:
+    """True for what may stand in `also`: an alias name, or a glob over alias names."""
+    return bool(_GLOB.fullmatch(name))

@@ -13,8 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.config.keys import all_keys, is_free, keys_of, names_of_entries, pattern_of
-from gateway.config.mistakes import Mistakes
-from gateway.config.problems import Path, Report
+from gateway.config.problems import Mistakes, Path, Report
 from gateway.config.schema import Section, model_of
 from gateway.config.secret import shown
 from gateway.config.snapshot import Engine, ModelServer, RoutesFile

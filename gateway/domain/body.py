@@ -1,9 +1,11 @@
-"""The body of a request as JSON: its fields, each as its own bytes, and their values. Sizes are bounded before anything
-is decoded."""
+"""The body of a request as JSON: its fields, each as its own bytes, and their values, as lenient as servers read them.
+Sizes are bounded before anything is decoded."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -71,3 +73,72 @@ def value_of(raw: Raw | None) -> Any:
         return _decode_any(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+
+
+_ON, _OFF = ("true", "1", "1.0", "yes", "on", "y", "t"), ("false", "0", "0.0", "no", "off", "n", "f")
+_SWITCHES = {**dict.fromkeys(_ON, True), **dict.fromkeys(_OFF, False)}  # as pydantic reads a bool
+_DIGITS_MOST = 20
+
+
+def as_switch(value: Any) -> bool | None:
+    """The bool that servers read from this value; None = it is none."""
+    if isinstance(value, bool):
+        return value
+    return _SWITCHES.get(str(value).lower()) if isinstance(value, (str, int, float)) else None
+
+
+def as_number(value: Any) -> int | None:
+    """The whole number that servers read from this value; None = it is none."""
+    if type(value) is int:
+        return value
+    if isinstance(value, str) and value.isdecimal() and len(value) <= _DIGITS_MOST:
+        return int(value)
+    return int(value) if isinstance(value, float) and value.is_integer() else None
+
+
+THINKING_SWITCHES = ("enable_thinking", "thinking")  # of chat_template_kwargs, as clients know them
+
+
+class AskedThinking(NamedTuple):
+    """`wish`: a wish, not a demand."""
+
+    on: bool
+    wish: bool = False
+
+
+def _by_think(think: Any) -> AskedThinking | None:
+    """Ollama's field: true, false, or a level, which is a wish."""
+    if isinstance(think, bool):
+        return AskedThinking(think)
+    return AskedThinking(think != "none", wish=True) if isinstance(think, str) else None
+
+
+def _by_template_kwargs(switches: Any) -> AskedThinking | None:
+    found = [switches.get(name) for name in THINKING_SWITCHES] if isinstance(switches, dict) else []
+    return next((AskedThinking(value) for value in found if isinstance(value, bool)), None)
+
+
+def _by_thinking(thinking: Any) -> AskedThinking | None:
+    """Anthropic's field."""
+    kind = thinking.get("type") if isinstance(thinking, dict) else None
+    if kind in ("enabled", "disabled"):
+        return AskedThinking(kind == "enabled")
+    return AskedThinking(True, wish=True) if kind == "adaptive" else None
+
+
+def _by_effort(effort: Any) -> AskedThinking | None:
+    if isinstance(effort, dict):  # `reasoning` of the Responses API and of OpenRouter
+        effort = effort.get("effort")
+    return AskedThinking(effort != "none", wish=True) if isinstance(effort, str) else None
+
+
+# Field -> what its value asks for. The first field counts, except that a demand overrides a wish.
+THINKING_FIELDS: Mapping[str, Callable[[Any], AskedThinking | None]] = MappingProxyType(
+    {
+        "think": _by_think,
+        "chat_template_kwargs": _by_template_kwargs,
+        "thinking": _by_thinking,
+        "reasoning_effort": _by_effort,
+        "reasoning": _by_effort,
+    }
+)

@@ -1,11 +1,36 @@
-"""How servers count the tokens of a prompt exactly, as data: what is asked where, and where the number is."""
+"""How servers count the tokens of a prompt exactly, and tell the tokens of a text, as data: what is asked where, and
+where the answer is. The gateway speaks vLLM's words."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.domain import tokenizers
-from gateway.domain.tokenizers import Tokenizer
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """The defaults are vLLM's own words, as of 0.32.
+
+    `prompt`, `special`, `strings`: its names of `prompt`, `add_special_tokens` and `return_token_strs`; "" = it has no
+    such field. `text`: its name of the text in the answer about tokens. `chats`: it takes `messages`. `renders`: the
+    path at which it writes `messages` as one text; None = it does not. `pieces`: with `strings`, each token is an
+    object with its `id` and `piece`."""
+
+    prompt: str = "prompt"
+    special: str = "add_special_tokens"
+    strings: str = "return_token_strs"
+    text: str = "prompt"
+    chats: bool = True
+    renders: str | None = None
+    pieces: bool = False
+
+
+VLLM_TOKENIZER = Tokenizer()
+# llama-server of 2026-10-01, seen running.
+LLAMACPP_TOKENIZER = Tokenizer(
+    "content", "add_special", "with_pieces", "content", False, "/apply-template", pieces=True
+)
+# SGLang 0.5, from its source.
+SGLANG_TOKENIZER = Tokenizer(strings="", text="text", chats=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +71,7 @@ _CHAT = ("messages", "tools", "chat_template_kwargs", "add_generation_prompt", "
 VLLM = Counts(
     Count("/tokenize", (*_CHAT, "chat_template", "add_special_tokens"), "count", thoughts="reasoning"),
     Count("/tokenize", ("prompt", "add_special_tokens"), "count"),
-    tokenizers.VLLM,
+    VLLM_TOKENIZER,
 )
 # llama-server of 2026-10-01, seen running: the counts are those of its `usage`, and need none of its slots.
 LLAMACPP = Counts(
@@ -56,10 +81,10 @@ LLAMACPP = Counts(
         "input_tokens",
     ),
     Count("/tokenize", ("prompt",), "tokens", prompt="content", also=(("add_special", b"true"),)),
-    tokenizers.LLAMACPP,
+    LLAMACPP_TOKENIZER,
 )
 # SGLang 0.5, from its source: it counts text, and no chats.
-SGLANG = Counts(completions=Count("/tokenize", ("prompt", "add_special_tokens"), "count"), tokenizer=tokenizers.SGLANG)
+SGLANG = Counts(completions=Count("/tokenize", ("prompt", "add_special_tokens"), "count"), tokenizer=SGLANG_TOKENIZER)
 # text-generation-inference 3, from its documents.
 TGI = Counts(
     Count("/chat_tokenize", ("messages", "tools", "tool_choice", "tool_prompt"), "tokenize_response"),

@@ -13,9 +13,8 @@ no canaries, one trial request at a time (half-open).
 
 from __future__ import annotations
 
-from gateway.domain.health_record import BACKOFF_LEAST as BACKOFF_LEAST
-from gateway.domain.health_record import HealthRecord
-from gateway.domain.health_state import SERVING, WELL, State, Transition, is_steady, pause_after
+from gateway.domain.health_state import BACKOFF_LEAST as BACKOFF_LEAST
+from gateway.domain.health_state import SERVING, WELL, HealthRecord, State, Transition, is_steady, pause_after
 
 # Seconds for which a failed backend gets no requests. Each pause is twice the one before.
 BACKOFF_MOST = 30.0  # until one trial request is sent to a backend that failed requests

@@ -11,9 +11,16 @@ from typing import Any, Literal, NamedTuple, TypeGuard
 import msgspec
 from msgspec import Raw
 
-from gateway.domain.asked_thinking import THINKING_FIELDS, AskedThinking
-from gateway.domain.body import UNREADABLE, invalid_body, read_fields, value_of
-from gateway.domain.lenient import as_number, as_switch
+from gateway.domain.body import (
+    THINKING_FIELDS,
+    UNREADABLE,
+    AskedThinking,
+    as_number,
+    as_switch,
+    invalid_body,
+    read_fields,
+    value_of,
+)
 from gateway.errors import GatewayError
 
 ToolChoice = Literal["none", "auto", "required", "named"]

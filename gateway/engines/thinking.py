@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.domain.asked_thinking import THINKING_SWITCHES
 from gateway.domain.backend import BackendState
+from gateway.domain.body import THINKING_SWITCHES
 from gateway.domain.request import InferenceRequest
 from gateway.launch.families import SWITCH_VALUES
 from gateway.routing.needs import THINKING_UNAVAILABLE, Adaptation

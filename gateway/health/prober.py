@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from typing import Any
 
-from gateway.config.assumed import names_cloud_model
+from gateway.config.backends import names_cloud_model
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import Probe, traits_of

@@ -192,7 +192,7 @@ class History:
         every = failed = 0
         for (_, _, _, code), count in self._metrics.requests.items():
             every += count.value
-            failed += 0 if code in ("200", "joined") or code.startswith("client_") else count.value
+            failed += 0 if code == "200" or code.startswith("client_") else count.value
         before = self._counted
         self._counted = (every, failed)
         sampled: dict[str, float | None] = {

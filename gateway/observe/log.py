@@ -62,7 +62,6 @@ class _RequestFields(msgspec.Struct, omit_defaults=True, gc=False):
     routed: str | None = None
     audio_seconds: float = 0.0
     resumed: str = ""
-    joined: str = ""
     adapted: Sequence[str] = ()
     left: Sequence[str] = ()
 
@@ -96,8 +95,6 @@ def _logged(line: RequestLine) -> _RequestFields:
         logged.audio_seconds = round(line.audio_seconds, 2)
     if line.resumed:
         logged.resumed = line.resumed
-    if line.joined:
-        logged.joined = line.joined
     if line.adapted:
         logged.adapted = line.adapted
     if line.left:
@@ -167,7 +164,6 @@ def _request_text(line: RequestLine) -> str:
         words.append(f"-> {line.backend}")
     notes = [f"{line.detour[0]}: {line.detour[1]}"] if line.detour is not None else []
     notes += [f"resumed: {line.resumed}"] if line.resumed else []
-    notes += [f"joined: {line.joined}"] if line.joined else []
     notes += line.adapted
     notes += [f"left {backend}: {why}" for backend, why in line.left]
     if notes:

@@ -80,7 +80,7 @@ def request_attributes(record: RequestRecord) -> Attributes:
             found["gateway.adapted"] = tuple(served.adapted)
     if (status := http_status(record)) is not None:
         found["http.response.status_code"] = status
-    if not is_answer(record.outcome) and record.outcome not in _CANCELLED:
+    if record.outcome != "200" and record.outcome not in _CANCELLED:
         found["error.type"] = record.outcome
     return found
 
@@ -88,15 +88,10 @@ def request_attributes(record: RequestRecord) -> Attributes:
 def http_status(record: RequestRecord) -> int | None:
     """The HTTP status that the client got; None if it got none."""
     outcome = record.outcome
-    if is_answer(outcome) or record.committed:
+    if outcome == "200" or record.committed:
         return 200
     code = CATALOGUE.get(outcome)
     return code.status if code is not None else int(outcome) if outcome.isdigit() else None
-
-
-def is_answer(outcome: str) -> bool:
-    """Did the client get an answer? (Also that of a request that it repeats.)"""
-    return outcome in ("200", "joined")
 
 
 # -- an attempt -------------------------------------------------------------------------------------------------------

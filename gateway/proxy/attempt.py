@@ -47,7 +47,6 @@ from gateway.large_bodies import LARGE, apart
 from gateway.proxy.exchange import ClientGone
 from gateway.proxy.failures import AttemptFailed, StreamBroken
 from gateway.proxy.feedback import count_found, verdict_of
-from gateway.proxy.joining import keep_answer
 from gateway.proxy.lanes import AdmittedRequest
 from gateway.proxy.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
 from gateway.proxy.results import judge_results
@@ -358,7 +357,6 @@ class Attempt:
         self._answered(answer)
         self._expect_reader()
         answer.body = rewrite.whole(answer.body, answer.model, self.request.model)
-        keep_answer(self._context, headers, answer.body)
         await send_whole(self.exchange, 200, answer.body, headers, self.timer.last_write)
 
     def _expect_reader(self) -> None:

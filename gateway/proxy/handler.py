@@ -33,7 +33,6 @@ from gateway.proxy.exchange import ClientGone, Exchange
 from gateway.proxy.failures import AttemptFailed, Spare, StreamBroken
 from gateway.proxy.feedback import ask_again, learn, within_reason
 from gateway.proxy.inner_exchange import OnBehalf
-from gateway.proxy.joining import answered_by_first, end_joining
 from gateway.proxy.lanes import AdmittedRequest, Begun, PlannedRequest
 from gateway.proxy.planning import Planner
 from gateway.proxy.reply import StreamReply, base_headers, request_id, send_whole
@@ -115,7 +114,6 @@ class RequestHandler:
                 self.blame.close()
             if self.begun is not None:
                 self.begun.abort()
-            end_joining(self.context)
             self._settle()
             self.spare = None
             self.record.release_bytes()
@@ -123,8 +121,6 @@ class RequestHandler:
     async def _answer(self) -> None:
         received = await self._receive() if self.begun is None else self._go_on(self.begun)
         alias = received.alias
-        if alias.join_retries and await answered_by_first(self.context, received):
-            return
         if alias.ask_all:
             await self._ask_all(received)
             return
@@ -172,7 +168,7 @@ class RequestHandler:
         request.sender = client.name
         alias = inner.alias if inner is not None else access.alias_for(snapshot, client, request)
         record.alias = alias.name
-        if not (alias.ask_all or alias.join_retries):
+        if not alias.ask_all:
             record.charge = self.services.accounts.limits.check(client.client, request, time.monotonic())
         exchange.on_leave(self._left)
         received = ReceivedRequest(client, request, alias)
@@ -416,6 +412,4 @@ class RequestHandler:
             self.heartbeat = self.services.metrics.failures.once("heartbeat", self.reply.beat())
 
     def _left(self) -> None:
-        running = self.context.running
-        if running is None or not running.client_left():
-            self.timer.interrupt(ClientGone())
+        self.timer.interrupt(ClientGone())

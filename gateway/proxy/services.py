@@ -10,7 +10,6 @@ from typing import Protocol
 from gateway.accounting.accounts import Accounts
 from gateway.accounting.record import AttemptRecord, RequestLine, RequestRecord, request_line
 from gateway.accounting.settle import Settler
-from gateway.admission.joins import Joins
 from gateway.admission.slots import Admission
 from gateway.config.snapshot import Snapshot
 from gateway.domain.fleet import Fleet
@@ -53,7 +52,6 @@ class Services:
     culprits: Culprits
     pulse: Pulse
     active: ActiveRequests
-    joins: Joins
     sent_ids: SentIds
     on_short: Callable[[Kind], None]  # called when the gateway itself lacks something
     tracer: Tracer | None = None  # None = nothing is traced

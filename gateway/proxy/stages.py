@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from gateway.accounting.record import RequestRecord
 from gateway.admission.access import Identity
-from gateway.admission.joins import Running
 from gateway.config.snapshot import Alias, Snapshot
 from gateway.domain.request import InferenceRequest
 from gateway.domain.request_timer import RequestTimer
@@ -26,7 +25,6 @@ class RequestContext:
     exchange: Exchange
     timer: RequestTimer
     record: RequestRecord
-    running: Running | None = None  # where repeats of the request may join it (joining.py)
 
     def headers_sent(self, request_id: str) -> list[tuple[str, str]]:
         """The headers of an attempt. A trace changes them with every attempt; without one they are the same for all

@@ -12,9 +12,8 @@ from socket import gethostname
 from typing import TYPE_CHECKING
 
 from gateway.accounting.accounts import Accounts, today
+from gateway.accounting.budgets import shares
 from gateway.accounting.settle import Settler
-from gateway.accounting.spending import shares
-from gateway.admission.joins import Joins
 from gateway.admission.memory import Memory
 from gateway.admission.slots import Admission
 from gateway.config.loaded import Loaded
@@ -109,7 +108,6 @@ class Gateway:
             culprits=Culprits(),
             pulse=pulse,
             active=self.active,
-            joins=Joins(self.memory),
             sent_ids=SentIds(among_others=snapshot.server.shared is not None),
             on_short=self.short_of,
         )
@@ -277,7 +275,6 @@ class Gateway:
         """Close part after part. One that fails keeps none of the others from writing what it holds."""
         first = (self.reloader, self.starter, self.operations, *self.apps.parts)
         await self.metrics.failures.close(*first)
-        self.services.joins.stop()
         for task in (*self._preparing.values(), *self._following):
             task.cancel()
         observing = (self.history, self.alerter, self.prober.suspicion, self.prober)
@@ -332,7 +329,6 @@ class Gateway:
         if self.stopping:
             return
         self.stopping = True
-        self.services.joins.stop()
         asyncio.get_running_loop().call_later(self.snapshot.server.shutdown, self.active.interrupt_all)
 
     def _closed(self, state: BackendState) -> None:

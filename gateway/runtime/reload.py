@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from gateway.config.changes import changes, needs_restart
+from gateway.config.changes import changes, local_keys, needs_restart, openings
 from gateway.config.edits import edits
-from gateway.config.load_apart import load_here
+from gateway.config.load import load
 from gateway.config.loaded import Loaded
-from gateway.config.openings import local_keys, openings
 from gateway.config.problems import ConfigError, NotRead, Problem
 from gateway.config.snapshot import Snapshot
 from gateway.config.sources import look
@@ -173,7 +172,7 @@ class Reloader:
 
     async def _read(self, may_open: bool) -> Loaded:
         """Read the file in a thread, because a long file takes a while to parse."""
-        loaded = await asyncio.to_thread(load_here, self.path)
+        loaded = await asyncio.to_thread(load, self.path)
         clients = loaded.snapshot.clients
         found = openings(self._loaded.snapshot.clients, clients, self._kept_local, str(self.path), loaded.lines)
         if found and not may_open:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gateway.admission.backend_queue import SlotGrant, Waiter
 from gateway.admission.scheduler import Scheduler
-from gateway.admission.waiter import SlotGrant, Waiter
 from gateway.config.snapshot import QueueSettings
 from gateway.domain.backend import BackendState
 from tests.routing.parts import NOW, backend

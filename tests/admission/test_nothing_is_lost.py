@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 
+from gateway.admission.backend_queue import QueueFull, SlotGrant, Waiter
 from gateway.admission.scheduler import Scheduler
-from gateway.admission.waiter import QueueFull, SlotGrant, Waiter
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
 from tests.admission.scheduling import place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.admission.waiter import QueueFull
+from gateway.admission.backend_queue import QueueFull
 from tests.admission.scheduling import Office, held, place
 
 

@@ -9,10 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gateway.admission.backend_queue import rank
+from gateway.admission.backend_queue import QueueFull, SlotGrant, Waiter, rank
 from gateway.admission.capacity import capacity, is_open
 from gateway.admission.scheduler import Scheduler
-from gateway.admission.waiter import QueueFull, SlotGrant, Waiter
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
 from tests.admission.scheduling import place

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.admission.waiter import Waiter
+from gateway.admission.backend_queue import Waiter
 from gateway.domain.token_pool import answer_most, has_room, needed, share_of, usable
 from tests.admission.scheduling import Office, held, place
 

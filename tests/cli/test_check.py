@@ -35,6 +35,25 @@ aliases:
 """
 
 
+def test_an_engine_without_its_extra_is_told_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.config.extras.find_spec", lambda _: None)
+    path = file(tmp_path, CLOUDY)
+    result = run(path)
+    assert result.exit_code == 1
+    assert f"{path}: an extra is not installed" in result.output
+    assert f"{path}:4  backends.c.engine: engine litellm needs the extra 'cloud'" in result.output
+    assert "pip install --require-hashes -r requirements-cloud.lock (with make: make run CLOUD=1)" in result.output
+    assert json.loads(run(path, "--json").output)["ok"] is False
+    assert (
+        run(
+            file(tmp_path, CLOUDY.replace("engine: litellm,", "engine: openai, url: 'https://x.example', cloud: true,"))
+        ).exit_code
+        == 0
+    )
+
+
 def test_a_good_file_is_explained_step_by_step(tmp_path: Path) -> None:
     result = run(file(tmp_path, CLOUDY))
     assert result.exit_code == 0

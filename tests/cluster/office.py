@@ -9,9 +9,9 @@ from typing import Any
 import redis
 
 from gateway.accounting.limits import RateLimits
+from gateway.admission.backend_queue import QueueFull, SlotGrant, Waiter
 from gateway.admission.capacity import is_open
 from gateway.admission.scheduler import Scheduler
-from gateway.admission.waiter import QueueFull, SlotGrant, Waiter
 from gateway.cluster.redis_connection import PRESENT
 from gateway.cluster.scripts import PREFIX, Operation, arguments, decode, key_of, source
 from gateway.cluster.shared_slots import SharedSlots

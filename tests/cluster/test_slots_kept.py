@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.admission.waiter import QueueFull, Quota
+from gateway.admission.backend_queue import QueueFull, Quota
 from gateway.cluster.scripts import key_of
 from gateway.config.snapshot import Client
 from gateway.errors import GatewayError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.config.openings import openings
+from gateway.config.changes import openings
 from gateway.config.problems import Path
 from gateway.config.snapshot import Client
 from tests.config.test_mistakes import FINE, mistakes

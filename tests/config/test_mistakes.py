@@ -240,9 +240,15 @@ def test_audio_and_chat_do_not_mix_in_an_alias() -> None:
 
 def test_use_and_ask_all_exclude_each_other() -> None:
     assert "exclude each other" in mistakes(FINE + "aliases: {w: {use: [a], ask_all: [b]}}\n")[0]
-    assert "exclude each other" in mistakes(FINE + "aliases: {w: {ask_all: [a], join_retries: true}}\n")[0]
     assert "asks nobody" in mistakes(FINE + "aliases: {w: {ask_all: []}}\n")[0]
     assert "unknown backend 'c'" in mistakes(FINE + "aliases: {w: {ask_all: [a, c]}}\n")[0]
+
+
+def test_a_removed_key_is_to_be_deleted() -> None:
+    [told] = mistakes(FINE + "aliases: {w: {use: [a], join_retries: true}}\n")
+    assert "aliases.w.join_retries: unknown key" in told
+    assert "was removed" in told
+    assert "delete this line" in told
 
 
 def test_a_value_in_the_place_of_a_list_is_to_be_written_as_one() -> None:

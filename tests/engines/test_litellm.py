@@ -349,7 +349,20 @@ async def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.Mon
     backend = Backend("claude", "litellm", cloud=True)
     response = await LiteLLMEngine().send(state_of(backend), call_of(ASK))
     assert response.status == 503
-    assert "pip install 'spark-gateway[cloud]'" in (await said(response))["error"]["message"]
+    assert "pip install --require-hashes -r requirements-cloud.lock" in (await said(response))["error"]["message"]
+
+
+async def test_serving_without_the_extra_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def missing() -> Any:
+        raise ImportError("No module named 'litellm'")
+
+    monkeypatch.setattr(litellm, "import_sdk", missing)
+    await LiteLLMEngine().prepare()
+    [said] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "the extra 'cloud'" in said
+    assert "pip install --require-hashes -r requirements-cloud.lock" in said
 
 
 async def test_the_import_does_not_stop_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:

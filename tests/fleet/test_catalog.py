@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config.parsers import REASONING_PARSERS, TOOL_PARSERS
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Snapshot
+from gateway.config.suggest import REASONING_PARSERS, TOOL_PARSERS
 from gateway.fleet.catalog import SECTIONS, catalog_name, catalog_of, load_catalog, version_of
 from gateway.fleet.memory.model_catalog import MODEL_FIELDS, REPORT_FIELDS
 from gateway.launch.families import family_of

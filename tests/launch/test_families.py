@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.config.parsers import REASONING_PARSERS, TOOL_PARSERS
+from gateway.config.suggest import REASONING_PARSERS, TOOL_PARSERS
 from gateway.inspection.formats import FORMATS
 from gateway.inspection.notation import formats_for, thoughts_for
 from gateway.inspection.reasoning import REASONING, THINK

@@ -57,7 +57,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries again soon."""
     monkeypatch.setattr(module, "RETRY_MOST", 0.05)
     monkeypatch.setattr(module, "FLUSH", 0.01)
-    monkeypatch.setattr("gateway.accounting.ledger_file.BUSY", 0.05)
+    monkeypatch.setattr("gateway.sqlite_file.BUSY", 0.05)
 
 
 def said(caplog: pytest.LogCaptureFixture, words: str) -> int:

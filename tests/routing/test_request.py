@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from gateway.domain.lenient import as_number, as_switch
+from gateway.domain.body import as_number, as_switch
 from gateway.domain.request import (
     CHAT,
     COMPLETIONS,

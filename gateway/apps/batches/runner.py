@@ -344,7 +344,7 @@ class BatchRunner:
             raise Unserved(f"Client '{owner}' is not in routes.yaml any more.")
         behind = replace(client, priority="batch") if client is not None else None
         identity = Identity(owner, owner, behind)
-        return OnBehalf(identity, replace(find_alias(snapshot, identity, model), priority="batch", join_retries=False))
+        return OnBehalf(identity, replace(find_alias(snapshot, identity, model), priority="batch"))
 
 
 def _pause_of(error: StoreAway) -> float:

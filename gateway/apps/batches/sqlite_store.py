@@ -10,14 +10,13 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 
-from gateway.accounting.ledger_file import version_of
 from gateway.apps.batches.lines import BatchLine, LineError, ReadLine, failed_row, in_groups, read_lines
 from gateway.apps.batches.records import UNFINISHED, BatchRecord, FileRecord, LineRecord, Status
 from gateway.apps.batches.store import (
@@ -32,16 +31,16 @@ from gateway.apps.batches.store import (
     output_files,
     with_model,
 )
+from gateway.sqlite_file import SqliteFile
 
 NAME = "batches.db"
 FILES = "files"
-BUSY = 5.0  # seconds to wait for a transaction of another process
 AT_A_TIME = 1000  # lines that are written in one transaction
 ROWS_AT_A_TIME = 32  # answers that are read while the files are written
 FREE_LEAST = 256 * 1024 * 1024  # bytes of the disk that stay free
 
 VERSION = 1
-_SCHEMA = f"""
+_SCHEMA = """
 CREATE TABLE IF NOT EXISTS files (
   id TEXT PRIMARY KEY, owner TEXT NOT NULL, purpose TEXT NOT NULL, filename TEXT NOT NULL,
   bytes INTEGER NOT NULL, created_at INTEGER NOT NULL, expires_at INTEGER
@@ -59,7 +58,6 @@ CREATE TABLE IF NOT EXISTS results (
   batch TEXT NOT NULL, number INTEGER NOT NULL, ok INTEGER NOT NULL, row BLOB NOT NULL,
   PRIMARY KEY (batch, number)
 );
-PRAGMA user_version = {VERSION};
 """
 
 
@@ -72,46 +70,23 @@ class SqliteBatchStore(BatchStore):
     def __init__(self, folder: Path) -> None:
         self.where = f"{NAME} in its `server.data`"
         self.folder = folder / FILES
-        self._path = folder / NAME
-        self._base: sqlite3.Connection | None = None
+        self._file = SqliteFile(folder / NAME, _SCHEMA, VERSION, private=True)
 
     @property
     def there(self) -> bool:
-        return self._path.exists()
+        return self._file.path.exists()
 
     def open(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         os.chmod(self.folder, 0o700)
-        base = sqlite3.connect(self._path, timeout=BUSY, isolation_level=None, check_same_thread=False)
-        os.chmod(self._path, 0o600)
-        version_of(base, self._path, VERSION)
-        base.execute("PRAGMA journal_mode = WAL")
-        base.execute("PRAGMA synchronous = NORMAL")
-        base.executescript(_SCHEMA)
-        self._base = base
         self._drop_strays()
 
     def close(self) -> None:
-        if self._base is not None:
-            self._base.close()
-            self._base = None
+        self._file.close()
 
     @property
     def _db(self) -> sqlite3.Connection:
-        assert self._base is not None
-        return self._base
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """All or nothing. After a failure (a full disk) the next transaction can begin."""
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._db.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):  # SQLite has rolled back itself after some failures
-                self._db.execute("ROLLBACK")
-            raise
+        return self._file.open()
 
     # -- files ----------------------------------------------------------------------------------------------------
 
@@ -211,7 +186,7 @@ class SqliteBatchStore(BatchStore):
         with path.open("rb") as file:
             for some in in_groups(read_lines(file, record.endpoint, line_most), AT_A_TIME):
                 total += len(some)
-                with self._transaction():
+                with self._file.transaction():
                     failed += self._index_some(record.id, some)
                 for _, _, _, found in some:
                     if isinstance(found, BatchLine):
@@ -251,7 +226,7 @@ class SqliteBatchStore(BatchStore):
         return [LineRecord(*row) for row in self._db.execute(asked, (batch, after, most))]
 
     def add_result(self, batch: str, number: int, row: bytes, *, ok: bool) -> BatchRecord:
-        with self._transaction():
+        with self._file.transaction():
             result = (batch, number, ok, row)
             new = self._db.execute("INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?)", result).rowcount
             record = self.batch(batch)
@@ -308,7 +283,7 @@ class SqliteBatchStore(BatchStore):
     def _fail_rest(self, record: BatchRecord, code: str, message: str) -> Iterator[None]:
         after = -1
         while some := self.take(record.id, after, AT_A_TIME, ()):
-            with self._transaction():
+            with self._file.transaction():
                 for line in some:
                     row = failed_row(record.id, line.number, line.custom_id, code, message)
                     self._db.execute("INSERT OR IGNORE INTO results VALUES (?, ?, 0, ?)", (record.id, line.number, row))

@@ -7,23 +7,20 @@ a conversation (`root` is its first one): it ages with its last use, and is drop
 
 from __future__ import annotations
 
-import os
 import sqlite3
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from gateway.accounting.ledger_file import version_of
+from gateway.sqlite_file import SqliteFile
 
 NAME = "responses.db"
-BUSY = 5.0  # seconds to wait for a transaction of another process
 RESPONSES_MOST = 10_000  # of one client
 TOTAL_MOST = 100_000  # of all clients
 DEPTH_MOST = 1_000  # responses in one conversation
 SHARE = 4  # a client may have this part of the bytes
 
 VERSION = 1
-_SCHEMA = f"""
+_SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (
   owner TEXT NOT NULL, id TEXT NOT NULL, root TEXT NOT NULL, previous TEXT, depth INTEGER NOT NULL,
   used REAL NOT NULL, size INTEGER NOT NULL, local INTEGER NOT NULL, input BLOB NOT NULL, response BLOB NOT NULL,
@@ -31,7 +28,6 @@ CREATE TABLE IF NOT EXISTS responses (
 );
 CREATE INDEX IF NOT EXISTS responses_sizes ON responses (owner, used, root, size);
 CREATE INDEX IF NOT EXISTS responses_ages ON responses (used, owner, root, size);
-PRAGMA user_version = {VERSION};
 """
 _CHAIN = """
 WITH RECURSIVE chain (id, previous, depth) AS (
@@ -43,6 +39,10 @@ WITH RECURSIVE chain (id, previous, depth) AS (
 SELECT r.depth, r.input, r.response FROM chain JOIN responses r ON r.owner = :owner AND r.id = chain.id
 ORDER BY r.depth
 """
+
+
+def _overwrite_deleted(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA secure_delete = ON")
 
 
 class Turn(NamedTuple):
@@ -65,28 +65,17 @@ class ResponseStore:
     def __init__(self, folder: Path, keep: float, most: int) -> None:
         self.path = folder / NAME
         self._keep, self._most = keep, most
-        self._base: sqlite3.Connection | None = None
+        self._file = SqliteFile(self.path, _SCHEMA, VERSION, private=True, prepare=_overwrite_deleted)
 
     def open(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
-        base = sqlite3.connect(self.path, timeout=BUSY, isolation_level=None, check_same_thread=False)
-        version_of(base, self.path, VERSION)
-        base.execute("PRAGMA journal_mode = WAL")
-        base.execute("PRAGMA synchronous = NORMAL")
-        base.execute("PRAGMA secure_delete = ON")
-        base.executescript(_SCHEMA)
-        self._base = base
+        self._file.open()
 
     def close(self) -> None:
-        if self._base is not None:
-            self._base.close()
-            self._base = None
+        self._file.close()
 
     @property
     def _db(self) -> sqlite3.Connection:
-        assert self._base is not None
-        return self._base
+        return self._file.open()
 
     def response(self, owner: str, name: str, now: float) -> bytes | None:
         asked = "SELECT response FROM responses WHERE owner = ? AND id = ? AND used > ?"
@@ -117,14 +106,10 @@ class ResponseStore:
     def add(self, owner: str, name: str, previous: str | None, turn: Turn, now: float, *, local: bool) -> bool:
         """Keep a response; what is older gives way. False = it cannot be kept: it is too large, or the one before is
         gone."""
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
+        with self._file.transaction() as db:
             kept = self._add(owner, name, previous, turn, now, local)
-            self._db.execute("COMMIT" if kept else "ROLLBACK")
-        except BaseException:
-            with suppress(sqlite3.Error):  # SQLite has rolled back itself after some failures
-                self._db.execute("ROLLBACK")
-            raise
+            if not kept:
+                db.execute("ROLLBACK")
         return kept
 
     def _add(self, owner: str, name: str, previous: str | None, turn: Turn, now: float, local: bool) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gateway.config.names import is_further_name
 from gateway.config.problems import Path, Problem
+from gateway.config.units import is_further_name
 
 Kind = Literal["left_out", "changed", "to_do"]
 

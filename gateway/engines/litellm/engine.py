@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.config.extras import CLOUD_MISSING, INSTALL_CLOUD
 from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
 from gateway.domain.upstream import Response
@@ -53,7 +54,7 @@ class LiteLLMEngine:
         try:
             await self.load()
         except ImportError:
-            log.warning("engine litellm: the SDK is not installed; pip install 'spark-gateway[cloud]'")
+            log.error("%s: its backends serve nothing - %s", CLOUD_MISSING, INSTALL_CLOUD)
 
     async def load(self) -> Any:
         """The SDK. The first call imports it in a thread, which takes seconds. Raises ImportError when the extra
@@ -68,7 +69,7 @@ class LiteLLMEngine:
         try:
             sdk = await self.load()
         except ImportError as error:
-            return error_response(503, f"litellm cannot be imported ({error}): pip install 'spark-gateway[cloud]'")
+            return error_response(503, f"litellm cannot be imported ({error}): {INSTALL_CLOUD}")
         try:
             return await self._ask(sdk, backend, call, key)
         except InexpressibleRequest as refused:

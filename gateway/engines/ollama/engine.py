@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.config.assumed import names_cloud_model
+from gateway.config.backends import names_cloud_model
 from gateway.domain.backend import BackendState
 from gateway.domain.body import value_of
 from gateway.domain.token_ratio import PRIOR_SPARSE

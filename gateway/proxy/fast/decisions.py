@@ -195,7 +195,7 @@ def _is_usual_caller(caller: Caller, client: Identity) -> bool:
 
 
 def _is_usual_alias(alias: Alias) -> bool:
-    if alias.ask_all or alias.join_retries or alias.resume or alias.min_max_tokens is not None:
+    if alias.ask_all or alias.resume or alias.min_max_tokens is not None:
         return False
     return alias.reasoning_field == "as_is"
 

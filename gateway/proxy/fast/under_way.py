@@ -9,9 +9,9 @@ from typing import Protocol
 
 from gateway.accounting.limits import Charge
 from gateway.accounting.record import AttemptRecord, RequestRecord
+from gateway.admission.backend_queue import SlotGrant
 from gateway.admission.caller import Caller
 from gateway.admission.slots import Lease
-from gateway.admission.waiter import SlotGrant
 from gateway.config.snapshot import Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.request import CHAT, InferenceRequest
