@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from msgspec import Raw
 
-from gateway.accounting.prices import costs_money
 from gateway.admission import access
 from gateway.admission.access import Identity
 from gateway.admission.caller import Caller
@@ -34,6 +33,7 @@ from gateway.inspection.plain_stream import Forms
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.rewrite import Renaming
+from gateway.proxy.fast.decided import is_usual
 from gateway.proxy.reply import STREAM_HEADERS, attempt_headers, base_headers
 from gateway.proxy.services import Services
 from gateway.routing.inspection_policy import policy_for
@@ -166,9 +166,11 @@ def decide(services: Services, caller: Caller, body: bytes, shape: Shape) -> Dec
         return None
     if client.client is not None and client.client.tpm is not None:
         request.look_for_media()  # which the estimate of its tokens counts
-    if not (_is_usual_caller(caller, client) and _is_usual_alias(alias) and _is_usual(request, body)):
+    if not is_usual(snapshot, snapshot.server, alias, request) or not (
+        client.client is None or is_usual(client.client)
+    ):
         return None
-    if _fills_in_by_value(alias, request) or services.accounts.over_budget(snapshot, client.client) is not None:
+    if not (_is_usual_caller(caller) and _is_usual(request, body)) or _fills_in_by_value(alias, request):
         return None
     members: list[Member] = []
     for name in alias.steps[0]:
@@ -189,18 +191,9 @@ def decide(services: Services, caller: Caller, body: bytes, shape: Shape) -> Dec
     return Decision(snapshot, services.fleet.states, client, alias, shape, like, *found)
 
 
-def _is_usual_caller(caller: Caller, client: Identity) -> bool:
-    """Tasks are recognised by their text. An id that the client chose must not be sent twice at a time."""
-    headers = caller.headers
-    if b"content-encoding" in headers or ID.encode() in headers or caller.http_version == "1.0":
-        return False
-    return client.client is None or client.client.tasks is None
-
-
-def _is_usual_alias(alias: Alias) -> bool:
-    if alias.ask_all or alias.join_retries or alias.resume or alias.min_max_tokens is not None:
-        return False
-    return alias.reasoning_field == "as_is"
+def _is_usual_caller(caller: Caller) -> bool:
+    """An id that the client chose must not be sent twice at a time."""
+    return b"content-encoding" not in caller.headers and ID.encode() not in caller.headers
 
 
 def _fills_in_by_value(alias: Alias, request: InferenceRequest) -> bool:
@@ -213,13 +206,7 @@ def _fills_in_by_value(alias: Alias, request: InferenceRequest) -> bool:
 
 
 def _is_usual(request: InferenceRequest, body: bytes) -> bool:
-    if (
-        "messages" not in request.fields
-        or request.choices != 1
-        or request.continues
-        or request.file_at
-        or request.tool_choice in ("required", "named")
-    ):
+    if "messages" not in request.fields or request.tool_choice in ("required", "named"):
         return False
     return request.fields == read_fields(body)  # reading it has changed nothing
 
@@ -228,14 +215,12 @@ def _member(
     state: BackendState, request: InferenceRequest, alias: Alias, caller: Caller, client: Identity
 ) -> Member | None:
     """None = what is decided for this backend may change with time, or with what is in the prompt."""
-    backend, traits, facts, now = state.backend, state.traits, state.facts, time.monotonic()
-    if backend.cloud or costs_money(backend) or state.pool is not None or not isinstance(state.client, H1Client):
+    backend, now = state.backend, time.monotonic()
+    if not is_usual(state, backend, state.traits, state.facts):
         return None
-    if not isinstance(ENGINES[backend.engine], OpenAIEngine) or traits.asked_otherwise or traits.short_answers:
+    if not isinstance(state.client, H1Client) or not isinstance(ENGINES[backend.engine], OpenAIEngine):
         return None
-    if facts.lacks or facts.refused_window is not None or state.reported.loaded is False:
-        return None
-    if CHAT.name not in traits.endpoints:
+    if state.reported.loaded is False or CHAT.name not in state.traits.endpoints:
         return None
     needs, room = needs_of(request, alias, client.client), room_needed(request, None)
     if why_not(state, request, needs, room, now, local_only=False) is not None:
