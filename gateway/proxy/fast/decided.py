@@ -70,9 +70,9 @@ TABLE: Mapping[type, Fields] = {
         " enforces_schema logprobs continues_text takes_pdf thinking_field streams_usage launch_flags library",
         nothing="loads_on_demand loaded default_model lists_cache window describes takes_window cuts_silently"
         " refuses_unread computes_beyond counts checks_limits thoughts ends_without_done errors responses"
-        " embeds_or_ranks probe signs",
+        " embeds_or_ranks probe signs many_choices list_prompts",
         # A server with another one is asked in another way than the client asked.
-        never="short_answers withholds_tools enforces_stop many_choices list_prompts integer_bias stops_unstreamed",
+        never="short_answers withholds_tools enforces_stop integer_bias stops_unstreamed",
     ),
     BackendState: Fields(
         decided="backend client reported facts revision name server traits model checkpoint",
@@ -81,7 +81,7 @@ TABLE: Mapping[type, Fields] = {
         never="pool",
     ),
     Reported: Fields(decided="model context version server loaded pool", each="slots", nothing="started flags"),
-    LearnedFacts: Fields(decided="observed", nothing="pooled taught unconfirmed", never="lacks refused_window"),
+    LearnedFacts: Fields(decided="observed refused_window", nothing="pooled taught unconfirmed", never="lacks"),
     Capabilities: Fields(
         decided="tools required named json_schema logprobs images audio pdf continues thinking thinks silent switch"
         " doubtful mendable hosted sources"
@@ -90,8 +90,8 @@ TABLE: Mapping[type, Fields] = {
         decided="endpoint fields model stream wants_usage own_usage tools tool_choice json_schema logprobs thinking"
         " thinking_wish",
         each="limits prompt_bytes sender",
-        nothing="exact refused",
-        never="choices continues file_at own",
+        nothing="exact refused file_at own",  # a chat that names a file is read into other fields than it came with
+        never="choices continues",
     ),
 }
 
@@ -108,9 +108,8 @@ def fields_of(kind: type) -> list[str]:
     return [name for name in names if not name.startswith("_")]
 
 
-def _checks_of(kind: type) -> list[tuple[str, Any]]:
+def checks_of(kind: type, named: Fields) -> list[tuple[str, Any]]:
     """(field, its usual value) for all that may not have another one, fields that the table does not name included."""
-    named = TABLE[kind]
     free = set(" ".join((named.decided, named.each, named.nothing)).split())
     defaults: dict[str, Any] = {}
     if dataclasses.is_dataclass(kind):
@@ -120,13 +119,13 @@ def _checks_of(kind: type) -> list[tuple[str, Any]]:
     return [(name, _USUAL.get((kind, name), defaults.get(name))) for name in fields_of(kind) if name not in free]
 
 
-_CHECKS = {kind: _checks_of(kind) for kind in TABLE}
+CHECKS = {kind: checks_of(kind, named) for kind, named in TABLE.items()}
 
 
 def is_usual(*things: object) -> bool:
     """May a request with these be decided ahead, as far as the table says it?"""
     for thing in things:
-        for name, usual in _CHECKS[type(thing)]:
+        for name, usual in CHECKS[type(thing)]:
             if getattr(thing, name) != usual:
                 return False
     return True
