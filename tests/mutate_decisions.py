@@ -2,14 +2,16 @@
 
     .venv/bin/python -m tests.mutate_decisions [WORDS OF THE CONDITION]
 
-It works on a copy of the sources. With words only the conditions that contain them are taken out. Not a test itself: all
-of them take some twenty minutes.
+It works on a copy of the sources. With words only the conditions that contain them are taken out. Not a test itself:
+all of them take some minutes.
 """
 
 from __future__ import annotations
 
 import ast
-import copy
+import asyncio
+import importlib
+import logging
 import re
 import shutil
 import subprocess
@@ -19,17 +21,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import gateway.runtime.gateway as runtime
+from tests.test_decided_ahead import SCENARIOS, outcome
+
 ROOT = Path(__file__).parent.parent
 FAST = Path("gateway/proxy/fast")
 TABLE = FAST / "decided.py"
 FILES = (FAST / "decisions.py", FAST / "lane.py")
-# First the file that is made for it: with most conditions taken out its scenarios come to something else.
+# Where the scenarios of tests/test_decided_ahead.py all come to the same.
 TESTS = (
-    "tests/test_decided_ahead.py",
     "tests/proxy/fast",
     "tests/test_traces.py",
-    "tests/cluster",
     "tests/test_culprits.py",
+    "tests/cluster",
 )
 # Conditions that only save work, or that another one makes sure of as well.
 HARMLESS = {
@@ -46,43 +50,55 @@ class Mutant:
 
 
 class _Finder(ast.NodeVisitor):
-    """The conditions after which a function gives up: `if ...: return None | False`, each operand of `or` alone."""
+    """The conditions by which a request is left to be decided anew, each with what it becomes when it is taken out."""
 
     def __init__(self) -> None:
-        self.found: list[tuple[ast.If, int | None]] = []
+        self.found: list[tuple[ast.expr, bool]] = []
 
     def visit_If(self, node: ast.If) -> None:
         last = node.body[-1]
-        gives_up = isinstance(last, ast.Return) and _is_no(last.value)
-        if gives_up and isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.Or):
-            self.found += [(node, i) for i in range(len(node.test.values))]
-        elif gives_up:
-            self.found.append((node, None))
+        if isinstance(last, ast.Return):
+            self._take(node.test, gives_up=_is_no(last.value))
         self.generic_visit(node)
+
+    def visit_Return(self, node: ast.Return) -> None:
+        if isinstance(node.value, ast.BoolOp | ast.Compare):
+            self._take(node.value, gives_up=False)
+
+    def _take(self, condition: ast.expr, *, gives_up: bool) -> None:
+        if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
+            self._take(condition.operand, gives_up=not gives_up)
+        elif isinstance(condition, ast.BoolOp) and isinstance(condition.op, ast.Or if gives_up else ast.And):
+            for operand in condition.values:
+                self._take(operand, gives_up=gives_up)
+        else:
+            self.found.append((condition, not gives_up))
 
 
 def _is_no(value: ast.expr | None) -> bool:
     return value is None or (isinstance(value, ast.Constant) and value.value in (None, False))
 
 
+class _Without(ast.NodeTransformer):
+    def __init__(self, condition: ast.expr, becomes: bool) -> None:
+        self._condition = condition
+        self._becomes = becomes
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        return ast.Constant(self._becomes) if node is self._condition else self.generic_visit(node)
+
+
 def conditions(file: Path) -> Iterator[Mutant]:
-    tree = ast.parse((ROOT / file).read_text())
+    text = (ROOT / file).read_text()
     finder = _Finder()
-    finder.visit(tree)
-    for number, (node, operand) in enumerate(finder.found):
-        changed = copy.deepcopy(tree)
-        again = _Finder()
-        again.visit(changed)
-        target, _ = again.found[number]
-        if operand is None:
-            condition = ast.unparse(node.test)
-            target.test = ast.Constant(False)
-        else:
-            assert isinstance(node.test, ast.BoolOp)
-            assert isinstance(target.test, ast.BoolOp)
-            condition = ast.unparse(node.test.values[operand])
-            target.test.values[operand] = ast.Constant(False)
-        yield Mutant(file, node.lineno, condition, ast.unparse(ast.fix_missing_locations(changed)))
+    finder.visit(ast.parse(text))
+    for number in range(len(finder.found)):
+        tree, again = ast.parse(text), _Finder()
+        again.visit(tree)
+        condition, becomes = again.found[number]
+        words, line = ast.unparse(condition), condition.lineno
+        changed = ast.fix_missing_locations(_Without(condition, becomes).visit(tree))
+        yield Mutant(file, line, words, ast.unparse(changed))
 
 
 def rows() -> Iterator[Mutant]:
@@ -102,8 +118,37 @@ def rows() -> Iterator[Mutant]:
             yield Mutant(TABLE, text.count("\n", 0, found.start()) + 1, f"{kind}.{name}", source)
 
 
+def put(source: str, file: Path) -> None:
+    """Let the request path use `source` in place of this file, in this process."""
+    for one in (TABLE, *FILES):
+        name = str(one.with_suffix("")).replace("/", ".")
+        text = source if one == file else (ROOT / one).read_text()
+        exec(compile(text, str(one), "exec"), vars(importlib.import_module(name)))
+    vars(runtime)["FastLane"] = vars(importlib.import_module("gateway.proxy.fast.lane"))["FastLane"]
+
+
+class Scenarios:
+    """Those of tests/test_decided_ahead.py, with what they come to when nothing is decided ahead."""
+
+    def __init__(self) -> None:
+        self._anew: dict[str, list[object]] = {}
+
+    def failing(self, mutant: Mutant) -> str:
+        """The first scenario that comes to something else; empty = none does."""
+        put(mutant.source, mutant.file)
+        for name in SCENARIOS:
+            if name not in self._anew:
+                self._anew[name] = asyncio.run(outcome(name, "never"))
+            try:
+                if asyncio.run(outcome(name, "first")) != self._anew[name]:
+                    return name
+            except Exception as error:
+                return f"{name}: {type(error).__name__}"
+        return ""
+
+
 def failing(folder: Path, mutant: Mutant) -> str:
-    """The first test that fails; empty = none does."""
+    """The first other test that fails; empty = none does."""
     file = folder / mutant.file
     before = file.read_text()
     file.write_text(mutant.source)
@@ -120,16 +165,17 @@ def failing(folder: Path, mutant: Mutant) -> str:
 
 
 def main(words: list[str]) -> int:
+    logging.disable()
     mutants = [mutant for file in FILES for mutant in conditions(file)] + list(rows())
     mutants = [one for one in mutants if all(word in one.condition for word in words)]
-    survivors = 0
+    scenarios, survivors = Scenarios(), 0
     with TemporaryDirectory(prefix="mutants-") as name:
         folder = Path(name)
         for part in ("gateway", "simulator", "tests", "bench", "docs"):
             shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", folder)
         for mutant in mutants:
-            failed = failing(folder, mutant) or HARMLESS.get(mutant.condition, "")
+            failed = HARMLESS.get(mutant.condition, "") or scenarios.failing(mutant) or failing(folder, mutant)
             survivors += not failed
             where = f"{mutant.file}:{mutant.line}"
             print(f"{where:40} {mutant.condition:70} {failed or 'SURVIVES'}", flush=True)

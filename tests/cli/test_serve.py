@@ -173,9 +173,10 @@ class Built(Exception):
     """The gateway was built, and is not run."""
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"), [(None, "repeated"), ("", "repeated"), ("0", "repeated"), ("1", "never")]
-)
+VALUES = [(None, "repeated"), ("", "repeated"), ("0", "repeated"), ("1", "never")]
+
+
+@pytest.mark.parametrize(("value", "expected"), VALUES)
 def test_deciding_ahead_is_turned_off_by_a_variable(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str | None, expected: str
 ) -> None:

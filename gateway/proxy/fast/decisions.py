@@ -22,7 +22,7 @@ from gateway.admission.caller import Caller
 from gateway.config.snapshot import Alias, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.body import read_fields, value_of
-from gateway.domain.request import CHAT, NO_MEDIA, READ, InferenceRequest, Likeness, is_limit, offers_tools, parse
+from gateway.domain.request import CHAT, READ, InferenceRequest, Likeness, is_limit, offers_tools, parse
 from gateway.domain.token_ratio import MIN_ROOM, room_needed, surely_fits
 from gateway.engines.base import authorized
 from gateway.engines.openai.engine import OpenAIEngine
@@ -178,8 +178,6 @@ def decide(services: Services, caller: Caller, body: bytes, shape: Shape) -> Dec
         if member is None:
             return None
         members.append(member)
-    if request.known_media is not NO_MEDIA or (request.thinking_wish and len(members) > 1):
-        return None
     limits = [_given_limit(member, request) for member in members]
     searched = request.media_known
     like = request.likeness()
