@@ -204,9 +204,7 @@ def _fills_in_by_value(alias: Alias, request: InferenceRequest) -> bool:
 
 
 def _is_usual(request: InferenceRequest, body: bytes) -> bool:
-    if "messages" not in request.fields or request.tool_choice in ("required", "named"):
-        return False
-    return request.fields == read_fields(body)  # reading it has changed nothing
+    return "messages" in request.fields and request.fields == read_fields(body)  # reading it has changed nothing
 
 
 def _member(
