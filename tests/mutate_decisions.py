@@ -30,9 +30,13 @@ TABLE = FAST / "decided.py"
 FILES = (FAST / "decisions.py", FAST / "lane.py")
 # Where the scenarios of tests/test_decided_ahead.py all come to the same.
 TESTS = (
-    "tests/proxy/fast",
+    "tests/proxy",
     "tests/test_traces.py",
     "tests/test_culprits.py",
+    "tests/test_cloud.py",
+    "tests/test_local_only.py",
+    "tests/test_memory.py",
+    "tests/test_large_bodies.py",
     "tests/cluster",
 )
 # Conditions that only save work, or that another one makes sure of as well.

@@ -401,7 +401,8 @@ async def a_shared_memory_is_not_overfilled(h: House) -> None:
 @scenario()
 async def a_short_answer_is_given_room(h: House) -> None:
     h.trait(short_answers=True)
-    await h.ask(times=2)
+    for words in (10, 5000, 10, 2000):
+        await h.ask(messages=[{"role": "user", "content": "word " * words}])
 
 
 @scenario()
@@ -474,6 +475,37 @@ async def a_prompt_near_the_window_is_counted(h: House) -> None:
     await h.ask(times=2)
 
 
+@scenario("context: 4000, kv_pool: 8000")
+async def a_memory_that_the_slots_share_bounds_the_answer(h: House) -> None:
+    for words in (10, 1000, 10, 500):
+        await h.ask(messages=[{"role": "user", "content": "word " * words}])
+    await h.ask(times=2, n_predict=5)
+
+
+@scenario("engine: ollama, model: some/model")
+async def an_engine_is_asked_in_its_own_way(h: House) -> None:
+    await h.ask(times=2)
+
+
+@scenario(
+    "cloud: true", more="clients: {one: {key: k-one-long-enough, local_only: true}, two: {key: k-two-long-enough}}"
+)
+async def what_must_stay_in_the_lan_stays_there(h: House) -> None:
+    for client in ("two", "one", "two", "one"):
+        h.headers["authorization"] = f"Bearer k-{client}-long-enough"
+        await h.ask(times=2)
+    h.headers["authorization"] = "Bearer k-two-long-enough"
+    h.headers["x-gateway-local-only"] = "yes"
+    await h.ask(times=2)
+
+
+@scenario(more="clients: {one: {key: k-one-long-enough, rpm: 3}, two: {key: k-two-long-enough, tpm: 100}}")
+async def limits_of_clients_hold(h: House) -> None:
+    for client in ("one", "two"):
+        h.headers["authorization"] = f"Bearer k-{client}-long-enough"
+        await h.ask(times=6)
+
+
 # -- what changes after it was decided ---------------------------------------------------------------------------------
 
 
@@ -483,6 +515,16 @@ async def a_backend_that_goes_down_is_not_asked(h: House) -> None:
     h.gateway.gateway.fleet["a"].cooldown_until = time.monotonic() + 60
     await h.ask(times=2)
     h.gateway.gateway.fleet["a"].cooldown_until = 0.0
+    await h.ask(times=2)
+
+
+@scenario()
+async def one_that_is_down_is_left_out(h: House) -> None:
+    await h.ask(times=3)
+    health = h.gateway.gateway.fleet["a"].health
+    before, health.state = health.state, State.DOWN
+    await h.ask(times=2)
+    health.state = before
     await h.ask(times=2)
 
 
