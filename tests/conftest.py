@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from inspect import iscoroutinefunction
 
 import pytest
 from hypothesis import settings
@@ -24,6 +25,28 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
 settings.register_profile("random", print_blob=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    choices = ("first", "repeated", "never")
+    parser.addoption("--decide", choices=choices, default="first", help="which requests a test's gateway decides ahead")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "decided_both_ways: run with requests decided ahead, and each decided anew")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.definition.get_closest_marker("decided_both_ways") and iscoroutinefunction(metafunc.function):
+        metafunc.parametrize("decide", ["first", "never"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def decide(request: pytest.FixtureRequest) -> None:
+    """Which requests `running_gateway` decides ahead, where the test does not say it."""
+    from tests import support
+
+    support.DECIDES_AHEAD = getattr(request, "param", request.config.getoption("--decide"))
 
 
 def pytest_collection_finish() -> None:

@@ -19,12 +19,17 @@ from gateway.domain.health_state import State
 from gateway.http.app import App
 from gateway.http.server import Server, listen, make_server
 from gateway.proxy.handler import RequestHandler
+from gateway.proxy.services import DecidesAhead
 from gateway.runtime.gateway import Gateway
 from simulator.base import Record
 from tests import waiting
 from tests.waiting import PATIENCE as PATIENCE
 
 DATA = ServerSettings().data  # what routes.yaml says when it says nothing
+
+# Which requests the gateway of a test decides ahead, where the test does not say it (conftest.py). Already the first
+# with its head: most tests send each request once.
+DECIDES_AHEAD: DecidesAhead = "first"
 
 
 @dataclass
@@ -117,10 +122,14 @@ async def _without_canaries(snapshot: Snapshot) -> Snapshot:
 
 @asynccontextmanager
 async def running_gateway(
-    routes: str, environ: dict[str, str] | None = None, file: Path | None = None
+    routes: str,
+    environ: dict[str, str] | None = None,
+    file: Path | None = None,
+    decides_ahead: DecidesAhead | None = None,
 ) -> AsyncIterator[RunningGateway]:
     """A gateway that serves the routes.yaml text `routes` on a free port; `canary: none` unless it says something of
-    canaries. With `file` it is written there, and followed as it is edited. At the end it must be idle."""
+    canaries. With `file` it is written there, and followed as it is edited. `decides_ahead`: which requests are decided
+    ahead; None = as `--decide` says (conftest.py). At the end it must be idle."""
     if file is not None:
         write(file, routes)
     loaded = load_text(routes, "routes.yaml", environ or {}) if file is None else load(file)
@@ -129,7 +138,7 @@ async def running_gateway(
     folder = TemporaryDirectory(prefix="gateway-test-")
     if snapshot.server.data == DATA:
         snapshot = replace(snapshot, server=replace(snapshot.server, data=folder.name))
-    app = App(snapshot)
+    app = App(snapshot, decides_ahead or DECIDES_AHEAD)
     if file is not None:
         app.gateway.follow(file, loaded, _without_canaries if quiet else None)
     sock = listen("127.0.0.1", 0)

@@ -12,6 +12,8 @@ from simulator import SimVllm
 from tests.scripted import RawReply, raw_post
 from tests.support import RunningGateway, running_gateway
 
+pytestmark = pytest.mark.decided_both_ways
+
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {}}}}]
 TASK = "### Task:\nSuggest a title."
 QWEN, DEEPSEEK, INSTRUCT = "Qwen3.6-35B-A3B", "DeepSeek-V4-Flash", "Qwen3-4B-Instruct-2507"

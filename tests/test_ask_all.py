@@ -18,6 +18,8 @@ from tests.scripted import RawReply, raw_post
 from tests.support import running_gateway
 from tests.test_settled_once import samples, settled
 
+pytestmark = pytest.mark.decided_both_ways
+
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {}}}}
 
 

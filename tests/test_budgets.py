@@ -15,6 +15,8 @@ from tests.raw_client import chat
 from tests.scripted import RawReply, Script, ScriptedBackend, Turn, json_answer, raw_post, request_bytes, scripted
 from tests.support import RunningGateway, running_gateway
 
+pytestmark = pytest.mark.decided_both_ways
+
 PRICE = "price: {input: 1.0, output: 10.0}"  # USD per million
 HERMES = ["authorization: Bearer hermes-key"]
 OTHER = ["authorization: Bearer other-key"]

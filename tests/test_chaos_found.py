@@ -53,7 +53,10 @@ async def test_a_leaving_client_is_noticed_while_the_answer_before_is_still_ende
         await turn.until_lost()
         second_lost.set()
 
-    async with scripted(late_end, silent) as backend, running_gateway(routes(backend.url)) as gateway:
+    async with (
+        scripted(late_end, silent) as backend,
+        running_gateway(routes(backend.url), decides_ahead="never") as gateway,
+    ):
         async with raw_client(gateway.url) as client:
             await client.post(path, chat(stream=True))
             await client.until(b"0\r\n\r\n")

@@ -12,6 +12,8 @@ from tests.raw_client import chat
 from tests.scripted import RawReply, Script, ScriptedBackend, Turn, json_answer, raw_post, scripted
 from tests.support import RunningGateway, running_gateway
 
+pytestmark = pytest.mark.decided_both_ways
+
 
 def answered(prompt: int, completion: int) -> Script:
     """A whole answer that reports this usage."""

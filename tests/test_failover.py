@@ -17,6 +17,8 @@ from tests.limits import within
 from tests.scripted import SSE_HEAD, Turn, answer, chunked, json_answer, raw_post, scripted
 from tests.support import RunningGateway, from_clients, running_gateway
 
+pytestmark = pytest.mark.decided_both_ways
+
 SILENCE = "first_byte: 300ms"
 ASK: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}
 both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

@@ -15,6 +15,8 @@ from simulator import SimVllm
 from tests.scripted import RawReply, raw_post
 from tests.support import RunningGateway, from_clients, running_gateway
 
+pytestmark = pytest.mark.decided_both_ways
+
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {}}}}]
 PICTURE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]
 ASK: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}

@@ -24,6 +24,8 @@ from tests.saying import (
 )
 from tests.scripted import raw_post
 
+pytestmark = pytest.mark.decided_both_ways
+
 # -- calls and thoughts in the text -----------------------------------------------------------------------------------
 
 

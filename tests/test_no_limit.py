@@ -25,7 +25,7 @@ async def test_without_a_limit_the_first_content_may_take_for_ever() -> None:
             body = {"model": "a", "messages": [{"role": "user", "content": "hi"}]}
             asked = asyncio.create_task(gateway.client.post("/v1/chat/completions", json=body))
             await gateway.until(lambda: bool(backend.turns))
-            (request,) = gateway.requests()
+            (request,) = gateway.gateway.active
             assert request.timer.budget == inf
             assert isfinite(canary.answer_budget(gateway.gateway.fleet["a"], {"max_tokens": 10}))
             go.set()

@@ -315,7 +315,10 @@ async def test_a_shortage_in_the_middle_of_a_request_is_no_defect(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sim = SimVllm()
-    async with sim.serve() as url, running_gateway(f"backends: {{a: {{url: '{url}', {LOOKS}}}}}") as gateway:
+    async with (
+        sim.serve() as url,
+        running_gateway(f"backends: {{a: {{url: '{url}', {LOOKS}}}}}", decides_ahead="never") as gateway,
+    ):
 
         def lacks(*_: Any) -> Any:
             raise error

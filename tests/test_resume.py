@@ -19,6 +19,8 @@ from tests.resuming import CHAT, INTERRUPTED, WITH_USAGE, WORDS, chain, of
 from tests.scripted import RawReply, raw_post
 from tests.test_settled_once import samples, settled
 
+pytestmark = pytest.mark.decided_both_ways
+
 BREAKS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "closed": ("die_mid", {}),
     "reset": ("die_mid", {"reset": True}),

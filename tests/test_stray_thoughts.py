@@ -23,6 +23,8 @@ from gateway.inspection.whole import read_whole
 from gateway.routing.inspection_policy import STRAY_THOUGHTS
 from tests.saying import TOOLS, Fleet, both_ways, event, fleet, says, text, thoughts
 
+pytestmark = pytest.mark.decided_both_ways
+
 THINKER = "Qwen/Qwen3-4B-Thinking-2507"
 STRAY = "Let me see.\n</think>\n\nFour."
 

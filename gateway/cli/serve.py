@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from gateway.config.snapshot import LogForm, Snapshot
     from gateway.http.app import App
     from gateway.observe.log_writer import LogWriter
+
+DECIDE_ALWAYS = "GATEWAY_DECIDE_ALWAYS"  # 1 = each request is decided anew, whatever was decided for one like it
 
 
 @examples(
@@ -93,7 +96,8 @@ def serve(config: Path, loaded: Loaded, snapshot: Snapshot, sock: socket.socket)
     from gateway.runtime.process import tune
     from gateway.transport.event_loop import Loop
 
-    app = App(snapshot)
+    always = os.environ.get(DECIDE_ALWAYS, "") not in ("", "0")
+    app = App(snapshot, decides_ahead="never" if always else "repeated")
     app.gateway.write_log(set_up_logs(snapshot.server.log))
     app.gateway.follow(config, loaded)
     tune()

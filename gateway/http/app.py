@@ -15,6 +15,7 @@ from gateway.errors import GatewayError, WrongMethod
 from gateway.proxy.audio import UploadHandler, handler_of
 from gateway.proxy.exchange import AsgiExchange, Receive, Scope, Send, bounded
 from gateway.proxy.reply import send_whole
+from gateway.proxy.services import DecidesAhead
 from gateway.runtime.gateway import Gateway
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ class App:
     """Looks up inference paths itself, so that they skip the router, middleware and response classes. On the
     gateway's own listener inference requests do not pass here at all (connection.py)."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.gateway = Gateway(snapshot)
+    def __init__(self, snapshot: Snapshot, decides_ahead: DecidesAhead = "repeated") -> None:
+        self.gateway = Gateway(snapshot, decides_ahead)
         self._polled = ops.pages(self.gateway) | models.pages(self.gateway)
         self.beginnings = BEGINNINGS | self.gateway.apps.paths  # any other path is a 404 at once
         self._api: FastAPI | None = None  # None = not needed yet

@@ -15,9 +15,11 @@ Key = tuple[str, bytes, bytes]  # (the client's address, the head before the num
 
 
 class KnownHeads:
-    """The heads of one listener's connections, for one snapshot. The ones used last stay."""
+    """The heads of one listener's connections, for one snapshot. The ones used last stay. `at_once`: a head that
+    has come once is kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, at_once: bool = False) -> None:
+        self._at_once = at_once
         self._snapshot: Snapshot | None = None
         self._known: dict[Key, RepeatedHead] = {}
         self._once: dict[Key, None] = {}
@@ -37,11 +39,11 @@ class KnownHeads:
         """A client that was admitted has sent this head, which was not known."""
         self._follow(snapshot)
         key = (peer, *repeated.parts)
-        if key not in self._once:
+        if key not in self._once and not self._at_once:
             self._once[key] = None
             _drop_oldest(self._once)
             return
-        del self._once[key]
+        self._once.pop(key, None)
         self._known[key] = repeated
         _drop_oldest(self._known)
 

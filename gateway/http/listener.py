@@ -87,7 +87,7 @@ class Listener:
         self.gateway = gateway
         self.limits = limits if limits is not None else limits_for(file_limit())
         self.connections: set[ClientConnection] = set()
-        self.known_heads = KnownHeads()
+        self.known_heads = KnownHeads(at_once=gateway.services.decides_ahead == "first")
         self.heads: dict[ClientConnection, float] = {}  # waits for a head, since when
         self.idle: dict[ClientConnection, float] = {}  # answered and idle, since when
         self.bodies: dict[ClientConnection, float] = {}  # sends a body, since when

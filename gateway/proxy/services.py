@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from gateway.accounting.accounts import Accounts
 from gateway.accounting.record import AttemptRecord, RequestLine, RequestRecord, request_line
@@ -20,6 +20,10 @@ from gateway.proxy.active import ActiveRequests
 from gateway.proxy.sent_ids import SentIds
 from gateway.routing.culprits import Culprits
 from gateway.shortage import Kind
+
+DecidesAhead = Literal["repeated", "first", "never"]
+"""Which requests are decided ahead: those whose head has come before; already the first with its head, so that a test
+with one request runs on what was decided; none (`GATEWAY_DECIDE_ALWAYS`)."""
 
 
 class RequestTrace(Protocol):
@@ -55,6 +59,7 @@ class Services:
     sent_ids: SentIds
     on_short: Callable[[Kind], None]  # called when the gateway itself lacks something
     tracer: Tracer | None = None  # None = nothing is traced
+    decides_ahead: DecidesAhead = "repeated"
     observers: list[Callable[[RequestRecord], object]] = field(default_factory=list)
     line_observers: list[Callable[[RequestLine], object]] = field(default_factory=list)
     _turns: dict[str, int] = field(default_factory=dict)

@@ -48,7 +48,7 @@ from gateway.proxy.fast.lane import FastLane
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
 from gateway.proxy.sent_ids import SentIds
-from gateway.proxy.services import Services
+from gateway.proxy.services import DecidesAhead, Services
 from gateway.routing.alias_status import AliasStatusTracker
 from gateway.routing.culprits import Culprits
 from gateway.runtime.apps import Apps
@@ -73,7 +73,7 @@ class Gateway:
     """The snapshot in force, the fleet, what requests use (`services`); handed down, never global. `snapshot` is the
     file's; what is in force is that snapshot in the mode in force."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, decides_ahead: DecidesAhead = "repeated") -> None:
         self._written = snapshot
         self._putting = asyncio.Lock()  # one change of what is in force at a time
         self.chosen_mode = ChosenMode(Path(snapshot.server.data))
@@ -110,6 +110,7 @@ class Gateway:
             active=self.active,
             sent_ids=SentIds(among_others=snapshot.server.shared is not None),
             on_short=self.short_of,
+            decides_ahead=decides_ahead,
         )
         self.fast_lane = FastLane(self.services, self.memory)
         self.apps = Apps(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import httpx
 import pytest
 
 from bench.ports import free_ports
+from gateway.cli import serve
 from gateway.cli.serve import warnings_of
 from gateway.config.load import load_text
 from simulator import SimVllm
@@ -165,3 +167,30 @@ async def test_it_says_who_is_there_and_who_is_not(with_absent: Path) -> None:
             await gateway.until_said("nobody can serve lost now")
     assert "first look: ready: chat; parked: job" in gateway.said
     assert "gone is warming: " in gateway.said
+
+
+class Built(Exception):
+    """The gateway was built, and is not run."""
+
+
+VALUES = [(None, "repeated"), ("", "repeated"), ("0", "repeated"), ("1", "never")]
+
+
+@pytest.mark.parametrize(("value", "expected"), VALUES)
+def test_deciding_ahead_is_turned_off_by_a_variable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str | None, expected: str
+) -> None:
+    built: list[str] = []
+
+    def build(_snapshot: object, decides_ahead: str) -> None:
+        built.append(decides_ahead)
+        raise Built
+
+    monkeypatch.setattr("gateway.http.app.App", build)
+    monkeypatch.delenv("GATEWAY_DECIDE_ALWAYS", raising=False)
+    if value is not None:
+        monkeypatch.setenv("GATEWAY_DECIDE_ALWAYS", value)
+    loaded = load_text("backends: {a: {url: 'http://127.0.0.1:1'}}", "routes.yaml", {})
+    with socket.socket() as sock, pytest.raises(Built):
+        serve.serve(tmp_path / "routes.yaml", loaded, loaded.snapshot, sock)
+    assert built == [expected]

@@ -16,14 +16,13 @@ from typing import NamedTuple
 
 from msgspec import Raw
 
-from gateway.accounting.prices import costs_money
 from gateway.admission import access
 from gateway.admission.access import Identity
 from gateway.admission.caller import Caller
 from gateway.config.snapshot import Alias, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.body import read_fields, value_of
-from gateway.domain.request import CHAT, NO_MEDIA, READ, InferenceRequest, Likeness, is_limit, offers_tools, parse
+from gateway.domain.request import CHAT, READ, InferenceRequest, Likeness, is_limit, offers_tools, parse
 from gateway.domain.token_ratio import MIN_ROOM, room_needed, surely_fits
 from gateway.engines.base import authorized
 from gateway.engines.openai.engine import OpenAIEngine
@@ -33,6 +32,7 @@ from gateway.errors import GatewayError
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.rewrite import Renaming
+from gateway.proxy.fast.decided import is_usual
 from gateway.proxy.reply import STREAM_HEADERS, attempt_headers, base_headers
 from gateway.proxy.services import Services
 from gateway.routing.inspection_policy import policy_for
@@ -163,9 +163,11 @@ def decide(services: Services, caller: Caller, body: bytes, shape: Shape) -> Dec
         return None
     if client.client is not None and client.client.tpm is not None:
         request.look_for_media()  # which the estimate of its tokens counts
-    if not (_is_usual_caller(caller, client) and _is_usual_alias(alias) and _is_usual(request, body)):
+    if not is_usual(snapshot, snapshot.server, alias, request) or not (
+        client.client is None or is_usual(client.client)
+    ):
         return None
-    if _fills_in_by_value(alias, request) or services.accounts.over_budget(snapshot, client.client) is not None:
+    if not (_is_usual_caller(caller) and _is_usual(request, body)) or _fills_in_by_value(alias, request):
         return None
     members: list[Member] = []
     for name in alias.steps[0]:
@@ -173,8 +175,6 @@ def decide(services: Services, caller: Caller, body: bytes, shape: Shape) -> Dec
         if member is None:
             return None
         members.append(member)
-    if request.known_media is not NO_MEDIA or (request.thinking_wish and len(members) > 1):
-        return None
     limits = [_given_limit(member, request) for member in members]
     searched = request.media_known
     like = request.likeness()
@@ -186,18 +186,9 @@ def decide(services: Services, caller: Caller, body: bytes, shape: Shape) -> Dec
     return Decision(snapshot, services.fleet.states, client, alias, shape, like, *found)
 
 
-def _is_usual_caller(caller: Caller, client: Identity) -> bool:
-    """Tasks are recognised by their text. An id that the client chose must not be sent twice at a time."""
-    headers = caller.headers
-    if b"content-encoding" in headers or ID.encode() in headers or caller.http_version == "1.0":
-        return False
-    return client.client is None or client.client.tasks is None
-
-
-def _is_usual_alias(alias: Alias) -> bool:
-    if alias.ask_all or alias.resume or alias.min_max_tokens is not None:
-        return False
-    return alias.reasoning_field == "as_is"
+def _is_usual_caller(caller: Caller) -> bool:
+    """An id that the client chose must not be sent twice at a time."""
+    return b"content-encoding" not in caller.headers and ID.encode() not in caller.headers
 
 
 def _fills_in_by_value(alias: Alias, request: InferenceRequest) -> bool:
@@ -210,29 +201,19 @@ def _fills_in_by_value(alias: Alias, request: InferenceRequest) -> bool:
 
 
 def _is_usual(request: InferenceRequest, body: bytes) -> bool:
-    if (
-        "messages" not in request.fields
-        or request.choices != 1
-        or request.continues
-        or request.file_at
-        or request.tool_choice in ("required", "named")
-    ):
-        return False
-    return request.fields == read_fields(body)  # reading it has changed nothing
+    return "messages" in request.fields and request.fields == read_fields(body)  # reading it has changed nothing
 
 
 def _member(
     state: BackendState, request: InferenceRequest, alias: Alias, caller: Caller, client: Identity
 ) -> Member | None:
     """None = what is decided for this backend may change with time, or with what is in the prompt."""
-    backend, traits, facts, now = state.backend, state.traits, state.facts, time.monotonic()
-    if backend.cloud or costs_money(backend) or state.pool is not None or not isinstance(state.client, H1Client):
+    backend, now = state.backend, time.monotonic()
+    if not is_usual(state, backend, state.traits, state.facts):
         return None
-    if not isinstance(ENGINES[backend.engine], OpenAIEngine) or traits.asked_otherwise or traits.short_answers:
+    if not isinstance(state.client, H1Client) or not isinstance(ENGINES[backend.engine], OpenAIEngine):
         return None
-    if facts.lacks or facts.refused_window is not None or state.reported.loaded is False:
-        return None
-    if CHAT.name not in traits.endpoints:
+    if state.reported.loaded is False or CHAT.name not in state.traits.endpoints:
         return None
     needs, room = needs_of(request, alias, client.client), room_needed(request, None)
     if why_not(state, request, needs, room, now, local_only=False) is not None:

@@ -38,7 +38,7 @@ class FastLane:
         """Send this chat to a backend, if it is a usual one; else None."""
         services, memory, size = self._services, self._memory, len(body)
         scheduler = services.admission.scheduler
-        if services.culprits.sizes or services.tracer is not None or scheduler.sharing is not None:
+        if services.decides_ahead == "never" or services.culprits.sizes:
             return None
         if size > SEARCHED or (memory.limit is not None and memory.used + size > memory.limit):
             return None
@@ -69,8 +69,9 @@ class FastLane:
     def _decision(self, caller: Caller, body: bytes, fields: dict[str, Raw]) -> Decision | None:
         decisions: Decisions | None = caller.decisions
         if decisions is None:  # the first request with this head
-            caller.decisions = Decisions()
-            return None
+            decisions = caller.decisions = Decisions()
+            if self._services.decides_ahead != "first":
+                return None
         decision: object = None
         if (known := decisions.shapes.get(tuple(fields))) is not None:
             shape, made = known

@@ -190,13 +190,13 @@ class FastRequest:
             plain = read_plain(body, member.thoughts)
             if plain is None:
                 return False
-            model, usage = plain
+            (model, usage), mended = plain, body
         else:
             answer = self._inspect(body)
             if answer is None:
                 return False
-            model, usage = answer.model, answer.usage
-        sent = decision.renaming.apply(body, model)
+            model, usage, mended = answer.model, answer.usage, answer.body
+        sent = decision.renaming.apply(mended, model)
         first_token = client.loop.time()
         client.answer_whole(_LINES % (len(sent), self.id.encode(), member.lines), sent)
         self._end(first_token, answer, usage)
@@ -204,7 +204,7 @@ class FastRequest:
         return True
 
     def _inspect(self, body: bytes) -> WholeAnswer | None:
-        """The answer to a request with tools, if it can be sent as it is."""
+        """The answer to a request with tools, if nothing in it is counted; its `body` may be rewritten all the same."""
         under_way, member = self._under_way, self.member
         request = under_way.request if under_way is not None else self._inference_request()
         policy, thoughts = policy_for(request, self.decision.alias, member.candidate, time.monotonic())

@@ -104,7 +104,7 @@ class UnderWay:
         state = sent.member.state
         state.prompt_tokens -= sent.tokens  # the lease counts them
         held = SlotGrant(state, 1, sent.since, sent.decision.client.name)
-        return Lease(sent.services.admission.scheduler, sent.member.candidate, held, self.request)
+        return Lease(sent.services.admission.scheduler, sent.member.candidate, held, self.request, was_ready=True)
 
     @cached_property
     def record(self) -> RequestRecord:

@@ -90,7 +90,7 @@ async def house(more: str = "", client: str = "") -> AsyncIterator[House]:
         routes = f"defaults: {{health: {{every: 1h}}}}\nbackends: {{{backends}}}\naliases: {{{aliases}}}"
         if client:
             routes += f"\nclients: {{one: {{key: k-one-long-enough, {client}}}}}"
-        async with running_gateway(routes) as gateway, raw_client(gateway.url) as asking:
+        async with running_gateway(routes, decides_ahead="repeated") as gateway, raw_client(gateway.url) as asking:
             await gateway.until_ready("a", "b")
             found = House(gateway, a, b, asking)
             found.headers = "authorization: Bearer k-one-long-enough\r\n" if client else ""
