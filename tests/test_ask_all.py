@@ -12,11 +12,11 @@ import openai
 import pytest
 
 from simulator import SimVllm
+from tests.accounting.test_settle_once import samples, settled
 from tests.raw_client import chat, raw_client
 from tests.resuming import CHAT, WITH_USAGE, Chain
 from tests.scripted import RawReply, raw_post
 from tests.support import running_gateway
-from tests.test_settled_once import samples, settled
 
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {}}}}
 

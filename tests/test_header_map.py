@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from gateway.proxy.header_map import header_map
 from simulator import SimVllm
+from tests.admission.test_access import HERMES, OPS, guarded
 from tests.raw_client import chat
 from tests.scripted import RawReply, raw_post
 from tests.support import RunningGateway
-from tests.test_access import HERMES, OPS, guarded
 
 names = st.sampled_from([b"accept", b"x-api-key", b"host", b"traceparent"])
 

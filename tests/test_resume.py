@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from gateway.domain.health_state import State
 from simulator import SimVllm
+from tests.accounting.test_settle_once import samples, settled
 from tests.raw_client import chat, raw_client
 from tests.resuming import CHAT, INTERRUPTED, WITH_USAGE, WORDS, chain, of
 from tests.scripted import RawReply, raw_post
-from tests.test_settled_once import samples, settled
 
 BREAKS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "closed": ("die_mid", {}),

@@ -11,11 +11,11 @@ import pytest
 from gateway.domain.health_state import State
 from gateway.routing.resume import can_go_on
 from simulator import SimVllm
+from tests.accounting.test_settle_once import samples, settled
 from tests.raw_client import chat, raw_client
 from tests.resuming import CHAT, INTERRUPTED, WORDS, Chain, chain, of
 from tests.scripted import RawReply
 from tests.support import running_gateway
-from tests.test_settled_once import samples, settled
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 NEVER: Mapping[str, dict[str, Any]] = {

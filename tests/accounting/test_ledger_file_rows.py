@@ -20,7 +20,7 @@ from gateway.accounting import ledger as module
 from gateway.accounting.ledger import Ledger
 from gateway.accounting.ledger_file import DAY, NAME, TOGETHER, Entry, LedgerFile, read_spent, sums_since
 from gateway.metrics.registry import Metrics
-from tests.observe.test_ledger import entry
+from tests.accounting.test_ledger import entry
 from tests.support import running_gateway
 from tests.waiting import wait_until
 

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.accounting.ledger import Ledger
 from gateway.accounting.ledger_file import DAY, NAME, LedgerFile, read_spent, sums_since
-from tests.observe.test_ledger import NOW, entry
+from tests.accounting.test_ledger import NOW, entry
 
 # What the gateways wrote that did not count speech, as they wrote it.
 BEFORE = """
