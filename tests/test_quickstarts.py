@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from gateway.config.load import load_text
-from tests.config.test_docs import ENVIRON, data_of
+from tests.config.test_schema_docs import ENVIRON, data_of
 from tests.demo_process import PATIENCE, ROOT, Demo, needs_curl, running_demo
 from tests.test_docs import run
 

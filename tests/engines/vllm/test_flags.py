@@ -18,7 +18,7 @@ from gateway.transport.prometheus_text import LABELLED_MOST, labels_of
 from tests.simulator.wire import load
 from tests.sliced import whole
 
-SPECULATING = (Path(__file__).parents[1] / "data" / "engine" / "speculating.txt").read_bytes()
+SPECULATING = (Path(__file__).parents[2] / "data" / "engine" / "speculating.txt").read_bytes()
 CONFIG = b"vllm:cache_config_info{%s} 1.0\n"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.config.load import load_text
-from tests.config.test_mistakes import FINE, mistakes
+from tests.config.test_validate import FINE, mistakes
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from gateway.config.openings import openings
 from gateway.config.problems import Path
 from gateway.config.snapshot import Client
-from tests.config.test_mistakes import FINE, mistakes
+from tests.config.test_validate import FINE, mistakes
 
 
 def places(text: str) -> list[tuple[int, str, str]]:
