@@ -1,6 +1,6 @@
 """Prints docs/reference.md: every key, path, header, error code, metric and command, read off the code that has them.
 
-`make reference` writes the file; tests/test_reference.py checks that it is current and complete.
+`make reference` writes the file; tests/program/test_reference.py checks that it is current and complete.
 """
 
 from __future__ import annotations

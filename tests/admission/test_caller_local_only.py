@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gateway.admission.access import asks_local_only
 from gateway.proxy.header_map import header_map
+from tests.routing.test_plan_cloud import ASK, KEYED, House, house
 from tests.scripted import raw_post
-from tests.test_cloud import ASK, KEYED, House, house
 
 NAME = "x-gateway-local-only"
 REFUSED = (429, 503)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.operations.machine import ended, gateway_of, machine
+from tests.runtime.operations.machine import ended, gateway_of, machine
 
 KEYS = "clients: {ops: {key: ops-key-1, admin: true}, agent: {key: agent-key-2}}\n"
 OPS = {"authorization": "Bearer ops-key-1"}

@@ -14,10 +14,10 @@ import pytest_asyncio
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from tests import native_responses as native
+from tests.apps.dialects.anthropic.test_exchange import HELLO, LAST, LEAK, ROLE, Stage, answers, says, unexpected
+from tests.apps.dialects.responses.test_exchange import PATH, TOOL, told
 from tests.scripted import PATIENCE, RawReply, json_answer, raw_post, scripted
 from tests.support import running_gateway
-from tests.test_messages import HELLO, LAST, LEAK, ROLE, Stage, answers, says, unexpected
-from tests.test_responses import PATH, TOOL, told
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

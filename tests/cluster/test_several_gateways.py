@@ -18,9 +18,9 @@ import pytest
 from bench.ports import free_ports
 from simulator import SimVllm
 from tests.cluster.redis_server import RedisServer, running_redis
+from tests.http.test_server_stop import PROGRAM, ROOT
 from tests.limits import within
 from tests.raw_client import chat
-from tests.test_stop import PROGRAM, ROOT
 from tests.waiting import until, until_said
 
 CHAT = "/v1/chat/completions"

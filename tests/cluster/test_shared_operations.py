@@ -19,7 +19,7 @@ from gateway.runtime.operations.record import INTERRUPTED, SHARED_MOST, save
 from tests.cluster.joined import one_more, shared, until_joined
 from tests.cluster.redis_server import RedisServer
 from tests.gateway_process import GatewayProcess, gateway_process
-from tests.operations.machine import FAST, Machine, begin, ended, error, machine, steps, switched
+from tests.runtime.operations.machine import FAST, Machine, begin, ended, error, machine, steps, switched
 from tests.support import RunningGateway
 from tests.waiting import until_said
 

@@ -10,8 +10,8 @@ from gateway.domain.health_state import State
 from tests.cluster.joined import ask, one_more, until_joined
 from tests.cluster.office import MadeUp, Place
 from tests.cluster.redis_server import RedisServer
-from tests.operations.machine import FAST, machine
-from tests.operations.requested import CALLED
+from tests.runtime.operations.machine import FAST, machine
+from tests.runtime.operations.requested import CALLED
 
 
 async def test_two_gateways_start_it_once_and_both_answer(redis: RedisServer, tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from gateway.inspection.overflows import LEAST_WINDOW
 from gateway.proxy.feedback import Feedback, ask_again, learn, within_reason
 from gateway.routing.plan import make_plan
 from gateway.routing.refusal import Tried, refusal
+from tests.proxy.test_feedback import ask, is_the_overflow, overflow, vllm
+from tests.proxy.test_feedback import fleet as gateway_with
 from tests.routing.parts import NOW, alias, backend, fleet, request
-from tests.test_learned import ask, is_the_overflow, overflow, vllm
-from tests.test_learned import fleet as gateway_with
 
 LONG = [{"role": "user", "content": "word " * 10_000}]  # 50,000 bytes
 SAYINGS = [

@@ -12,8 +12,8 @@ from simulator import SimVllm
 from tests.cluster.joined import FAST, shared
 from tests.cluster.redis_server import running_redis
 from tests.editing import Editor, edited, editor_of
+from tests.runtime.test_reload_fleet import ask, without
 from tests.support import running_gateway
-from tests.test_reload_fleet import ask, without
 
 PAIR = "aliases: {w: [b]}\n"
 

@@ -16,8 +16,8 @@ from gateway.inspection.plain_stream import DONE, ENDING, READ_MOST, TRIES, Exam
 from gateway.inspection.rewrite import Identity
 from gateway.inspection.stream_track import REPEATS, StreamTrack
 from gateway.transport.sse import Framer
+from tests.proxy.streams.stage import captured
 from tests.routing.parts import request
-from tests.streams.stage import captured
 
 USAGE = {"prompt_tokens": 12, "completion_tokens": 8, "prompt_tokens_details": None}
 ASKED = request(stream=True)

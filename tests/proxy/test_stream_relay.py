@@ -25,8 +25,8 @@ from gateway.proxy.inner_exchange import InnerExchange
 from gateway.proxy.reply import StreamReply
 from gateway.proxy.stream_relay import StreamRelay
 from gateway.transport.sse import Framer
+from tests.proxy.streams.stage import DONE, captured, event
 from tests.routing.parts import request
-from tests.streams.stage import DONE, captured, event
 
 STREAMS = ("chat_stream", "chat_stream_usage_cont", "reason_stream", "tool_auto_scripted_stream", "chat_n2_stream")
 ROLE, END = event({"role": "assistant", "content": ""}), event({}, "stop")
