@@ -6,13 +6,10 @@ import json
 import shutil
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 
 from gateway.cli.main import cli
-from gateway.cli.output import write
-from gateway.config.load import load
 from tests.importing.support import DATA
 
 ENVIRON = dict.fromkeys(("FAST_API_KEY", "FIREWORKS_API_KEY", "ANTHROPIC_API_KEY"), "x") | {"LITELLM_MASTER_KEY": "y"}
@@ -51,37 +48,6 @@ def test_what_was_left_out_also_stands_in_the_file(folder: Path) -> None:
     assert "#   line 15, model_list[1].litellm_params.rpm: backends have no rates" in text
     assert "# litellm-config.yaml:3, writer, reviewer, claude-*" in text
     assert "sk-" not in text
-
-
-def test_a_file_that_is_there_is_never_overwritten_without_force(folder: Path) -> None:
-    (folder / "routes.yaml").write_text("mine")
-    result = run("litellm-config.yaml")
-    assert result.exit_code == 2
-    assert "--force" in result.stderr
-    assert (folder / "routes.yaml").read_text() == "mine"
-    assert run("litellm-config.yaml", "--force").exit_code == 0
-    assert load(folder / "routes.yaml", ENVIRON).snapshot.backends
-
-
-def test_a_file_that_came_meanwhile_is_not_overwritten_either(folder: Path) -> None:
-    (folder / "routes.yaml").write_text("mine")
-    with pytest.raises(click.UsageError, match="--force"):
-        write("other", Path("routes.yaml"), force=False)
-    assert (folder / "routes.yaml").read_text() == "mine"
-    assert sorted(path.name for path in folder.iterdir()) == ["litellm-config.yaml", "routes.yaml"]
-
-
-def test_a_folder_that_is_not_there_is_a_problem(folder: Path) -> None:
-    result = run("litellm-config.yaml", "-o", "none/routes.yaml")
-    assert result.exit_code == 1
-    assert "cannot write 'none/routes.yaml'" in result.stderr
-
-
-def test_to_stdout_and_nothing_is_written(folder: Path) -> None:
-    result = run("litellm-config.yaml", "-o", "-")
-    assert result.exit_code == 0
-    assert result.stdout.startswith("# yaml-language-server")
-    assert not (folder / "routes.yaml").exists()
 
 
 def test_json_for_scripts(folder: Path) -> None:

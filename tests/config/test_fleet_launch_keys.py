@@ -170,45 +170,10 @@ def test_a_secret_in_a_profile_is_not_in_the_message() -> None:
     assert "sk-live" not in mistake
 
 
-def test_modes_keep_their_order_and_name_profiles() -> None:
-    text = (
-        "backends:\n  a: {node: spark1, launch: {command: vllm serve m}, profiles: {long: {max-model-len: 200000}}}\n"
-        "  b: {url: 'http://x:1'}\nmodes:\n  daily: [a, b]\n  long: {backends: [a], profiles: {a: long}}\n"
-    )
-    modes = snapshot(text).modes
-    assert list(modes) == ["daily", "long"]
-    assert (modes["daily"].backends, modes["long"].profiles) == (("a", "b"), {"a": "long"})
-
-
 def test_an_edit_of_the_command_is_another_backend_and_the_same_server() -> None:
     one, other = backend("vllm serve m --max-num-seqs 4"), backend("vllm serve m --max-num-seqs 5")
     assert one != other
     assert (one.identity, hash(one)) == (other.identity, hash(other))
-
-
-# -- start and stop ---------------------------------------------------------------------------------------------------
-
-
-def test_commands_stay_as_they_are_written() -> None:
-    text = "backends: {a: {url: 'http://127.0.0.1:1', start: \"sh -c 'run ${NAME} && true'\", stop: docker stop a}}"
-    a = snapshot(text).backends["a"]
-    assert (a.start, a.stop) == ("sh -c 'run ${NAME} && true'", "docker stop a")
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("docker start 'a", "a quote is never closed"),
-        ("'# nothing'", "has no word"),
-        ("''", "is empty"),
-        ("[docker, start]", "is not a command line"),
-    ],
-)
-def test_a_command_that_cannot_be_run_is_a_mistake(line: str, said: str) -> None:
-    text = f"backends:\n  a:\n    url: http://127.0.0.1:1\n    start: {line}\n"
-    (mistake,) = mistakes(text)
-    assert "routes.yaml:5  backends.a.start" in mistake
-    assert said in mistake
 
 
 def test_a_cloud_is_never_started() -> None:

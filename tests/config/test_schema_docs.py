@@ -11,8 +11,7 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
-from gateway.config.document import plain_value
-from gateway.config.keys import all_keys, definitions
+from gateway.config.keys import all_keys
 from gateway.config.load import load, load_text
 from gateway.config.schema import json_schema
 from gateway.config.suggest import EXPLAINED, FOREIGN
@@ -20,15 +19,7 @@ from gateway.config.suggest import EXPLAINED, FOREIGN
 ROOT = Path(__file__).parents[2]
 DOC = (ROOT / "docs" / "routes.md").read_text()
 SHIPPED = (ROOT / "routes.yaml").read_text()
-REFERENCE = DOC.partition("## Words of other programs")[0]
-ROWS = {m[1]: m[0] for m in re.finditer(r"^\| `([a-z_.*]+)` \|.*$", REFERENCE, re.M)}
 ENVIRON = {name: f"value-of-{name}" for name in re.findall(r"\$\{(\w+)\}", DOC + SHIPPED)}
-SAME_AS_DEFAULTS = re.compile(r"backends\.\*\.(timeouts|health|queue)\.")
-
-
-def leaves() -> list[str]:
-    keys = all_keys()
-    return [key for key in keys if not any(other.startswith(f"{key}.") for other in keys)]
 
 
 def uncommented(text: str) -> str:
@@ -38,22 +29,6 @@ def uncommented(text: str) -> str:
 
 def data_of(text: str) -> Any:
     return YAML(typ="safe", pure=True).load(text)
-
-
-@pytest.mark.parametrize("key", [key for key in leaves() if not SAME_AS_DEFAULTS.match(key)])
-def test_every_key_is_documented(key: str) -> None:
-    assert key in ROWS
-
-
-def test_no_key_is_documented_that_does_not_exist() -> None:
-    assert set(ROWS) <= set(all_keys())
-
-
-@pytest.mark.parametrize("key", [key for key, found in definitions().items() if key in ROWS and found.shown_default])
-def test_the_documented_defaults_are_the_real_ones(key: str) -> None:
-    found, documented = definitions()[key], ROWS[key].split("|")[3].strip(" `")
-    value = documented if found.kind is None else found.kind.read(plain_value(documented))
-    assert value == found.default
 
 
 @pytest.mark.parametrize("block", re.findall(r"```yaml\n# complete\n(.*?)```", DOC, re.S))

@@ -131,44 +131,6 @@ def test_a_missing_url_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "key"),
-    [
-        ("max_model_len", "context"),
-        ("--max-model-len", "context"),
-        ("num_ctx", "context"),
-        ("max_num_seqs", "slots"),
-        ("tool_call_parser", "tool_parser"),
-        ("enable_auto_tool_choice", "auto_tools"),
-        ("served_model_name", "model"),
-        ("timeout", "timeouts"),
-        ("tol_parser", "tool_parser"),
-        ("max_modl_len", "context"),
-    ],
-)
-def test_words_of_other_programs_are_understood(word: str, key: str) -> None:
-    found = mistakes(f'backends:\n  a: {{url: "http://spark1:8001", {word}: x}}\n')
-    assert found == [f"routes.yaml:2  backends.a.{word}: unknown key '{word}' - did you mean '{key}'?"]
-
-
-@pytest.mark.parametrize("key", ["model_list", "litellm_params", "router_settings", "general_settings"])
-def test_a_litellm_file_is_recognised(key: str) -> None:
-    assert "LiteLLM" in mistakes(f"{FINE}{key}: {{}}\n")[0]
-
-
-@pytest.mark.parametrize("key", ["launch", "profiles"])
-def test_what_stands_under_a_backend_is_pointed_there(key: str) -> None:
-    (found,) = mistakes(f"{FINE}{key}: {{daily: {{max-model-len: 200000}}}}\n")
-    assert found.startswith(f"routes.yaml:4  {key}: unknown key '{key}' - ")
-    assert found.endswith(f"backends.NAME.{key}")
-
-
-def test_fallbacks_are_the_steps_of_an_alias() -> None:
-    assert mistakes(FINE + "aliases:\n  w:\n    use: [a]\n    fallbacks: [b]\n") == [
-        "routes.yaml:7  aliases.w.fallbacks: unknown key 'fallbacks' - did you mean 'use'?"
-    ]
-
-
-@pytest.mark.parametrize(
     ("url", "says"),
     [
         ("192.168.1.11:8001", "has no scheme"),
@@ -195,54 +157,6 @@ def test_a_url_with_a_typo_is_an_error(url: str, says: str) -> None:
     assert len(found) == 1
     assert found[0].startswith("routes.yaml:3  backends.a.url: ")
     assert says in found[0]
-
-
-@pytest.mark.parametrize("engine", ["openai", "vllm", "ollama"])
-def test_a_public_host_must_say_whether_it_is_cloud(engine: str) -> None:
-    backend = f'engine: {engine}, url: "https://api.example.com", model: m, context: 70000'
-    assert "does a prompt leave the LAN?" in mistakes(f"backends:\n  a: {{{backend}}}\n")[0]
-    for said in ("true", "false"):
-        snapshot = load_text(f"backends:\n  a: {{{backend}, cloud: {said}}}\n", environ={}).snapshot
-        assert snapshot.backends["a"].cloud is (said == "true")
-
-
-@pytest.mark.parametrize(("engine", "wrong"), [("ollama", True), ("litellm", True), ("openai", False)])
-def test_engines_with_an_api_of_their_own_are_asked_for_chats_alone(engine: str, wrong: bool) -> None:
-    backend = f'engine: {engine}, url: "http://192.168.1.11:1", model: a/m, cloud: false, responses: own'
-    found = mistakes(f"backends:\n  a: {{{backend}}}\n")
-    assert any("never asked at /v1/responses" in line for line in found) is wrong
-
-
-def test_a_list_under_an_alias_has_its_own_lines() -> None:
-    assert mistakes(FINE + "aliases:\n  w:\n    - a\n    - [b,\n       c]\n") == [
-        "routes.yaml:8  aliases.w.use: unknown backend 'c' - there are a, b"
-    ]
-
-
-def test_two_aliases_cannot_claim_one_name() -> None:
-    text = (
-        FINE
-        + "aliases:\n  w: {use: [a], also: [x, 'claude-*']}\n"
-        + "  v:\n    use: [b]\n    also:\n      - x\n      - claude-*\n"
-    )
-    assert mistakes(text) == [
-        "routes.yaml:9  aliases.v.also: 'x' is already a further name of alias 'w' - a name leads to one alias",
-        "routes.yaml:10  aliases.v.also: 'claude-*' is already a further name of alias 'w' - a name leads to one alias",
-    ]
-
-
-def test_audio_and_chat_do_not_mix_in_an_alias() -> None:
-    audio = '  ears: {engine: http, url: "http://spark1:1", serves: [transcriptions]}\n'
-    audio += '  voice: {engine: http, url: "http://spark1:2", serves: [speech]}\n'
-    assert "audio backend in a chat alias" in mistakes(FINE + audio + "aliases: {w: [a, ears]}\n")[0]
-    assert "serve different things" in mistakes(FINE + audio + "aliases: {w: [ears, voice]}\n")[0]
-
-
-def test_use_and_ask_all_exclude_each_other() -> None:
-    assert "exclude each other" in mistakes(FINE + "aliases: {w: {use: [a], ask_all: [b]}}\n")[0]
-    assert "exclude each other" in mistakes(FINE + "aliases: {w: {ask_all: [a], join_retries: true}}\n")[0]
-    assert "asks nobody" in mistakes(FINE + "aliases: {w: {ask_all: []}}\n")[0]
-    assert "unknown backend 'c'" in mistakes(FINE + "aliases: {w: {ask_all: [a, c]}}\n")[0]
 
 
 def test_a_value_in_the_place_of_a_list_is_to_be_written_as_one() -> None:
@@ -272,35 +186,6 @@ def test_what_follows_from_a_reported_mistake_is_not_reported_again() -> None:
     assert [line.split("  ")[1].split(":")[0] for line in mistakes(text)] == ["backends.a.url", "backends.b"]
 
 
-# Warnings
-
-
-def test_a_backend_that_comes_twice_is_odd_and_tried_once() -> None:
-    text = FINE + "aliases:\n  w:\n    use:\n      - a\n      - [b, a]\n"
-    assert oddities(text) == [
-        "routes.yaml:8  aliases.w.use: backend 'a' comes twice - it is tried once, where it comes first"
-    ]
-    assert load_text(text, environ={}).snapshot.aliases["w"].steps == (("a",), ("b",))
-
-
-def test_an_unknown_parser_is_odd() -> None:
-    text = 'backends:\n  a: {url: "http://x:1", tool_parser: qwen3, reasoning_parser: qwen_3}\n'
-    assert oddities(text) == [
-        "routes.yaml:2  backends.a.tool_parser: 'qwen3' is no parser that vLLM ships - that is a reasoning_parser",
-        "routes.yaml:2  backends.a.reasoning_parser: 'qwen_3' is no parser that vLLM ships - did you mean 'qwen3'?",
-    ]
-
-
-def test_a_window_too_small_for_hermes_is_odd() -> None:
-    small = 'backends:\n  a: {url: "http://x:1", context: 63999}\n  b: {url: "http://x:2", context: 64000}\n'
-    assert oddities(small + "aliases: {w: [a], v: [b], u: [[b, a]]}\n") == [
-        "routes.yaml:4  aliases.w: a window of 63,999 tokens: Hermes will not start below 64,000 "
-        "- fine for other clients",
-        "routes.yaml:4  aliases.u: a window of 63,999 tokens: Hermes will not start below 64,000 "
-        "- fine for other clients",
-    ]
-
-
 def test_listening_to_everybody_without_clients_is_odd() -> None:
     def warned(text: str) -> bool:
         return any(w.path == "server.listen" for w in load_text(text, environ={}).warnings)
@@ -319,21 +204,6 @@ def test_a_client_pattern_that_matches_nothing_is_odd() -> None:
         "routes.yaml:6  clients.x.aliases: 'spark-*' matches no alias",
         "routes.yaml:6  clients.x.aliases: 'poet' matches no alias - that is a further name of 'writer'",
     ]
-
-
-def test_an_ollama_window_that_is_not_declared_is_assumed_and_said() -> None:
-    loaded = load_text('backends: {o: {engine: ollama, url: "http://x:1", model: m}}\n', environ={})
-    assert loaded.snapshot.backends["o"].context == 32768
-    assert any("32768 tokens are asked of Ollama" in w.message for w in loaded.warnings)
-
-
-@pytest.mark.parametrize("keys", ["engine: mlx", "engine: openai, server: transformers"])
-def test_a_server_that_computes_beyond_its_window_needs_a_declared_one(keys: str) -> None:
-    text = 'backends: {{a: {{{}, url: "http://x:1", model: m}}}}\n'
-    silent, declared = (load_text(text.format(k), environ={}) for k in (keys, keys + ", context: 4096"))
-    assert any("computes on beyond its model's window" in w.message for w in silent.warnings)
-    assert not any("computes on beyond" in w.message for w in declared.warnings)
-    assert silent.snapshot.backends["a"].context is None
 
 
 def test_a_problem_prints_where_what_and_what_to_do() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import STALL_LEAST, STEADY, State, Transition
-from tests.health.machine import EVENTS, NEVER_PROBED, SETTINGS, canaried, ready, state
+from tests.health.machine import SETTINGS, canaried, ready, state
 
 # -- liveness ---------------------------------------------------------------------------------------------------------
 
@@ -125,19 +125,6 @@ def test_on_demand_and_gone_is_parked_also_when_requests_notice_it_first() -> No
     assert state(health) is State.PARKED
 
 
-def test_what_has_only_just_gone_may_come_back_and_what_is_long_gone_will_not() -> None:
-    health = ready()
-    for _ in range(3):
-        health.dead("refused", 100.0)
-    assert [health.starting(t) for t in (100.0, 999.0, 1001.0)] == [True, True, False]
-
-
-def test_what_never_came_was_starting_for_start_grace_after_it_was_first_known() -> None:
-    health = Health("a", SETTINGS, since=50.0, born=50.0)
-    health.dead("refused", 60.0)
-    assert [health.starting(t) for t in (60.0, 949.0, 951.0)] == [True, True, False]
-
-
 # -- canaries ---------------------------------------------------------------------------------------------------------
 
 
@@ -244,34 +231,3 @@ def test_busy_is_ready_with_nothing_free() -> None:
     health.load(True, 5.0)
     health.failed("500", 6.0)
     assert state(health) is State.SUSPECT
-
-
-def test_draining_takes_nothing_new_whatever_happens_until_it_is_resumed() -> None:
-    health = ready()
-    health.drain(1.0)
-    for event in EVENTS.values():
-        event(health, 2.0)
-        assert (health.state, health.usable(2.0)) == (State.DRAINING, False)
-
-
-def test_after_a_drain_it_is_used_at_once_only_if_nothing_has_happened_to_it() -> None:
-    quiet, restarted, failed = canaried(), canaried(), canaried()
-    failed.failed("500", 0.5)
-    for health in (quiet, restarted, failed):
-        health.drain(1.0)
-        health.alive(2.0)
-    restarted.dead("refused", 3.0, refused=True)
-    restarted.alive(4.0)
-    for health in (quiet, restarted, failed):
-        health.resume(5.0)
-    assert [health.state for health in (quiet, restarted, failed)] == [State.READY, State.WARMING, State.WARMING]
-    restarted.alive(6.0)
-    restarted.alive(7.0)
-    assert restarted.proof_due(7.0)
-
-
-def test_a_cloud_is_tried_again_after_a_drain() -> None:
-    health = Health("cloud", NEVER_PROBED)
-    health.drain(1.0)
-    health.resume(2.0)
-    assert (health.state, health.usable(2.0)) == (State.UNKNOWN, True)

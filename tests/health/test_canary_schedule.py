@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from gateway.domain.events import Event
 from gateway.domain.facts import Observation
 from gateway.domain.health_state import State
 from gateway.health.canary_schedule import outcome_of
@@ -189,18 +188,3 @@ async def test_a_cloud_is_asked_only_when_it_says_so_itself(said: bool) -> None:
 def test_an_engine_that_cannot_chat_is_well() -> None:
     seen = dict.fromkeys(("plain", "arithmetic"), Observation("untested", "it serves no chat"))
     assert outcome_of(seen, []).kind == "ok"
-
-
-# -- events -----------------------------------------------------------------------------------------------------------
-
-
-async def test_who_listens_is_told_of_every_event() -> None:
-    sim = sim_of()
-    async with one(sim) as gateway:
-        await gateway.until_ready("a")
-        heard: list[Event] = []
-        gateway.gateway.on_event.append(heard.append)
-        await sim.kill()
-        await gateway.until(lambda: gateway.state("a") is State.DOWN)
-        assert [(e.before, e.after) for e in heard if e.kind == "state"] == [("ready", "suspect"), ("suspect", "down")]
-        assert all(e.at > 1.7e9 and e.reason for e in heard if e.kind == "state")

@@ -10,13 +10,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
-import httpx
 import pytest
 
 from gateway.admission.waiter import Waiter
 from gateway.errors import GatewayError
 from gateway.http.connection import Connection
-from gateway.transport.bounded import Oversized, fetch
 from simulator import SimVllm
 from tests.chaos_hostile import DEEP, STREAMS, WHOLE
 from tests.garbage import garbage, no_collection
@@ -331,12 +329,3 @@ async def test_nothing_stays_of_a_wait_that_is_refused() -> None:
 
         await asyncio.create_task(wait())
         assert await left(gateway) == []
-
-
-async def test_nothing_stays_of_an_answer_that_a_probe_does_not_read_to_its_end() -> None:
-    async with scripted(answer_too_much) as backend, httpx.AsyncClient(trust_env=False) as client:
-        for _ in range(2):
-            with pytest.raises(Oversized):
-                await fetch(client, "POST", backend.url, most=1000, seconds=5, json={})
-            stayed = garbage()
-        assert stayed == []

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from gateway.errors import GatewayError
-from gateway.http.chunked import ChunkedBody
 from gateway.http.request_head import MAX_BYTES, MAX_FIELDS, parse_head
 from tests.listening import CHAT, HEALTH, LAST, chat_body, connections, listening, request, said, statuses
 from tests.raw_client import raw_client
@@ -106,21 +105,6 @@ async def test_others_are_served_while_somebody_sends_an_endless_head() -> None:
         flooding.cancel()
         await asyncio.gather(flooding, return_exceptions=True)
         assert time.process_time() - began < 2
-
-
-def test_a_chunked_body_is_the_same_however_it_is_cut() -> None:
-    body = b'{"a": 1}' * 40
-    wire = b"%x\r\n%b\r\n1;x=y\r\n!\r\n0\r\nx: y\r\n\r\nrest" % (len(body), body)
-    for at in range(1, len(wire) - 4):
-        chunked = ChunkedBody()
-        first = chunked.feed(wire[:at])
-        assert chunked.rest is None
-        rest = chunked.feed(wire[at:])
-        assert first + rest == body + b"!"
-        assert bytes(chunked.rest or b"") == b"rest"
-    chunked = ChunkedBody()
-    assert b"".join(chunked.feed(wire[at : at + 1]) for at in range(len(wire) - 4)) == body + b"!"
-    assert chunked.rest == b""
 
 
 def test_a_head_of_a_hundred_fields_and_no_more() -> None:

@@ -13,9 +13,6 @@ from types import SimpleNamespace
 import pytest
 
 from gateway.accounting.accounts import today
-from gateway.accounting.budgets import Budgets
-from gateway.accounting.spending import shares
-from gateway.config.load import load_text
 from gateway.config.snapshot import Alerts, Secret
 from gateway.observe import history
 from gateway.observe.alert_sender import RetryPolicy
@@ -168,17 +165,6 @@ async def test_a_budget_that_is_nearly_spent_is_told() -> None:
         assert f.hook.told()[1:] == [("budget", "fireworks"), ("budget", "client hermes")]
         assert "fireworks has used 100% of its budget" in f.hook.texts()[1]
         assert "client hermes has used 80% of its budget" in f.hook.texts()[1]
-
-
-def test_only_the_running_period_counts() -> None:
-    snapshot = load_text(
-        "backends: {a: {engine: openai, url: 'https://x.example', cloud: true, model: m, budget: 5 USD/day}}",
-        environ={},
-    ).snapshot
-    budgets = Budgets()
-    budgets.add("a", "open", 4.0, 100)
-    assert shares(snapshot, budgets, 100) == {"a": 0.8}
-    assert shares(snapshot, budgets, 101) == {"a": 0.0}
 
 
 async def test_an_edit_that_is_refused_and_one_that_is_taken_are_told() -> None:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
-import ssl
 import subprocess
 import sys
 from pathlib import Path
-
-import httpx
-import pytest
 
 from gateway.api.app import build_api
 from gateway.config.load import load_text
 from gateway.http.app import BEGINNINGS
 from gateway.runtime.gateway import Gateway
-from gateway.transport.bounded import async_client
-from gateway.transport.trust import TrustOnDemand
 
 # Each of these takes 5 to 250 ms to import, or 1 to 10 MB. Whoever needs one imports it where it is used.
 UNNEEDED = (
@@ -125,24 +119,3 @@ def test_garbage_is_collected_from_the_end_of_the_start_on(tmp_path: Path) -> No
     assert found["gc"] is True
     assert isinstance(found["frozen"], int)
     assert found["frozen"] > 10_000
-
-
-async def test_the_public_authorities_are_read_by_the_first_tls_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[bool] = []
-    create = httpx.create_ssl_context
-
-    def noted(*arguments: object, **options: object) -> ssl.SSLContext:
-        read.append(True)
-        return create(trust_env=False)
-
-    monkeypatch.setattr(httpx, "create_ssl_context", noted)
-    async with async_client(1.0):
-        assert not read
-    context = TrustOnDemand()
-    assert not read
-    context.set_alpn_protocols(["http/1.1"])
-    wrapped = context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname="a.example")
-    assert read == [True]
-    assert wrapped.context.verify_mode is ssl.CERT_REQUIRED
-    assert wrapped.context.check_hostname
-    assert wrapped.context.cert_store_stats()["x509_ca"] > 50

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.startup_report import startup_report
 from gateway.domain.health_state import State
 from simulator import SimOllama, SimVllm
 from tests.editing import edited
@@ -173,14 +171,6 @@ async def test_a_failed_request_of_a_parked_ollama_is_not_followed_by_one_that_l
         await s.switch("ds4")
         found = await s.gateway.gateway.prober.suspicion.probe(s.gateway.gateway.fleet["qwen8b"])
         assert (found.lives, s.ollama.loaded, s.ollama.requests) == (None, {}, [])
-
-
-async def test_the_report_at_the_start_names_what_is_parked_and_nothing_as_lost() -> None:
-    async with sparks("modes: {ds4: [ds4]}\n") as s:
-        await s.gateway.until_ready("ds4")
-        gateway = s.gateway.gateway
-        summary, wrong = startup_report(gateway.snapshot, gateway.fleet.states, time.monotonic())
-        assert (summary, wrong) == ("first look: ready: ds4; parked: qwen36, gemma4, qwen8b", [])
 
 
 # -- a change of the mode ---------------------------------------------------------------------------------------------

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from gateway.config.load import load_text
-from gateway.health.voices import NAME_MOST, read_voices
 from simulator.audio import SimAudio
 from tests.proxy.audio.forms import TRANSCRIPTIONS, TYPE, WAV, form, heard, house, part, received, usual
 from tests.scripted import Turn, json_answer, raw_post, request_bytes
@@ -89,34 +87,6 @@ aliases: {{ears: [ears]}}
         assert received(pair.a.turns[-1]) == {"response_format": b"json", "lang": b"de", "beam": b"3", "audio": WAV}
 
 
-async def test_models_and_voices_are_listed(own: tuple[RunningGateway, SimAudio, SimAudio]) -> None:
-    gateway, _, mouth = own
-    models = (await gateway.client.get("/v1/audio/models")).json()["models"]
-    assert [(one["id"], one["serves"]) for one in models] == [
-        ("transcribe", ["transcriptions"]),
-        ("speak", ["speech"]),
-        ("chat", ["transcriptions"]),
-    ]
-    for path in ("/v1/audio/voices", "/audio/voices"):
-        voices = (await gateway.client.get(path)).json()["voices"]
-        assert voices == [{"id": "alloy", "name": "alloy"}, {"id": "emily", "name": "Emily"}]
-    assert mouth.seen["/v1/audio/voices"] == 1
-
-
-async def test_a_request_for_something_else_is_told_what_the_server_serves(
-    own: tuple[RunningGateway, SimAudio, SimAudio],
-) -> None:
-    url = own[0].url
-    hello = {"model": "transcribe", "messages": [{"role": "user", "content": "hi"}]}
-    chat = await raw_post(url, hello, "/v1/chat/completions")
-    assert chat.json["error"]["code"] == "input_unsupported"
-    assert chat.json["error"]["message"].endswith(
-        "ears does not serve /chat/completions (serves: transcriptions). It serves /audio/transcriptions"
-    )
-    vectors = await raw_post(url, {"model": "speak", "input": "hi"}, "/v1/embeddings")
-    assert vectors.json["error"]["message"].endswith("(serves: speech). It serves /audio/speech")
-
-
 async def test_a_client_sees_and_uses_its_own_aliases_only() -> None:
     async with house(KEYS) as pair:
         client = pair.gateway.client
@@ -168,21 +138,6 @@ async def test_a_client_that_stops_within_its_form_does_not_stop_the_others() ->
         writer.write(request_bytes(pair.gateway.url, usual(), TRANSCRIPTIONS, [TYPE])[:5000])
         assert (await pair.transcribe(usual())).status == 200
         writer.close()
-
-
-@pytest.mark.parametrize(
-    ("answer", "names"),
-    [
-        (["a", "b"], ["a", "b"]),
-        ({"voices": [{"voice_id": "x", "name": "X"}, {"filename": "y.wav", "display_name": "Y"}]}, ["x", "y.wav"]),
-        ({"data": [{"id": "d"}]}, ["d"]),
-        ([None, 3, "", "v" * (NAME_MOST + 1), {}, []], []),
-        ("nonsense", []),
-        ({"voices": {"a": 1}}, []),
-    ],
-)
-def test_lists_of_voices_are_read_in_every_shape(answer: Any, names: list[str]) -> None:
-    assert [voice.id for voice in read_voices(answer)] == names
 
 
 @pytest.mark.parametrize(
