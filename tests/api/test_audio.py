@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
 from simulator.audio import SimAudio
+from tests.engines.http.test_engine import own_servers
 from tests.scripted import raw_post
 from tests.support import RunningGateway
+
+
+@pytest_asyncio.fixture
+async def own() -> AsyncIterator[tuple[RunningGateway, SimAudio, SimAudio]]:
+    async with own_servers() as servers:
+        yield servers
 
 
 async def test_models_and_voices_are_listed(own: tuple[RunningGateway, SimAudio, SimAudio]) -> None:

@@ -12,10 +12,23 @@ from pathlib import Path
 import click
 import pytest
 
+from bench.ports import free_ports
 from gateway.cli import fleet
 from gateway.cli.main import cli
-from tests.cli.test_main_conventions import run
+from tests.cli.test_main_conventions import ROUTES, run
 from tests.demo_process import ROOT
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def routes(folder: Path) -> Path:
+    (folder / "routes.yaml").write_text(ROUTES % free_ports(1))
+    return folder
 
 
 def completed(*words: str) -> list[str]:

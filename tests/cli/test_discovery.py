@@ -18,6 +18,11 @@ from tests.support import PATIENCE
 from tests.waiting import pace
 
 
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 @asynccontextmanager
 async def other_server(reply: bytes) -> AsyncIterator[str]:
     """HOST:PORT of a server that says this to whoever connects; nothing = it hangs."""

@@ -8,8 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_fleet_switch import MODES, ask, run
+from tests.cli.test_fleet_switch import FILE, MODES, ask, run
 from tests.runtime.operations.machine import gateway_of, machine
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "routes.yaml").write_text(FILE)
+    return tmp_path
 
 
 async def test_what_cannot_begin(tmp_path: Path) -> None:

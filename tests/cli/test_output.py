@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import click
@@ -9,7 +10,17 @@ import pytest
 
 from gateway.cli.output import write
 from gateway.config.load import load
-from tests.cli.test_import_command import ENVIRON, run
+from tests.cli.test_import_command import DATA, ENVIRON, run
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current directory with LiteLLM's config in it."""
+    shutil.copy(DATA / "litellm-config.yaml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for name in ENVIRON:
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
 
 
 def test_a_file_that_is_there_is_never_overwritten_without_force(folder: Path) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
 from simulator import SimVllm
-from tests.observe.otlp import ReceivedSpan, Receiver, receiving
+from tests.observe.otlp import ReceivedSpan, Receiver
 from tests.raw_client import chat, raw_client
 from tests.support import RunningGateway, from_clients, running_gateway
 
@@ -18,12 +18,6 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 CALLER = "00f067aa0ba902b7"
 SECRET = "what-was-asked-in-confidence"
 SERVER, CLIENT = 2, 3  # SpanKind in OTLP
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with receiving() as started:
-        yield started
 
 
 @asynccontextmanager

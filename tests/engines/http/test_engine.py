@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 import pytest_asyncio
@@ -42,8 +42,8 @@ def key(name: str) -> str:
     return f"authorization: Bearer key-{name}"
 
 
-@pytest_asyncio.fixture
-async def own() -> AsyncIterator[tuple[RunningGateway, SimAudio, SimAudio]]:
+@asynccontextmanager
+async def own_servers() -> AsyncIterator[tuple[RunningGateway, SimAudio, SimAudio]]:
     ears = SimAudio("ears", ["transcriptions"], paths={"transcriptions": "/transcribe"})
     mouth = SimAudio("mouth", ["speech"], paths={"speech": "/tts"})
     async with AsyncExitStack() as stack:
@@ -51,6 +51,12 @@ async def own() -> AsyncIterator[tuple[RunningGateway, SimAudio, SimAudio]]:
         gateway = await stack.enter_async_context(running_gateway(OWN.format(**urls)))
         await gateway.until_ready("ears", "mouth")
         yield gateway, ears, mouth
+
+
+@pytest_asyncio.fixture
+async def own() -> AsyncIterator[tuple[RunningGateway, SimAudio, SimAudio]]:
+    async with own_servers() as servers:
+        yield servers
 
 
 async def test_a_server_gets_its_own_path_names_and_fixed_values(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -21,7 +20,6 @@ from tests.engines.anthropic_server import (
     START,
     AnthropicServer,
     Script,
-    anthropic_server,
     end,
     text_block,
     whole,
@@ -33,12 +31,6 @@ KEY = "ours-and-secret"  # litellm itself blots out only what looks like a key
 ASK: dict[str, Any] = {"model": "anthropic/claude-x", "messages": [{"role": "user", "content": "hello"}]}
 TOOL = {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}
 PATIENCE = 10.0
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[AnthropicServer]:
-    async with anthropic_server() as fake:
-        yield fake
 
 
 async def ask(url: str | None, endpoint: Endpoint = CHAT, **fields: Any) -> Response:
