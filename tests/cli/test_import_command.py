@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from gateway.cli.main import cli
 from tests.importing.support import DATA
 
+SOURCE = DATA / "litellm-config.yaml"
 ENVIRON = dict.fromkeys(("FAST_API_KEY", "FIREWORKS_API_KEY", "ANTHROPIC_API_KEY"), "x") | {"LITELLM_MASTER_KEY": "y"}
 
 
@@ -22,7 +23,7 @@ def run(*arguments: str) -> Result:
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty current directory with LiteLLM's config in it."""
-    shutil.copy(DATA / "litellm-config.yaml", tmp_path)
+    shutil.copy(SOURCE, tmp_path)
     monkeypatch.chdir(tmp_path)
     for name in ENVIRON:
         monkeypatch.delenv(name, raising=False)

@@ -10,13 +10,13 @@ import pytest
 
 from gateway.cli.output import write
 from gateway.config.load import load
-from tests.cli.test_import_command import DATA, ENVIRON, run
+from tests.cli.test_import_command import ENVIRON, SOURCE, run
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty current directory with LiteLLM's config in it."""
-    shutil.copy(DATA / "litellm-config.yaml", tmp_path)
+    shutil.copy(SOURCE, tmp_path)
     monkeypatch.chdir(tmp_path)
     for name in ENVIRON:
         monkeypatch.delenv(name, raising=False)
