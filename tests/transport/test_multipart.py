@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
+import pytest_asyncio
 
 from tests.proxy.audio.forms import (
     BOUNDARY,
@@ -12,11 +15,18 @@ from tests.proxy.audio.forms import (
     House,
     form,
     heard,
+    house,
     part,
     usual,
 )
 from tests.raw_client import raw_client
 from tests.scripted import Turn, chunked, read_reply
+
+
+@pytest_asyncio.fixture
+async def pair() -> AsyncIterator[House]:
+    async with house() as built:
+        yield built
 
 
 @pytest.mark.parametrize("first", ["model", "file"])
