@@ -176,7 +176,7 @@ def command_rows(name: str, command: click.Command) -> Iterator[str]:
     yield row(f"`{name}{arguments}`", "", "", command.get_short_help_str(200))
     for option in command.params:
         if isinstance(option, click.Option):
-            words = ", ".join(f"`{word}`" for word in option.opts)
+            words = ", ".join(f"`{word}`" for word in (*option.opts, *option.secondary_opts))
             yield row("", words, option_default(option), option.help or "")
     if isinstance(command, click.Group):
         for inner in command.list_commands(context):
