@@ -108,7 +108,7 @@ async def test_a_client_at_its_budget_is_served_by_what_costs_nothing() -> None:
         assert untouched(gateway)
 
 
-async def test_what_was_spent_is_remembered_over_a_restart(tmp_path: Path) -> None:
+async def test_spending_is_remembered_over_a_restart(tmp_path: Path) -> None:
     fleet = {"c1": f"{PRICE}, budget: 1 USD/month"}
     async with house(fleet, answered(1.0), data=tmp_path) as (gateway, _):
         assert (await ask(gateway)).status == 200
@@ -199,7 +199,7 @@ async def test_an_unknown_price_is_said_and_held_by_no_budget(caplog: pytest.Log
     assert len(said) == 1
 
 
-async def test_what_costs_nothing_needs_no_budget() -> None:
+async def test_a_request_that_costs_nothing_needs_no_budget() -> None:
     async with house({"a": "budget: 1 USD/day"}, answered(100.0)) as (gateway, _):
         assert [(await ask(gateway)).status for _ in range(3)] == [200] * 3
 

@@ -88,7 +88,7 @@ def test_at_the_budget_it_says_what_was_spent_and_until_when() -> None:
     assert budgets.exhausted(CLOUD, budget, today + 1) is None
 
 
-def test_what_is_under_way_counts_until_it_is_given_back() -> None:
+def test_a_request_under_way_counts_against_the_budget_until_it_is_given_back() -> None:
     budgets, today, budget = Budgets(), day("2026-03-01"), Budget(5.0, "month")
     budgets.add("cloud", "hermes", 4.0, today)
     budgets.reserve(CLOUD, 1.0)
@@ -111,7 +111,7 @@ def test_a_year_of_spending_keeps_the_running_month_and_not_the_year() -> None:
     assert len(budgets._spent[CLOUD]) < 70
 
 
-def test_what_was_spent_before_the_start_counts() -> None:
+def test_spending_before_the_start_counts_against_the_budget() -> None:
     budgets, today = Budgets(), day("2026-03-04")
     budgets.add_history(
         [(today - 2, "cloud", "hermes", 1.0), (today, "cloud", "other", 2.0), (today - 3, "cloud", "x", 9.0)]

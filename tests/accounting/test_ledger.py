@@ -78,7 +78,7 @@ def test_all_that_was_recorded_is_there_after_the_end(tmp_path: Path) -> None:
     assert sums.usd == pytest.approx(1.0)
 
 
-def test_it_is_written_without_being_closed(tmp_path: Path) -> None:
+def test_the_ledger_is_written_without_being_closed(tmp_path: Path) -> None:
     with ledger(tmp_path) as opened:
         for _ in range(3):
             before = count(opened.path)
@@ -102,7 +102,7 @@ def test_sums_are_of_the_time_and_the_groups_that_were_asked_for(tmp_path: Path)
     assert set(asked(*GROUPS)) == {(c, "writer", b) for c, b in (("x", "a"), ("y", "a"), ("y", "b"), ("hermes", "a"))}
 
 
-def test_what_was_spent_is_remembered_by_utc_day(tmp_path: Path) -> None:
+def test_spending_is_remembered_by_utc_day(tmp_path: Path) -> None:
     day = int(NOW // DAY)
     with ledger(tmp_path) as opened:
         for at, usd in ((NOW, 1.0), (NOW + 1.0, 0.5), (NOW + DAY, 4.0), (NOW, 0.0)):
@@ -234,7 +234,7 @@ def test_a_folder_that_cannot_be_made_is_said_once_and_tried_again(
 
 
 @pytest.mark.usefixtures("fast")
-def test_what_waits_is_bounded_and_the_newest_is_kept(
+def test_the_queue_of_the_ledger_is_bounded_and_keeps_the_newest(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -336,7 +336,7 @@ def test_even_hours_go_in_the_end(tmp_path: Path) -> None:
     file.close()
 
 
-def test_it_can_be_read_where_nothing_may_be_written(tmp_path: Path) -> None:
+def test_the_ledger_can_be_read_where_nothing_may_be_written(tmp_path: Path) -> None:
     """A copy in a read-only place; without the right to make the files of SQLite's journal."""
     file = LedgerFile(tmp_path / NAME)
     file.write([entry()])

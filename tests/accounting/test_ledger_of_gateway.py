@@ -88,7 +88,7 @@ async def test_an_empty_answer_that_is_delivered_after_all_counts_once(tmp_path:
     assert lines(tmp_path, "backend, outcome, requests") == [("a", "200", 1)]
 
 
-async def test_what_was_not_answered_is_a_line_too(tmp_path: Path) -> None:
+async def test_a_request_that_was_not_answered_is_a_row_of_the_ledger_too(tmp_path: Path) -> None:
     sim = SimVllm("a", api_key="the-key-of-a")
     async with kept(tmp_path, sim) as gateway:
         sim.fault("status", status=500, count=1)
@@ -104,7 +104,7 @@ async def test_what_was_not_answered_is_a_line_too(tmp_path: Path) -> None:
     ]
 
 
-async def test_who_has_no_key_leaves_no_line(tmp_path: Path) -> None:
+async def test_a_request_without_a_key_leaves_no_row_in_the_ledger(tmp_path: Path) -> None:
     """Else anybody could fill the disk."""
     async with kept(tmp_path, SimVllm("a", api_key="the-key-of-a")) as gateway:
         for _ in range(3):

@@ -40,7 +40,7 @@ def test_no_minute_ever_holds_more_than_the_limit(asked: list[tuple[float, int]]
 
 
 @given(ASKED)
-def test_nothing_is_refused_that_would_fit(asked: list[tuple[float, int]]) -> None:
+def test_no_request_is_refused_that_would_fit_the_limit(asked: list[tuple[float, int]]) -> None:
     """Entries of more than 61 seconds ago never count."""
     seen = let_in(asked)
     for index, (now, amount, wait) in enumerate(seen):
@@ -100,7 +100,7 @@ def test_requests_beyond_rpm_are_refused_with_a_wait_that_is_true() -> None:
     limits.check(client, request(), NOW + 20.0 + 41.0)
 
 
-def test_what_was_refused_does_not_count() -> None:
+def test_a_refused_request_does_not_count_against_the_limit() -> None:
     limits, client = Limits(), Client("hermes", rpm=1)
     limits.check(client, request(), NOW)
     for second in range(1, 61):

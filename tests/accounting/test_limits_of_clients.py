@@ -44,7 +44,7 @@ async def ask(gateway: RunningGateway, key: str = "one-key", *, stream: bool = F
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_is_beyond_rpm_is_refused_and_reaches_no_backend(stream: bool) -> None:
+async def test_a_request_beyond_rpm_is_refused_and_reaches_no_backend(stream: bool) -> None:
     async with limited("rpm: 3", answered(10, 10)) as (gateway, backend):
         first = [(await ask(gateway)).status for _ in range(3)]
         refused = await ask(gateway, stream=stream)
@@ -64,7 +64,7 @@ async def test_requests_at_the_same_time_are_counted_one_by_one() -> None:
         assert len(backend.turns) == 5
 
 
-async def test_what_the_backend_reports_counts_against_tpm() -> None:
+async def test_tokens_that_the_backend_reports_count_against_tpm() -> None:
     async with limited("tpm: 4000", answered(3000, 2000)) as (gateway, backend):
         assert (await ask(gateway)).status == 200, "by the estimate there is room for three"
         refused = await ask(gateway)
@@ -85,7 +85,7 @@ async def test_a_request_that_nobody_answered_costs_no_tokens() -> None:
         assert replies[0].status == 502
 
 
-async def test_what_is_no_request_does_not_count() -> None:
+async def test_a_request_for_an_unknown_model_does_not_count_against_rpm() -> None:
     async with limited("rpm: 1", answered(10, 10)) as (gateway, _):
         assert [(await ask(gateway, model="nobody")).status for _ in range(3)] == [404] * 3
         assert (await ask(gateway)).status == 200

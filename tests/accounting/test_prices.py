@@ -88,7 +88,7 @@ def test_litellms_map_with_cached_tokens_and_long_prompts(model: str, tokens: To
 
 
 @pytest.mark.parametrize("model", ["anthropic/claude-unheard-of", "azure/claude-x", "gemini/pictures", "", "gemini-y"])
-def test_what_the_map_does_not_know_is_unknown(model: str) -> None:
+def test_a_price_that_the_map_does_not_know_is_unknown(model: str) -> None:
     """The same model at another provider may have another price."""
     assert litellm_rates(MAP, model) is None
 

@@ -112,7 +112,7 @@ async def test_a_request_that_nobody_could_serve_is_counted_by_its_code() -> Non
         assert first_tokens(gateway) == {}
 
 
-async def test_what_is_the_clients_fault_is_counted_by_its_status() -> None:
+async def test_a_mistake_of_the_client_is_counted_by_its_status() -> None:
     sim = SimVllm("a")
     async with chain(sim, SimVllm("b")) as gateway:
         sim.fault("status", status=400, count=1)

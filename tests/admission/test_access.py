@@ -88,7 +88,7 @@ async def test_without_a_right_key_nothing_is_served(headers: dict[str, str]) ->
         assert sim.requests == []
 
 
-async def test_what_tells_of_nobody_needs_no_key() -> None:
+async def test_paths_that_tell_of_nobody_need_no_key() -> None:
     """What load balancers and supervisors ask; and the page, which holds no data."""
     async with guarded(SimVllm("a", api_key="backend-key-4")) as gateway:
         for path in ("/health", "/ready", "/version", "/"):

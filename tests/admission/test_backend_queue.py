@@ -74,7 +74,7 @@ async def test_of_two_side_by_side_the_one_that_is_free_first_serves() -> None:
         assert "x-gateway-routed" not in (await q.reply("r1")).headers
 
 
-async def test_what_others_run_on_the_backend_takes_our_slots() -> None:
+async def test_sequences_of_others_on_the_backend_take_our_slots() -> None:
     async with queue() as q:
         q.gateway.gateway.fleet["a"].foreign = 1
         await q.ask("r0", "r1")
@@ -178,7 +178,7 @@ async def test_waiting_is_no_silence_of_the_backend_and_no_part_of_its_total_tim
         assert (await q.reply("r0")).status == 200
 
 
-async def test_who_waits_when_the_gateway_stops_is_told_to_ask_again() -> None:
+async def test_a_request_in_the_queue_is_told_to_ask_again_when_the_gateway_stops() -> None:
     async with queue("a: 1") as q:
         await q.ask("r0", "r1")
         q.gateway.gateway.active.interrupt_all()

@@ -66,7 +66,7 @@ async def test_sent_twice_one_yes_is_enough_wherever_it_stands() -> None:
         assert (await h.ask(f"{NAME}: 0", f"{NAME}: off")).status == 200
 
 
-async def test_it_counts_for_every_api_and_every_stream() -> None:
+async def test_local_only_counts_for_every_api_and_every_stream() -> None:
     async with house() as h:
         await down(h)
         bodies: dict[str, dict[str, Any]] = {
@@ -90,7 +90,7 @@ async def test_a_no_does_not_undo_what_routes_yaml_says_of_the_client() -> None:
 
 
 @given(st.binary(max_size=12))
-def test_what_is_not_in_the_short_list_of_noes_is_a_yes(value: bytes) -> None:
+def test_a_value_of_local_only_outside_the_list_of_noes_is_a_yes(value: bytes) -> None:
     words = [word.strip().lower() for word in value.split(b",")]
     plain = all(word in (b"0", b"false", b"no", b"off") for word in words)
     assert asks_local_only({NAME.encode(): value}) is not plain

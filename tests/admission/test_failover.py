@@ -158,7 +158,7 @@ async def test_a_backend_that_keeps_failing_is_not_asked_any_more() -> None:
         await c.gateway.until(lambda: c.gateway.state("a") is State.DOWN)
 
 
-async def test_one_success_clears_the_failures_before_it() -> None:
+async def test_a_success_clears_the_failures_before_it() -> None:
     async with chain() as c:
         for _ in range(4):
             c.a.fault("status", status=500, count=1)

@@ -72,7 +72,7 @@ class Play:
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(MOVES, st.integers(0, 3)), max_size=40))
-def test_whatever_happens_one_runs_all_are_answered_and_nothing_is_left(moves: list[tuple[object, int]]) -> None:
+def test_of_joined_repeats_one_runs_and_all_are_answered_and_nothing_is_left(moves: list[tuple[object, int]]) -> None:
     async def play() -> None:
         memory = Memory(64 * MB)
         game = Play(Joins(memory))
@@ -117,7 +117,7 @@ def test_a_request_without_a_client_ends_after_a_while_unless_a_repeat_waits() -
     run_virtual(play())
 
 
-def test_one_that_leaves_when_it_is_about_to_run_lets_the_next_one_run() -> None:
+def test_a_repeat_that_leaves_when_it_is_about_to_run_lets_the_next_one_run() -> None:
     async def play(others: int) -> None:
         game = Play(Joins(Memory(None)))
         for number in range(2 + others):

@@ -209,7 +209,9 @@ async def test_beyond_the_budget_new_bodies_get_503_and_it_recovers() -> None:
 
 
 @pytest.mark.parametrize("leaves", [RawClient.reset, RawClient.half_close])
-async def test_what_left_before_its_body_was_there_holds_nothing(leaves: Callable[[RawClient], None]) -> None:
+async def test_a_request_that_left_before_its_body_came_holds_no_memory(
+    leaves: Callable[[RawClient], None],
+) -> None:
     async with fronting() as (gateway, _), raw_client(gateway.url) as client:
         await begin_body(client, 2 * MIB)
         await held(gateway, 2 * MIB)
@@ -217,7 +219,7 @@ async def test_what_left_before_its_body_was_there_holds_nothing(leaves: Callabl
         await nothing_held(gateway)
 
 
-def test_what_was_thrown_away_holds_nothing() -> None:
+def test_a_share_that_was_thrown_away_holds_no_memory() -> None:
     memory = Memory(1000)
     share = Share(memory)
     share.add(600)

@@ -169,7 +169,7 @@ def test_addresses_and_names_of_the_lan_are_the_gateways_own(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", OTHERS)
-def test_all_other_names_are_not(host: str) -> None:
+def test_hosts_of_other_names_are_refused(host: str) -> None:
     assert not is_own_host(host.encode("latin-1"))
 
 
@@ -283,7 +283,7 @@ async def test_only_json_is_read_as_json(clients: str) -> None:
             assert answer.status_code == 200, kind
 
 
-async def test_what_has_no_body_or_says_nothing_of_it_needs_no_content_type() -> None:
+async def test_a_request_without_a_body_or_a_type_needs_no_content_type() -> None:
     async with gateway_of() as (gateway, _):
         body = httpx.Request("POST", "http://x", json=chat("w")).content
         assert (await gateway.client.post(CHAT, content=body)).status_code == 200
@@ -295,7 +295,7 @@ async def test_what_has_no_body_or_says_nothing_of_it_needs_no_content_type() ->
 @given(
     st.sampled_from(["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]), st.text(max_size=20)
 )
-def test_whatever_a_page_may_send_unasked_is_no_json(kind: str, rest: str) -> None:
+def test_content_types_that_a_page_may_send_unasked_are_no_json(kind: str, rest: str) -> None:
     assert not is_json(f"{kind};{rest}".encode())
     assert not is_json(f"{kind}{rest}".encode()) or rest.endswith("+json")
 
@@ -318,7 +318,7 @@ PROXIED += [
 PROXIED += ["x-forwarded-for:", "x-forwarded-for: 127.0.0.1", "true-client-ip: 1.2.3.4"]
 
 
-async def test_what_a_proxy_passed_on_is_not_of_this_machine() -> None:
+async def test_a_request_that_a_proxy_passed_on_is_not_of_this_machine() -> None:
     async with gateway_of() as (gateway, _):
         for line in PROXIED:
             name, _, value = line.partition(":")

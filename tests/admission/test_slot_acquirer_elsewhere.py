@@ -63,7 +63,7 @@ async def test_when_a_backend_goes_those_who_wait_for_it_move_on_and_keep_their_
             assert (await q.reply(name)).headers["x-gateway-fallback"] == "misconfigured"
 
 
-async def test_who_waits_for_a_fallback_goes_back_to_the_first_step_when_it_returns() -> None:
+async def test_a_request_that_waits_for_a_fallback_goes_back_to_the_first_step_when_it_returns() -> None:
     async with queue("a: 1, b: 1", "pool: [a, b]") as q:
         state = q.gateway.gateway.fleet["a"]
         state.health.state = State.MISCONFIGURED

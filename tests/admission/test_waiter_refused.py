@@ -62,7 +62,7 @@ def test_a_queue_of_no_length_lets_nobody_wait() -> None:
         office.ask("one", a)
 
 
-def test_those_who_take_either_of_two_fill_two_queues() -> None:
+def test_requests_that_take_either_of_two_backends_fill_two_queues() -> None:
     office, a, b = Office(), place("a", length=2), place("b", length=2)
     office.ask("in-a", a)
     office.ask("in-b", b)
@@ -73,7 +73,7 @@ def test_those_who_take_either_of_two_fill_two_queues() -> None:
             office.ask("more", *choices)
 
 
-def test_one_that_was_let_in_is_not_refused_when_it_waits_again() -> None:
+def test_a_request_that_was_let_in_is_not_refused_when_it_waits_again() -> None:
     office, a = Office(), place("a", length=1)
     first = office.ask("first", a)
     office.ask("second", a)
@@ -104,7 +104,7 @@ def test_the_expected_wait_counts_turns_and_not_everybody() -> None:
     assert office.scheduler.expected_wait(office.waiter("again", a, client="hog"), office.now) == 500.0
 
 
-def test_what_did_not_serve_says_nothing_of_how_long_a_slot_is_held() -> None:
+def test_an_attempt_that_did_not_serve_says_nothing_of_how_long_a_slot_is_held() -> None:
     office, a = Office(), place("a")
     waiter = office.ask("failed", a)
     office.scheduler.release(held(waiter), office.now + 0.001, served=False)

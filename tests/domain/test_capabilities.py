@@ -120,7 +120,7 @@ def test_thinking_is_as_declared_else_by_family(declared: Any) -> None:
 @pytest.mark.parametrize(
     ("declared", "on", "off"), list(product(["optional", "always", "never", None], RESULTS, RESULTS))
 )
-def test_what_cannot_be_switched_is_not_promised(declared: Any, on: Result, off: Result) -> None:
+def test_thinking_that_cannot_be_switched_is_not_promised(declared: Any, on: Result, off: Result) -> None:
     can = able(saw(thinking_on=on, thinking_off=off), thinking=declared)
     assert (can.thinks is False) == (declared == "never" or on == "no")
     assert (can.silent is False) == (declared == "always" or off == "no")
@@ -172,7 +172,7 @@ def test_media_are_as_declared_unless_refused(what: str, declared: bool | None) 
 @pytest.mark.parametrize(
     ("engine", "pdf", "continues"), [("vllm", False, True), ("llamacpp", False, False), ("openai", None, None)]
 )
-def test_what_a_server_takes_and_continues_follows_from_its_kind(engine: str, pdf: Any, continues: Any) -> None:
+def test_inputs_that_a_server_takes_and_continues_follow_from_its_kind(engine: str, pdf: Any, continues: Any) -> None:
     found = able(engine=engine)
     assert (found.pdf, found.continues) == (pdf, continues)
     assert able(engine=engine, pdf=True).pdf is True
@@ -191,7 +191,7 @@ def test_what_a_server_takes_and_continues_follows_from_its_kind(engine: str, pd
         ({"engine": "ollama"}, {}, "required", "engine"),
     ],
 )
-def test_it_is_told_where_each_is_known_from(keys: Any, observed: Any, field: str, source: str) -> None:
+def test_the_source_of_each_capability_is_told(keys: Any, observed: Any, field: str, source: str) -> None:
     assert able(observed, **keys).sources[field] == source
 
 
@@ -205,13 +205,13 @@ def test_versions_are_compared_as_numbers() -> None:
 # -- worked out once --------------------------------------------------------------------------------------------------
 
 
-def test_they_are_worked_out_once() -> None:
+def test_capabilities_are_worked_out_once() -> None:
     state = backend_state(tool_parser="hermes")
     state.facts.learn_lack("images", NOW)
     assert state.capabilities(NOW) is state.capabilities(NOW + 1)
 
 
-def test_whatever_they_follow_from_makes_them_anew() -> None:
+def test_capabilities_are_made_anew_with_whatever_they_follow_from() -> None:
     state = backend_state()
     before = state.capabilities(NOW)
     state.saw_model("Qwen3.6-35B", None)

@@ -7,7 +7,7 @@ from gateway.domain.health_state import State
 from tests.warming import one, sim_of
 
 
-async def test_who_listens_is_told_of_every_event() -> None:
+async def test_a_listener_is_told_of_every_event() -> None:
     sim = sim_of()
     async with one(sim) as gateway:
         await gateway.until_ready("a")

@@ -94,7 +94,7 @@ def test_a_recording_may_have_more_tokens_than_its_text_has_bytes() -> None:
     assert (verdict.window, verdict.prompt_tokens) == (65_536, 66_000)
 
 
-def test_what_one_backend_says_of_itself_does_not_name_the_window_of_another() -> None:
+def test_the_window_that_one_backend_tells_is_not_that_of_another() -> None:
     """The largest window is told, so a backend that boasts would hide the real one."""
     states = [backend("liar", context=None), backend("honest", context=None)]
     asked, tried = request(messages=LONG), []

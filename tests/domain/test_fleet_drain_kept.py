@@ -33,7 +33,7 @@ async def take_out(e: Editor) -> None:
     await e.gateway.until(lambda: not e.gateway.gateway.fleet.retired)
 
 
-async def test_one_that_is_put_back_is_still_drained_until_it_is_resumed(file: Path) -> None:
+async def test_a_backend_that_is_put_back_is_still_drained_until_it_is_resumed(file: Path) -> None:
     async with editor_of(file, "a b", PAIR) as e:
         before = e.text
         await drain(e)
@@ -52,7 +52,7 @@ async def test_one_that_is_put_back_is_still_drained_until_it_is_resumed(file: P
         assert (await ask(e, "a")).status_code == 200
 
 
-async def test_one_that_is_put_back_before_its_last_request_ended_is_still_drained(file: Path) -> None:
+async def test_a_backend_that_is_put_back_before_its_last_request_ended_is_still_drained(file: Path) -> None:
     async with editor_of(file, "a b", PAIR) as e:
         before = e.text
         state = e.gateway.gateway.fleet["a"]
@@ -75,7 +75,7 @@ async def test_another_one_of_that_name_is_not_drained(file: Path) -> None:
         assert (await ask(e, "a")).status_code == 200
 
 
-async def test_what_another_gateway_has_resumed_meanwhile_is_not_drained_again(file: Path) -> None:
+async def test_a_backend_that_another_gateway_resumed_meanwhile_is_not_drained_again(file: Path) -> None:
     with running_redis() as redis:
         async with SimVllm("a").serve() as url, AsyncExitStack() as stack:
             backends = "".join(f"  {name}: {{url: '{url}'}}\n" for name in "ab")

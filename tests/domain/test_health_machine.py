@@ -23,7 +23,7 @@ def test_a_new_backend_that_is_not_there_is_warming_and_not_used() -> None:
     assert state(health) is State.READY
 
 
-def test_what_has_not_come_within_start_grace_is_down() -> None:
+def test_a_backend_that_has_not_come_within_start_grace_is_down() -> None:
     health = Health("a", SETTINGS)
     health.dead("refused", 1.0, refused=True)
     health.dead("refused", 899.0, refused=True)
@@ -32,7 +32,7 @@ def test_what_has_not_come_within_start_grace_is_down() -> None:
     assert (health.state, health.starting(900.0)) == (State.DOWN, False)
 
 
-def test_what_was_down_and_answers_that_it_is_loading_is_warming() -> None:
+def test_a_backend_that_was_down_and_answers_that_it_is_loading_is_warming() -> None:
     """A new process: its port was closed in between. The same process that says 503 stays down."""
     ill, restarted = ready(), ready()
     for health, refused in ((ill, False), (restarted, True)):
@@ -45,7 +45,7 @@ def test_what_was_down_and_answers_that_it_is_loading_is_warming() -> None:
     assert state(restarted) is State.DOWN, "it has died again"
 
 
-def test_it_goes_down_after_fail_after_bad_checks_in_a_row() -> None:
+def test_a_backend_goes_down_after_fail_after_bad_checks_in_a_row() -> None:
     health = ready()
     states = []
     for _ in range(3):
@@ -65,7 +65,7 @@ def test_a_good_check_between_bad_ones_starts_the_count_again() -> None:
         assert state(health) is State.READY
 
 
-def test_it_comes_back_after_recover_after_good_checks_in_a_row() -> None:
+def test_a_backend_comes_back_after_recover_after_good_checks_in_a_row() -> None:
     health = ready()
     for _ in range(3):
         health.dead("503", 1.0)
@@ -128,7 +128,7 @@ def test_on_demand_and_gone_is_parked_also_when_requests_notice_it_first() -> No
 # -- canaries ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_gone_is_warmed_up_and_proved_before_it_is_used() -> None:
+def test_a_backend_that_was_gone_is_warmed_up_and_proved_before_it_is_used() -> None:
     health = canaried()
     for _ in range(3):
         health.dead("refused", 1.0, refused=True)

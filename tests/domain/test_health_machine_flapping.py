@@ -25,7 +25,7 @@ def look(health: Health, now: float, up: bool) -> None:
 
 
 @pytest.mark.parametrize("half", [10.0, 20.0, 40.0])
-def test_one_that_alternates_is_out_soon_and_stays_out(half: float) -> None:
+def test_a_backend_that_alternates_is_out_soon_and_stays_out(half: float) -> None:
     health = machine()
     used: list[float] = []
     now = 0.0

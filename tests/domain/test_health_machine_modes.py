@@ -36,7 +36,7 @@ def test_another_mode_is_another_reason_and_no_transition() -> None:
     assert health.reason == "outside mode 'judges'"
 
 
-def test_one_that_answered_meanwhile_is_used_at_once_without_canaries() -> None:
+def test_a_parked_backend_that_answered_meanwhile_is_used_at_once_without_canaries() -> None:
     health = ready()
     health.park(WHY, 1.0)
     health.alive(2.0)
@@ -44,7 +44,7 @@ def test_one_that_answered_meanwhile_is_used_at_once_without_canaries() -> None:
     assert health.state is State.READY
 
 
-def test_one_that_answered_meanwhile_has_to_pass_its_canary() -> None:
+def test_a_parked_backend_that_answered_meanwhile_has_to_pass_its_canary() -> None:
     health = canaried()
     health.park(WHY, 1.0)
     health.alive(2.0)
@@ -53,7 +53,7 @@ def test_one_that_answered_meanwhile_has_to_pass_its_canary() -> None:
     assert health.proof_due(3.0)
 
 
-def test_one_that_is_not_there_has_its_whole_start_grace() -> None:
+def test_a_parked_backend_that_is_not_there_has_its_whole_start_grace() -> None:
     health = ready()
     health.park(WHY, 1.0)
     health.dead("refused", 2.0, refused=True)
@@ -74,7 +74,7 @@ def test_failures_from_before_do_not_count_in_the_next_mode() -> None:
     assert (health.state, health.retry_at, health.falls) == (State.READY, 0.0, 0)
 
 
-def test_one_on_demand_that_is_not_there_is_parked_again_for_that() -> None:
+def test_a_backend_on_demand_that_is_not_there_is_parked_again_for_that() -> None:
     health = ready()
     health.on_demand = True
     health.park(WHY, 1.0)
@@ -99,14 +99,14 @@ def test_a_drain_outlives_the_mode_and_so_does_its_end() -> None:
     assert [h.state for h in (before, meanwhile, resumed)] == [State.DRAINING, State.DRAINING, State.READY]
 
 
-def test_one_that_is_never_probed_is_tried_again() -> None:
+def test_a_backend_that_is_never_probed_is_tried_again() -> None:
     health = Health("a", NEVER_PROBED)
     health.park(WHY, 1.0)
     health.unpark(2.0)
     assert (health.state, health.usable(2.0)) == (State.UNKNOWN, True)
 
 
-def test_one_that_was_not_parked_keeps_its_state() -> None:
+def test_a_backend_that_was_not_parked_keeps_its_state() -> None:
     health = ready()
     assert health.unpark(1.0) is None
     assert health.state is State.READY

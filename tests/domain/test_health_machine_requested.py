@@ -23,7 +23,7 @@ def summoned() -> Health:
     return health
 
 
-def test_it_is_parked_until_a_request_starts_it() -> None:
+def test_a_requested_backend_is_parked_until_a_request_starts_it() -> None:
     health = parked()
     assert (health.state, health.reason, health.startable) == (State.PARKED, "starts on request", True)
 

@@ -68,7 +68,7 @@ def test_how_many_tokens_are_drafted_follows_from_the_positions(more: str, draft
         'num_gpu_blocks="' + "9" * 300 + '"',
     ],
 )
-def test_what_cannot_be_a_flags_value_is_left_out(labels: str) -> None:
+def test_a_value_that_no_flag_can_have_is_left_out(labels: str) -> None:
     assert flags_of(labels).values == {"spec-tokens": 0}
 
 

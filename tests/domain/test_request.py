@@ -95,7 +95,7 @@ def test_any_bytes_are_a_request_or_a_plain_refusal(body: bytes) -> None:
 
 @unhurried
 @given(values)
-def test_what_is_no_object_with_a_model_is_refused(value: Any) -> None:
+def test_a_body_that_is_no_object_with_a_model_is_refused(value: Any) -> None:
     if isinstance(value, dict):
         value.pop("model", None)
     refused(json.dumps(value).encode())
@@ -232,7 +232,7 @@ def test_an_empty_list_of_tools_with_space_in_it_is_empty() -> None:
     assert parse(CHAT, b'{"model": "a", "tools": [ \n ]}').tools is False
 
 
-def test_who_asked_for_usage_is_known() -> None:
+def test_whether_the_client_asked_for_usage_is_known() -> None:
     assert request(stream_options={"include_usage": True}).wants_usage
     assert not request(stream_options={"include_usage": False}).wants_usage
     assert not request(stream_options=None).wants_usage

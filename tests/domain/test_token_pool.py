@@ -48,7 +48,7 @@ def test_short_requests_without_a_limit_fill_all_slots(prompts: list[int], pool:
 
 
 @given(POOLS, SLOTS, ASKS, st.integers(0, 8))
-def test_what_was_let_in_together_fits(
+def test_requests_that_were_let_in_together_fit_the_token_pool(
     pool: int, slots: int, asks: Sequence[tuple[int, int | None, int]], others: int
 ) -> None:
     reserved = 0

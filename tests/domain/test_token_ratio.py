@@ -78,7 +78,7 @@ def test_a_picture_costs_tokens() -> None:
 
 @unhurried
 @given(observations)
-def test_what_is_learned_stays_within_its_bounds(story: list[tuple[int, int]]) -> None:
+def test_a_learned_token_ratio_stays_within_its_bounds(story: list[tuple[int, int]]) -> None:
     value = ratio_after(story).value
     assert value is None or RATIO_LEAST - 1e-9 <= value <= RATIO_MOST + 1e-9
 
@@ -101,7 +101,7 @@ def test_one_odd_answer_moves_it_only_a_little() -> None:
 
 @unhurried
 @given(st.floats(RATIO_LEAST, RATIO_MOST))
-def test_it_comes_close_to_what_a_backend_really_does(real: float) -> None:
+def test_the_token_ratio_comes_close_to_the_backends_own(real: float) -> None:
     ratio = ratio_after([(1_000_000, int(1_000_000 / real))] * 30)
     guess = ratio.estimate(500_000)
     assert guess.low <= 500_000 / real <= guess.high
@@ -109,7 +109,9 @@ def test_it_comes_close_to_what_a_backend_really_does(real: float) -> None:
 
 @unhurried
 @given(st.lists(st.tuples(sizes, tokens), max_size=20), sizes)
-def test_what_one_sender_shows_changes_no_estimate_of_another(story: list[tuple[int, int]], prompt_bytes: int) -> None:
+def test_the_token_ratio_of_one_sender_changes_no_other_estimate(
+    story: list[tuple[int, int]], prompt_bytes: int
+) -> None:
     ratio, untaught = ratio_after([(40_000, 10_000)]), TokenRatio()
     before = ratio.estimate(prompt_bytes), untaught.estimate(prompt_bytes)
     for seen_bytes, seen_tokens in story:

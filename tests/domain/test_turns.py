@@ -46,7 +46,9 @@ async def test_each_client_has_a_few_prompts_counted_at_a_time_whatever_others_a
         assert len(state.counting) == 0
 
 
-async def test_who_waits_for_a_turn_gets_an_estimate_after_the_usual_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sender_that_waits_for_a_turn_gets_an_estimate_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(tokenize, "BUDGET", 0.05)
 
     async def silent(turn: Turn) -> None:

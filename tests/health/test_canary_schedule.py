@@ -33,7 +33,7 @@ async def test_an_engine_that_starts_is_warming_and_gets_traffic_only_after_its_
         assert story(gateway) == ["warming", "ready"]
 
 
-async def test_what_fell_comes_back_by_itself_after_good_checks_and_a_canary() -> None:
+async def test_a_backend_that_fell_comes_back_after_good_checks_and_a_canary() -> None:
     sim = sim_of()
     async with one(sim) as gateway:
         await gateway.until_ready("a")
@@ -119,7 +119,7 @@ async def test_an_engine_that_says_garbage_is_the_last_choice() -> None:
         assert "canary (arithmetic)" in gateway.gateway.fleet["a"].health.reason
 
 
-async def test_it_is_asked_again_when_it_is_idle_and_not_while_it_is_busy() -> None:
+async def test_a_canary_is_sent_again_when_the_backend_is_idle_and_not_while_it_is_busy() -> None:
     sim = sim_of()
     await sim.start()
     try:

@@ -71,7 +71,7 @@ async def test_a_probe_of_a_healthy_vllm_costs_a_few_hundred_tokens_and_no_long_
     assert max(len(request.body) for request in sim.requests) > 131072  # the one over the window, refused at once
 
 
-async def test_what_always_thinks_is_not_asked_to_stop() -> None:
+async def test_a_model_that_always_thinks_is_not_asked_to_stop() -> None:
     sim = SimVllm(served=["Qwen3-Next-80B-A3B-Thinking"], reasoning_parser="qwen3", thinking="always")
     seen = await probed(sim)
     assert results(seen, "thinking_on", "thinking_off") == {"yes"}
@@ -250,7 +250,7 @@ async def test_a_stream_is_over_with_done_even_if_its_connection_stays_open() ->
 # -- how it asks ------------------------------------------------------------------------------------------------------
 
 
-async def test_it_takes_a_slot_for_one_check_at_a_time() -> None:
+async def test_a_probe_takes_a_slot_for_one_check_at_a_time() -> None:
     sim = qwen36()
     async with sim.serve() as url, fleet(url) as (_, state):
         sim.fault("hang_engine")
@@ -262,7 +262,7 @@ async def test_it_takes_a_slot_for_one_check_at_a_time() -> None:
         assert state.inflight == 0
 
 
-async def test_it_waits_for_a_busy_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_probe_waits_for_a_busy_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = qwen36()
     async with sim.serve() as url, fleet(url) as (_, state):
         state.inflight = 2

@@ -45,7 +45,7 @@ def test_harmless_requests_alone_take_it_out() -> None:
     assert state(health) is State.DOWN
 
 
-def test_one_that_is_answered_clears_it() -> None:
+def test_a_harmless_request_that_is_answered_clears_the_backend() -> None:
     health = ready()
     health.failed("500", 1.0, disputed=True)
     health.unanswered("500", 1.1)
@@ -55,7 +55,7 @@ def test_one_that_is_answered_clears_it() -> None:
     )  # fmt: skip
 
 
-def test_it_does_not_clear_what_a_canary_found_wrong() -> None:
+def test_a_harmless_request_does_not_clear_what_a_canary_found_wrong() -> None:
     health = ready()
     health.doubted("12*17 is 42", 1.0)
     health.failed("500", 2.0, disputed=True)
@@ -63,7 +63,7 @@ def test_it_does_not_clear_what_a_canary_found_wrong() -> None:
     assert state(health) is State.SUSPECT
 
 
-def test_it_does_not_bring_back_what_is_down_before_its_checks_do() -> None:
+def test_a_harmless_request_brings_no_backend_back_before_its_checks_do() -> None:
     health = down_by_requests()
     health.cleared(2.0)
     assert state(health) is State.DOWN

@@ -106,7 +106,7 @@ async def test_a_stream_has_the_choices_of_all() -> None:
         assert named == {(0, "a", "model-a"), (1, "b", "model-b")}
 
 
-async def test_they_are_asked_at_the_same_time() -> None:
+async def test_backends_of_ask_all_are_asked_at_the_same_time() -> None:
     """Each answers only when the other has been asked too."""
     async with judges() as c:
         for sim in c.sims.values():
@@ -165,7 +165,7 @@ async def test_when_all_fail_the_client_gets_the_error(stream: bool) -> None:
         assert reply.headers["x-gateway-backend"] == "a,b"
 
 
-async def test_what_the_client_can_mend_comes_first() -> None:
+async def test_errors_that_the_client_can_mend_come_first() -> None:
     """One window is too small, the other backend fails."""
     async with judges(SimVllm("a"), SimVllm("b", context=64)) as c:
         c.sims["a"].fault("status", status=500)
@@ -253,7 +253,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_what_cannot_have_several_answers_is_refused(name: str) -> None:
+async def test_ask_all_refuses_requests_that_cannot_have_several_answers(name: str) -> None:
     path, body = REFUSED[name]
     async with judges() as c:
         reply = await raw_post(c.gateway.url, {"model": "chat", **body}, path)

@@ -97,7 +97,7 @@ async def test_an_odd_retry_after_is_bounded(house: House, value: str) -> None:
     assert 0 < int(reply.headers["retry-after"]) <= 600
 
 
-async def test_what_makes_our_own_reader_fail_is_left_for_the_next_backend(
+async def test_an_answer_that_makes_the_reader_fail_is_left_for_the_next_backend(
     house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A defect of ours, made for the test: logged with its traceback, counted, and the next candidate is asked."""
@@ -141,7 +141,7 @@ async def test_the_same_in_a_stream_after_content(house: House, monkeypatch: pyt
     assert not reply.ended
 
 
-async def test_what_fails_after_the_answer_does_not_take_it_back(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_after_the_answer_leaves_the_answer(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     from gateway.domain.evidence import Evidence
 
     real, broken = Evidence.succeeded, iter([True, True])

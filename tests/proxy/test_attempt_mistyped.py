@@ -212,7 +212,7 @@ async def test_a_count_of_tokens_that_is_none_is_estimated(house: House, count: 
     ],
     ids=lambda line: json.dumps(line)[:40],
 )
-async def test_what_ollama_says_wrongly(house: House, line: Any) -> None:
+async def test_mistyped_answers_of_ollama_are_failures(house: House, line: Any) -> None:
     house.o.play(lambda turn: turn.send(answer(dumped(line) + b"\n", "200 OK", "application/x-ndjson")))
     for stream in (False, True):
         house.gateway.gateway.fleet["o"].evidence.succeeded()

@@ -89,7 +89,7 @@ async def test_a_declared_lack_is_not_even_tried() -> None:
         assert (await ask(gateway, tools=[])).json["error"]["message"].startswith("`tools` must not be")
 
 
-async def test_what_was_learned_is_forgotten_with_another_version_and_when_it_goes_down() -> None:
+async def test_learned_facts_are_forgotten_with_another_version_and_when_the_backend_goes_down() -> None:
     a, b = vllm("a", tool_parser=None), vllm("b")
     async with fleet(a, b) as gateway:
         state = gateway.gateway.fleet["a"]

@@ -227,7 +227,7 @@ def test_any_body_is_refused_or_passed_on(endpoint: Endpoint, body: bytes) -> No
     run_through(endpoint, body)
 
 
-def test_what_is_explained_is_refused_or_explained() -> None:
+def test_an_odd_body_to_explain_is_refused_or_explained() -> None:
     for name, value in product(NAMES, ODD):
         try:
             said = msgspec.json.decode(with_field(CHAT, name, value))
@@ -238,7 +238,7 @@ def test_what_is_explained_is_refused_or_explained() -> None:
 
 
 @pytest.mark.parametrize("limit", [b"9223372036854775808", b"1" + b"0" * 399, b'"\xff"', b"1.5", b"-1", b"true"])
-def test_what_is_no_limit_goes_on_as_it_is(limit: bytes) -> None:
+def test_a_token_limit_that_is_no_number_is_passed_on(limit: bytes) -> None:
     request = parse(CHAT, with_field(CHAT, "max_tokens", limit))
     assert not request.limits
     fields, adapted = outgoing_fields(request, ALIASES[0], STATES[0])

@@ -203,7 +203,7 @@ async def test_a_client_that_leaves_while_the_stream_goes_on_frees_everything() 
             sim.clear()
 
 
-async def test_it_works_for_messages_too() -> None:
+async def test_a_stream_of_messages_resumes_too() -> None:
     async with chain() as c:
         body = {
             "model": "chat",

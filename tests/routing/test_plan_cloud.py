@@ -134,7 +134,7 @@ async def test_an_empty_answer_is_no_reason_to_leave_the_lan() -> None:
 
 
 @pytest.mark.parametrize("how", ["header", "client"])
-async def test_what_must_stay_inside_stays_inside(how: str) -> None:
+async def test_a_prompt_that_must_stay_in_the_lan_reaches_no_cloud(how: str) -> None:
     async with house(clients=KEYED if how == "client" else "") as h:
         for name in ("a", "b"):
             await h.sims[name].kill()

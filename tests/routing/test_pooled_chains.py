@@ -101,7 +101,7 @@ async def test_a_backend_with_another_model_is_never_asked() -> None:
         assert answered_by(await raw_post(two.gateway.url, {"model": "second", "input": "x"}, EMBEDDINGS)) == "b"
 
 
-async def test_one_model_under_two_names_is_one_model() -> None:
+async def test_a_pooled_model_under_two_names_is_one_model() -> None:
     same = ", embedding_model: bge-m3"
     async with pair(broken, embeds(2), models=("BAAI/bge-m3", "bge-m3:latest"), more=(same, same)) as two:
         assert answered_by(await two.ask(EMBEDDINGS, input="x")) == "b"
@@ -187,7 +187,7 @@ async def test_a_batch_that_would_keep_a_server_from_all_others_is_refused() -> 
         assert b"a takes at most 16,384 inputs in one request" in reply.body
 
 
-async def test_what_an_alias_serves_is_told_and_remembered() -> None:
+async def test_the_pooled_model_of_an_alias_is_told_and_remembered() -> None:
     async def only_embeds(turn: Turn) -> None:
         await (embeds(2)(turn) if "input" in turn.json else turn.send(NOT_SERVED))
 

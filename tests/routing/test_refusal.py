@@ -52,12 +52,12 @@ def told(error: GatewayError) -> tuple[str, int]:
         ("incapable", "tool_choice_unsupported", 400),
     ],
 )
-def test_one_obstacle_one_code(condition: Condition, code: str, status: int) -> None:
+def test_each_obstacle_has_its_error_code(condition: Condition, code: str, status: int) -> None:
     assert told(refuse(condition)) == (code, status)
 
 
 @pytest.mark.parametrize(("one", "other"), list(product(("warming", "cooldown"), OUT)))
-def test_what_passes_by_itself_is_waited_for_whatever_else_stands_in_the_way(one: Condition, other: Condition) -> None:
+def test_an_obstacle_that_passes_by_itself_is_waited_for_beside_any_other(one: Condition, other: Condition) -> None:
     for conditions in ((one, other), (other, one)):
         error = refuse(*conditions)
         assert error.status == 429
@@ -73,7 +73,7 @@ def test_retry_after_is_whole_seconds_from_one_to_ten_minutes(seconds: float, sh
     assert GatewayError("rate_limit_exceeded", "wait", retry_after=seconds).headers() == [(b"retry-after", shown)]
 
 
-def test_what_was_tried_and_failed_is_the_backends_fault() -> None:
+def test_a_failed_attempt_is_the_backends_fault() -> None:
     assert told(refuse("ok", tried=(Tried("b0", "failed", "answered 500"),))) == ("upstream_error", 502)
     silent = Tried("b0", "failed", "was silent", timeout=True)
     assert told(refuse("ok", tried=(silent,))) == ("upstream_timeout", 504)
@@ -198,13 +198,13 @@ def test_the_last_one_that_did_not_call_is_named() -> None:
     assert refusal(plan, [Tried("b0", "disobeyed", "did not"), failed], asked, NOW).code == "upstream_error"
 
 
-def test_one_that_comes_back_may_obey() -> None:
+def test_a_backend_that_comes_back_may_obey_tool_choice() -> None:
     asked = request(tools=TOOLS, tool_choice="required")
     plan = make_plan(alias("b0", "b1"), fleet(backend("b0", "warming"), backend("b1")), asked, NOW)
     assert refusal(plan, [Tried("b1", "disobeyed", "did not call")], asked, NOW).code == "backend_warming"
 
 
-def test_what_was_tried_is_told_once() -> None:
+def test_a_backend_that_was_tried_is_named_once() -> None:
     asked = request(tools=TOOLS)
     states = fleet(backend("b0"), backend("b1", "incapable"))
     plan = make_plan(alias("b0", "b1"), states, asked, NOW, resort="mend", outcomes={"b0": "failed"})
@@ -241,7 +241,7 @@ def test_the_largest_window_is_told_and_a_prompt_larger_than_it() -> None:
         assert int(message.split("contains ")[1].split(" ")[0]) > 65536
 
 
-def test_what_the_backend_counted_is_told_rather_than_our_guess() -> None:
+def test_the_prompt_that_the_backend_counted_is_told_rather_than_our_guess() -> None:
     message = overflow(100_000, size=300_000, window=100_000, prompt_tokens=140_000)
     assert "contains 140000 input tokens" in message
 

@@ -16,7 +16,7 @@ def test_each_of_many_texts_to_embed_has_the_window_to_itself() -> None:
     assert not fits_window(state, one, 0, NOW)
 
 
-def test_what_computes_beyond_its_window_gets_only_prompts_that_surely_fit() -> None:
+def test_a_server_that_computes_beyond_its_window_gets_only_prompts_that_surely_fit() -> None:
     asked = request(messages=[{"role": "user", "content": "x" * 30_000}])  # 6,250 to 12,000 tokens
     cases: list[tuple[dict[str, Any], bool]] = [
         ({}, True),

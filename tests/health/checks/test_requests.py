@@ -56,7 +56,7 @@ def test_thinking_is_switched_in_the_backends_own_words(
     assert switches("tool_auto", profile) == {}
 
 
-def test_nothing_is_switched_on_what_never_thinks_or_has_no_switch() -> None:
+def test_thinking_is_not_switched_on_a_model_that_never_thinks_or_has_no_switch() -> None:
     instruct = profile_of(VLLM, "Qwen3-Next-80B-A3B-Instruct", None)
     server = profile_of(replace(VLLM, engine="openai"), "qwen3.6", None)
     for check in set(ALL) - {"window", "thinking_off"}:  # that one is not asked of either
@@ -64,7 +64,7 @@ def test_nothing_is_switched_on_what_never_thinks_or_has_no_switch() -> None:
         assert switches(check, server) == {}, check
 
 
-def test_what_always_thinks_gets_room_for_it() -> None:
+def test_a_model_that_always_thinks_gets_room_for_its_thoughts() -> None:
     always = profile_of(VLLM, "Qwen3-Next-80B-A3B-Thinking", 1000)
     assert {CHECKS[check].ask(always)["max_tokens"] for check in set(ALL) - {"window"}} == {2048}
 

@@ -68,7 +68,7 @@ async def test_the_error_of_every_stream_comes_in_the_envelope(pair: House) -> N
 
 
 @pytest.mark.parametrize("begins", [b": ping\n\n", b"data: " + b"x" * 100_000])
-async def test_what_is_no_error_is_passed_on_as_it_is(pair: House, begins: bytes) -> None:
+async def test_an_event_that_is_no_error_is_passed_on_as_it_is(pair: House, begins: bytes) -> None:
     pair.a.play(lambda turn: turn.stream(begins, DELTA, DONE))
     reply = await pair.transcribe(STREAM)
     assert (reply.body, reply.headers["x-gateway-backend"]) == (begins + DELTA + DONE, "a")

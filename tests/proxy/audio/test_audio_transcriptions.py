@@ -173,7 +173,7 @@ async def test_seconds_that_were_transcribed_and_spoken_are_in_the_clients_usage
         ("price: {{input: 0, output: 0}}, ", 0.0),
     ],
 )
-async def test_what_speech_without_tokens_costs_is_unknown_unless_it_is_free(keys: str, usd: float | None) -> None:
+async def test_the_cost_of_speech_without_tokens_is_unknown_unless_it_is_free(keys: str, usd: float | None) -> None:
     routes = ROUTES.replace("a: {{", "a: {{" + keys)
     async with house(routes=routes, ready=["b"]) as pair:
         pair.b.play(fails)
