@@ -23,7 +23,7 @@ fuzz: $(VENV)/.dev           ## the property tests with new examples each time
 	HYPOTHESIS_PROFILE=random $(BIN)/pytest -q -m hypothesis
 
 chaos: $(VENV)/.dev          ## ten minutes of faults and 50 clients: each answer whole, or told to be broken
-	CHAOS_SECONDS=600 CHAOS_CLIENTS=50 $(BIN)/pytest -q --timeout 900 tests/test_chaos.py
+	CHAOS_SECONDS=600 CHAOS_CLIENTS=50 $(BIN)/pytest -q --timeout 900 tests/program/test_chaos.py
 
 lint: $(VENV)/.dev           ## style, types, and the layers (docs/architecture.md)
 	$(BIN)/ruff check .

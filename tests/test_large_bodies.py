@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -13,10 +12,8 @@ from typing import Any
 import pytest
 from prometheus_client.exposition import choose_encoder
 
-from gateway.domain.body import STRINGS_MOST, read_fields
 from gateway.domain.request_timer import Pulse, ReaderStalled, RequestTimer
 from gateway.domain.upstream import SilenceFailure
-from gateway.errors import GatewayError
 from gateway.large_bodies import LARGE, SEARCHED, THREADS, SharedThreads, apart
 from tests.failing_fleet import CHOICE, CHUNK, WHOLE, fleet, good
 from tests.scripted import Turn, json_answer, raw_post
@@ -191,20 +188,3 @@ async def test_what_is_wrong_with_a_large_body_is_told(name: str) -> None:
         body = {"model": "chat", "max_tokens": 5, **{key: [*said, 1] for key, said in body.items()}}
         reply = await raw_post(f.gateway.url, body, path)
         assert (reply.status, reply.json["error"]["type"]) == (400, "invalid_request_error")
-
-
-@pytest.mark.parametrize(("strings", "refused"), [(STRINGS_MOST, False), (STRINGS_MOST + 1, True)])
-def test_a_body_holds_so_many_strings_and_no_more(strings: int, refused: bool) -> None:
-    body = b'{"a":[' + b",".join([b'"a"'] * (strings - 1)) + b"]}"
-    if not refused:
-        assert len(read_fields(body)["a"]) == len(body) - len(b'{"a":}')
-        return
-    with pytest.raises(GatewayError) as error:
-        read_fields(body)
-    assert error.value.code == "request_too_large"
-    assert f"{STRINGS_MOST:,} strings" in error.value.message
-
-
-def test_quotes_in_a_text_are_no_strings() -> None:
-    text = '"' * (2 * STRINGS_MOST + 10)
-    assert json.loads(bytes(read_fields(json.dumps({"a": text}).encode())["a"])) == text

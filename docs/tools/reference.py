@@ -1,13 +1,15 @@
 """Prints docs/reference.md: every key, path, header, error code, metric and command, read off the code that has them.
 
-`make reference` writes the file; tests/test_reference.py checks that it is current and complete.
+`make reference` writes the file; tests/program/test_reference.py checks that it is current and complete.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 import typing
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -23,37 +25,8 @@ from gateway.domain.request import ENDPOINTS, UPLOADS
 from gateway.errors import CATALOGUE
 from gateway.http.app import App
 
-# The short form of docs/headers.md. A test compares it with the names in the code.
-REQUEST_HEADERS = {
-    "authorization": "`Bearer KEY`: the client's key, if `routes.yaml` has `clients`. Never sent to a backend.",
-    "x-api-key": "The same.",
-    "x-request-id": "Kept if it is well-formed, and sent to the backend.",
-    "traceparent": "Sent to the backend, with `tracestate`.",
-    "accept": "Sent to the backend, with `anthropic-version`, `anthropic-beta` and `openai-beta`. No other header is.",
-    "content-type": "JSON, or missing. Any other type is refused.",
-    "origin": "Sent by web pages: it must be the gateway's own origin.",
-    "host": "Without `clients`: an address, a LAN name, or one of `server.hosts`.",
-    "content-encoding": "`gzip`, or none.",
-    "x-gateway-local-only": "`1`: this request must not leave the LAN. Only `0`, `false`, `no`, `off` mean no.",
-    "x-claude-code-session-id": "Keeps a session on one backend.",
-    "x-openwebui-chat-id": "The same.",
-}
-
-RESPONSE_HEADERS = {
-    "x-request-id": "The client's own, or ours.",
-    "request-id": "The same, on `/v1/messages`.",
-    "x-gateway-alias": "The alias that served the request.",
-    "x-gateway-backend": "The backend that answered.",
-    "x-gateway-attempts": "How many attempts were made.",
-    "x-gateway-queue-ms": "Milliseconds waited for slots.",
-    "x-gateway-fallback": "Why a later step answered: the first is unhealthy or has just failed.",
-    "x-gateway-routed": "Why a later step answered: because of this request.",
-    "x-gateway-adapted": "What was changed in the request so that the backend could serve it.",
-    "x-gateway-mended": "What was mended in the answer; not in streams.",
-    "x-gateway-committed": "`early`: the status was sent before any output of a backend.",
-    "x-should-retry": "`false`, on `/v1/messages`: a retry cannot help.",
-    "retry-after": "Seconds, 1 to 600, with 429 and 503; 1 with 401, 402 and 403.",
-}
+HEADERS = Path(__file__).parents[1] / "headers.md"
+"""The page that has the headers in full: its tables are the source of the short ones here."""
 
 
 def main() -> None:
@@ -67,8 +40,8 @@ def page() -> Iterator[str]:
     parts = (
         ("Keys of routes.yaml", "routes.md", keys()),
         ("Paths", "operating.md", paths()),
-        ("Request headers", "headers.md", headers(REQUEST_HEADERS)),
-        ("Response headers", "headers.md", headers(RESPONSE_HEADERS)),
+        ("Request headers", "headers.md", headers("Requests")),
+        ("Response headers", "headers.md", headers("Responses")),
         ("Error codes", "errors.md", errors()),
         ("Metrics", "metrics.md", metrics()),
         ("Commands", "commands.md", commands()),
@@ -159,9 +132,14 @@ def _description(page: Page) -> dict[str, str]:
     return {"description": inspect.cleandoc(page.__doc__)} if page.__doc__ else {}
 
 
-def headers(known: dict[str, str]) -> Iterator[str]:
+def headers(section: str) -> Iterator[str]:
+    """Each header of this section of docs/headers.md, with the first sentence about it."""
     yield from table("header", "meaning")
-    yield from (row(f"`{name}`", meaning) for name, meaning in known.items())
+    (text,) = re.findall(rf"^## {section}$(.*?)(?=^## |\Z)", HEADERS.read_text(), re.M | re.S)
+    for names, meaning in re.findall(r"^\| (`[^|]*) \| (.*) \|$", text, re.M):
+        first = re.split(r"(?<=[a-z`)\]])\. (?=[A-Z])", meaning)[0].rstrip(".")
+        for name in re.findall(r"`([a-z-]+)", names):
+            yield row(f"`{name}`", f"{first}.".replace("](#", f"]({HEADERS.name}#"))
 
 
 def errors() -> Iterator[str]:
@@ -198,7 +176,7 @@ def command_rows(name: str, command: click.Command) -> Iterator[str]:
     yield row(f"`{name}{arguments}`", "", "", command.get_short_help_str(200))
     for option in command.params:
         if isinstance(option, click.Option):
-            words = ", ".join(f"`{word}`" for word in option.opts)
+            words = ", ".join(f"`{word}`" for word in (*option.opts, *option.secondary_opts))
             yield row("", words, option_default(option), option.help or "")
     if isinstance(command, click.Group):
         for inner in command.list_commands(context):

@@ -1,5 +1,5 @@
 """Writes the table of servers and their traits into docs/engines.md, between its two marks, from the rows of
-gateway/domain/engine_traits.py. tests/test_reference.py checks that it is current."""
+gateway/domain/engine_traits.py. tests/program/test_reference.py checks that it is current."""
 
 from __future__ import annotations
 

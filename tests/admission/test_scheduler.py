@@ -87,7 +87,7 @@ def test_interactive_requests_go_before_batch() -> None:
     assert office.served == ["start", "person", "batch"]
 
 
-def test_one_that_comes_back_from_a_failed_attempt_is_first_in_its_class() -> None:
+def test_a_request_back_from_a_failed_attempt_is_first_in_its_class() -> None:
     office, a, b = Office(), place("a"), place("b")
     back = office.ask("back", b)
     office.ask("start", a)
@@ -133,7 +133,7 @@ def test_more_sequences_than_slots_are_the_whole_backend() -> None:
     assert held(office.ask("many", a, weight=100)).slots == 4
 
 
-def test_what_others_run_there_is_taken_off_but_never_all() -> None:
+def test_sequences_of_others_are_taken_off_the_slots_but_never_all() -> None:
     office, a = Office(), place("a", 4)
     a.foreign = 3
     office.ask("one", a)
@@ -157,7 +157,7 @@ def test_slots_that_others_give_back_are_seen_at_the_next_tick() -> None:
 # -- leaving, deadlines -----------------------------------------------------------------------------------------------
 
 
-def test_one_that_left_gets_nothing() -> None:
+def test_a_request_that_left_gets_no_slot() -> None:
     office, a = Office(), place("a")
     office.ask("start", a)
     gone = office.ask("gone", a)
@@ -260,7 +260,7 @@ def test_when_a_backend_goes_those_who_wait_for_it_plan_anew_and_keep_their_plac
     assert office.served[-1] == "mover", "it came before the one that waits there already"
 
 
-def test_one_with_nothing_left_to_wait_for_is_woken() -> None:
+def test_a_request_with_no_backend_left_to_wait_for_is_woken() -> None:
     office, a = Office(), place("a")
     office.ask("start", a)
     waiter = office.ask("lost", a)
@@ -295,7 +295,7 @@ def test_nobody_is_let_in_where_a_request_may_not_go() -> None:
     assert office.served == ["one"]
 
 
-def test_one_that_is_only_expecting_takes_no_slot_before_it_is_planned() -> None:
+def test_a_request_that_is_only_expected_takes_no_slot_before_it_is_planned() -> None:
     office, a = Office(), place("a")
     waiter = office.waiter("pending", a)
     waiter.pending = True
@@ -308,7 +308,7 @@ def test_one_that_is_only_expecting_takes_no_slot_before_it_is_planned() -> None
 # -- routes.yaml is edited --------------------------------------------------------------------------------------------
 
 
-def test_what_runs_on_a_backend_that_was_taken_out_is_counted_apart_from_its_successor_of_that_name() -> None:
+def test_requests_on_a_removed_backend_are_counted_apart_from_its_successor_of_that_name() -> None:
     office = Office()
     before, after = place("a"), place("a")
     office.ask("old", before)

@@ -18,7 +18,6 @@ from gateway.config.snapshot import Launch
 from gateway.domain.events import Event
 from gateway.domain.health_state import State
 from gateway.launch.command import ServeCommand
-from gateway.observe.feed import QUEUE_MOST, Subscription
 from simulator import SimVllm
 from tests.support import PATIENCE, RunningGateway, running_gateway
 
@@ -275,19 +274,6 @@ async def test_a_reader_that_leaves_is_forgotten() -> None:
         await gateway.until(lambda: listeners(gateway) == before)
 
 
-def test_a_slow_reader_loses_the_oldest_and_is_told() -> None:
-    told: list[Any] = []
-    with Subscription(told) as subscription:
-        for number in range(QUEUE_MOST + 50):
-            told[0](Event(float(number), "drift", "a", ""))
-        events, dropped = subscription.drain()
-        assert [event.at for event in events] == [float(n) for n in range(50, QUEUE_MOST + 50)]
-        assert dropped == 50
-        told[0](Event(1.0, "drift", "a", ""))
-        assert subscription.drain() == ([Event(1.0, "drift", "a", "")], 0)
-    assert told == []
-
-
 async def test_a_reader_that_does_not_read_is_cut_off_and_costs_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "STALLED", 0.3)
     monkeypatch.setattr(status, "LOOK", 0.02)
@@ -311,14 +297,6 @@ async def test_a_reader_that_does_not_read_is_cut_off_and_costs_no_memory(monkey
         writer.close()
 
 
-async def test_a_slow_reader_is_told_what_it_missed() -> None:
-    async with two() as (gateway, _, _), reading(gateway) as reader:
-        for number in range(QUEUE_MOST + 7):  # all at once: nobody can read meanwhile
-            gateway.gateway.emit(Event(float(number), "drift", "a", ""))
-        assert await reader.event() == ("dropped", {"dropped": 7})
-        assert (await reader.event())[1]["at"] == 7.0
-
-
 async def test_the_stream_ends_when_the_gateway_stops() -> None:
     async with two() as (gateway, _, _), reading(gateway) as reader:
         gateway.gateway.begin_stop()
@@ -330,28 +308,3 @@ async def test_other_methods_are_refused() -> None:
     async with two() as (gateway, _, _):
         answers: list[httpx.Response] = [await gateway.client.post(path) for path in ("/status", "/events")]
         assert [answer.status_code for answer in answers] == [405, 405]
-
-
-async def test_the_memory_plan_stands_beside_what_the_nodes_hold() -> None:
-    small = SimVllm("small", served=["Qwen/Qwen3-4B-Instruct-2507"], context=16384)
-    async with small.serve() as url:
-        port = url.rpartition(":")[2]
-        command = f"vllm serve Qwen/Qwen3-4B-Instruct-2507 --port {port} --gpu-memory-utilization 0.1"
-        routes = (
-            f"{FAST}nodes: {{spark1: {{address: 127.0.0.1, memory: 119.67GiB}}}}\n"
-            f"backends: {{small: {{node: spark1, launch: {{command: {command} --max-model-len 16384}}}}}}\n"
-        )
-        async with running_gateway(routes) as gateway:
-            await gateway.until_ready("small")
-            answer = (await gateway.client.get("/status/plan")).json()
-    spark = answer["nodes"]["spark1"]
-    assert (spark["order"], spark["live"], answer["error"]) == (["small"], None, None)
-    assert spark["backends"]["small"]["kv_tokens"] > 16384
-    assert answer["svg"].startswith("<svg")
-
-
-async def test_a_catalogue_that_cannot_be_read_is_told_instead_of_the_plan() -> None:
-    async with two("catalog: /nowhere/at/all.yaml\n") as (gateway, *_):
-        answer = (await gateway.client.get("/status/plan")).json()
-    assert answer["nodes"] == {}
-    assert "/nowhere/at/all.yaml" in answer["error"]

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from bench.ports import free_ports
 from gateway.cli.main import cli
-from tests.operations.machine import machine
-from tests.operations.requested import CALLED, aged, called, on_node, until_known
+from tests.runtime.operations.machine import machine
+from tests.runtime.operations.requested import CALLED, aged, called, on_node, until_known
 from tests.scripted import scripted
 from tests.support import running_gateway
 

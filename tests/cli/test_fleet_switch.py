@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.cli.main import cli
-from tests.operations.machine import gateway_of, machine
+from tests.runtime.operations.machine import gateway_of, machine
 from tests.support import RunningGateway
 
 MODES = "{daily: [a, b], ds4: [c]}"
@@ -68,26 +68,6 @@ async def test_a_failed_switch_exits_1_with_the_way_back(tmp_path: Path) -> None
         assert "Failed: start c: exit code 1" in status.stdout
 
 
-async def test_what_cannot_begin(tmp_path: Path) -> None:
-    async with machine(tmp_path, "a", "b", away="c") as there, gateway_of(there, MODES) as gateway:
-        unknown = await ask(gateway, "switch", "dayly")
-        assert (unknown.exit_code, unknown.stderr) == (2, "Error: There is no mode 'dayly'. Modes: daily, ds4.\n")
-        assert (await ask(gateway, "start", "z")).exit_code == 2
-        there.faults["stop a"] = "hang"
-        first = asyncio.create_task(ask(gateway, "stop", "a"))
-        await there.until_asked("stop a")
-        second = await ask(gateway, "switch", "ds4", "--json")
-        assert second.exit_code == 1
-        assert "Another operation is under way: stop a" in json.loads(second.stdout)["error"]
-        running = await ask(gateway, "status")
-        assert "Under way: stop a, running" in running.stdout
-        there.go_on()
-        assert (await first).exit_code == 0
-        started = await ask(gateway, "start", "a")
-        assert started.exit_code == 0
-        assert there.orders == ["stop a", "start a"]
-
-
 async def test_a_dry_run_asks_the_gateway_and_does_nothing(tmp_path: Path) -> None:
     async with machine(tmp_path, "a", "b", away="c") as there, gateway_of(there, MODES) as gateway:
         dry = await ask(gateway, "switch", "ds4", "--dry-run")
@@ -122,11 +102,3 @@ def test_without_a_gateway_a_dry_run_uses_the_file() -> None:
     assert run("switch", "much", "--dry-run", "--force").exit_code == 0
     assert run("switch", "daily", "--dry-run").stdout.endswith("Nothing to do.\n")
     assert run("switch", "nothing", "--dry-run").exit_code == 2
-
-
-@pytest.mark.usefixtures("file")
-@pytest.mark.parametrize("arguments", [("switch", "much"), ("start", "a"), ("stop", "a"), ("status",)])
-def test_nothing_is_done_without_a_gateway(arguments: tuple[str, ...]) -> None:
-    answer = run(*arguments)
-    assert answer.exit_code == 1
-    assert answer.stderr.startswith("Error: the gateway at http://127.0.0.1:9 cannot be reached: ")

@@ -8,7 +8,7 @@ import os
 import pty
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,15 +16,12 @@ import pytest
 from click.testing import CliRunner
 
 from bench.ports import free_ports
-from gateway.apps.importing import discovery as scanning
-from gateway.apps.importing.discovery import BadTarget, targets
 from gateway.cli.main import cli
 from gateway.config.load import load
 from simulator import SimOllama, SimVllm
 from simulator.base import Sim
 from tests.demo_process import ROOT
 from tests.support import PATIENCE
-from tests.waiting import pace
 
 QWEN = "RedHatAI/Qwen3.6-35B-A3B-NVFP4"
 
@@ -66,25 +63,6 @@ async def run_at_terminal(typed: str, *arguments: str) -> Done:
         os.close(stdin)
     assert process.returncode is not None
     return Done(process.returncode, out.decode(), err.decode())
-
-
-@asynccontextmanager
-async def other_server(reply: bytes) -> AsyncIterator[str]:
-    """HOST:PORT of a server that says this to whoever connects; nothing = it hangs."""
-
-    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(reply)
-        if not reply:
-            await done.wait()
-        writer.close()
-
-    done = asyncio.Event()
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        done.set()
-        server.close()
 
 
 @asynccontextmanager
@@ -148,19 +126,6 @@ async def test_a_server_is_recognised_by_what_it_shows_without_being_asked_for_a
     assert f"http://{hosts[0]}  tgi  m (4,096)" in done.err
 
 
-async def test_ports_of_a_host_are_looked_through_and_others_are_told(tmp_path: Path) -> None:
-    page = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\ncontent-type: text/html\r\nconnection: close\r\n\r\n<html>"
-    locked = SimVllm(served=["x"], api_key="k")
-    async with other_server(page) as other, found(qwen(), locked) as hosts:
-        ports = sorted(host.rpartition(":")[2] for host in (*hosts, other))
-        done = await run("127.0.0.1", "--ports", ",".join(ports), "--no-probe")
-    assert done.code == 0, done.err
-    assert "Scanning 3 ports of 127.0.0.1 ..." in done.err
-    assert f"http://{other}  answers, but is no model server" in done.err
-    assert f"http://{hosts[1]}  wants a key" in done.err
-    assert len(load(tmp_path / "routes.yaml", {}).snapshot.backends) == 1
-
-
 async def test_nothing_found_is_told_and_nothing_written(tmp_path: Path) -> None:
     done = await run(f"127.0.0.1:{free_ports(1)}")
     assert done.code == 1
@@ -168,38 +133,6 @@ async def test_nothing_found_is_told_and_nothing_written(tmp_path: Path) -> None
     assert not os.listdir(tmp_path)
     done = await run(f"127.0.0.1:{free_ports(1)}", "--json")
     assert (done.code, json.loads(done.out)["ok"]) == (1, False)
-
-
-@asynccontextmanager
-async def dripping_server() -> AsyncIterator[str]:
-    """HOST:PORT of a server whose answer comes byte by byte and never ends."""
-
-    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")
-            while not done.is_set():
-                writer.write(b" ")
-                await writer.drain()
-                await pace(0.05)
-        writer.close()
-
-    done = asyncio.Event()
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        done.set()
-        server.close()
-
-
-async def test_a_server_that_hangs_or_drips_does_not_hold_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scanning, "READ", 1.0)
-    async with other_server(b"") as hung, dripping_server() as drips, found(qwen()) as hosts:
-        async with asyncio.timeout(2 * PATIENCE):
-            done = await run(hung, drips, *hosts, "--no-probe")
-    assert done.code == 0, done.err
-    assert f"  http://{hung}" not in done.err
-    assert f"  http://{drips}" not in done.err
 
 
 async def test_json_for_scripts(tmp_path: Path) -> None:
@@ -249,11 +182,3 @@ def test_wrong_usage_exits_2() -> None:
     ):
         result = CliRunner().invoke(cli, ["init", *arguments, "-o", "/nonexistent/none.yaml"])
         assert result.exit_code == 2, arguments
-
-
-def test_what_a_host_may_look_like() -> None:
-    assert targets(["spark1", "spark2:9"], [1, 2]) == ["http://spark1:1", "http://spark1:2", "http://spark2:9"]
-    assert targets(["http://h:1/v1/", "h:1"], [5]) == ["http://h:1"]
-    assert targets(["https://h.example", "[::1]"], [5]) == ["https://h.example:443", "http://[::1]:5"]
-    with pytest.raises(BadTarget):
-        targets(["a b"], [1])

@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from gateway.cli.main import cli
-from gateway.cli.status_fields import ago, short
 from gateway.cli.top import StatusPoller
 from gateway.cli.top_view import View
 from simulator import SimVllm
@@ -208,17 +207,6 @@ def test_any_answer_is_drawn_within_any_terminal(
     assert len(lines) <= height
     assert all(sum(segment.cell_length for segment in line) <= width for line in lines)
     assert not any("\x1b" in segment.text for line in lines for segment in line), "a backend's words steer no terminal"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"), [(-1, "0 s"), (59, "59 s"), (60, "1 min"), (7000, "117 min"), (7200, "2 h"), (200_000, "2 d")]
-)
-def test_ages_in_words(seconds: float, said: str) -> None:
-    assert ago(seconds) == said
-
-
-def test_first_tokens_in_short() -> None:
-    assert [short(value) for value in (0.0421, 0.9996, 12.34, None, True)] == ["42ms", "1.0s", "12.3s", "", ""]
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

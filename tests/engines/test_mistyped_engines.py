@@ -1,5 +1,5 @@
 """What Ollama and litellm say wrongly is a failure of theirs, and raises nothing else. (What speaks OpenAI itself:
-tests/test_mistyped_answers.py.)"""
+tests/inspection/test_shape_mistyped.py.)"""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import read_whole
 from gateway.transport.sse import Framer
 from tests.engines.ollama_tools import required_call, tool
+from tests.inspection.test_shape_mistyped import STREAMS, WHOLE, asked
 from tests.mutations import dumped, mutated, mutated_one_of
-from tests.test_mistyped_answers import STREAMS, WHOLE, asked
 
 # -- Ollama -----------------------------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ async def is_asleep(gateway: RunningGateway) -> None:
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
-async def test_it_is_parked_and_requests_go_to_the_next_step(level: int) -> None:
+async def test_a_sleeping_vllm_is_parked_and_requests_go_to_the_next_step(level: int) -> None:
     a, b = SimVllm("a", dev_mode=True), SimVllm("b")
     async with two(a, b) as gateway:
         a.sleep(level)
@@ -98,7 +98,7 @@ async def test_a_server_without_the_path_is_asked_once_and_again_after_a_restart
         await gateway.until(lambda: a.seen["/is_sleeping"] >= 3)
 
 
-async def test_one_that_is_killed_in_its_sleep_is_down() -> None:
+async def test_a_vllm_that_is_killed_in_its_sleep_is_down() -> None:
     a, b = SimVllm("a", dev_mode=True), SimVllm("b")
     async with two(a, b) as gateway:
         a.sleep()
@@ -166,7 +166,7 @@ def test_a_drain_outlasts_the_sleep() -> None:
     assert health.state is State.DRAINING
 
 
-def test_one_that_went_in_its_sleep_has_its_start_grace() -> None:
+def test_a_vllm_that_went_in_its_sleep_has_its_start_grace() -> None:
     health = ready()
     health.sleeps(1.0)
     gone = health.dead("refused", 2.0, refused=True)

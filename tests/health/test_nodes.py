@@ -17,13 +17,13 @@ def nodes(**witnesses: bool) -> NodeHealth:
     return found
 
 
-def test_it_is_down_when_all_that_lives_there_alone_is_gone() -> None:
+def test_a_node_is_down_when_all_backends_that_live_there_alone_are_gone() -> None:
     assert nodes(a=False, b=False).is_down("n2")
     assert not nodes(a=False, b=True).is_down("n2")
     assert nodes(a=False).down_node_of("both", BOTH) == "n2"
 
 
-def test_it_is_up_again_with_the_first_of_them() -> None:
+def test_a_node_is_up_again_with_its_first_backend() -> None:
     found = nodes(a=False, b=False)
     found.record_backend("n2", "b", reachable=True)
     assert found.down_node_of("both", BOTH) is None
@@ -51,7 +51,7 @@ def test_where_nothing_lives_the_exporter_tells() -> None:
     assert found.is_down("n2")
 
 
-def test_what_was_never_there_tells_nothing() -> None:
+def test_a_backend_that_was_never_there_tells_nothing_of_its_node() -> None:
     found = NodeHealth()
     found.record_backend("n2", "a", reachable=False)
     assert found.down_node_of("both", BOTH) is None
@@ -67,7 +67,7 @@ def test_one_that_works_all_the_same_is_excused_until_the_node_has_come_back() -
     assert found.down_node_of("both", BOTH) == "n2", "it has gone again"
 
 
-def test_what_is_not_in_the_file_any_more_is_no_witness() -> None:
+def test_a_backend_that_left_the_file_is_no_witness_of_its_node() -> None:
     found = nodes(a=False, b=True, c=True)
     found.record_exporter("n2", reachable=True)
     found.keep_only({"a": "n2", "b": "n2"}, {"n2"})

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import MappingProxyType
-from typing import Any
-
-import pytest
 
 from gateway.cli.live_check import ask_fleet
 from gateway.config.load import load_text
-from gateway.domain import backend as backend_module
-from gateway.domain import recognition
 from gateway.domain.drift import drift
-from gateway.domain.engine_traits import TRAITS, EngineTraits, Signs
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.facts import Observation
-from gateway.domain.recognition import paths_to_look, recognise
 from simulator import SimVllm
-from tests.one_backend import FAST, ask
+from tests.one_backend import FAST
 from tests.support import RunningGateway, running_gateway
 
 TGI = {"/info": {"model_id": "m", "max_total_tokens": 8192, "max_concurrent_requests": 64, "version": "3.3.6"}}
@@ -34,42 +27,6 @@ async def gateway_of(sim: SimVllm, keys: str = "engine: openai") -> AsyncIterato
 
 def looks(sim: SimVllm) -> int:
     return sum(sim.seen[path] for path in LOOKS)
-
-
-@pytest.mark.parametrize(
-    ("owned_by", "headers", "answers", "server"),
-    [
-        ("vllm", {}, {}, "vllm"),
-        ("llamacpp", {"server": "llama.cpp"}, {}, "llamacpp"),
-        ("sglang", {}, {}, "sglang"),
-        ("tensorrt_llm", {}, {}, "tensorrt-llm"),
-        ("organization_owner", {}, {}, "lmstudio"),
-        ("", {"server": "BaseHTTP/0.6 Python/3.11.7"}, {"/health": {"status": "ok"}}, "mlx"),
-        ("", {"server": "BaseHTTP/0.6 Python/3.11.7"}, {}, None),
-        ("", {}, {"/health": {"status": "ok"}}, None),
-        ("m", {}, TGI, "tgi"),
-        ("m", {}, {"/info": {"model_id": "m"}}, None),
-        ("m", {}, {"/info": ["model_id", "max_total_tokens"]}, None),
-        ("me", {}, {"/openapi.json": {"paths": {"/extras/tokenize/count": {}}}}, "llama-cpp-python"),
-        ("me", {}, {}, None),
-        (
-            "mlx-community",
-            {},
-            {"/openapi.json": {"paths": {"/load_model": {}, "/v1/chat/completions": {}}}},
-            "transformers",
-        ),
-        ("openai", {}, {"/openapi.json": {"paths": {"/v1/chat/completions": {}}}}, None),
-    ],
-)
-def test_a_server_is_recognised_by_all_its_signs(
-    owned_by: str, headers: dict[str, str], answers: dict[str, Any], server: str | None
-) -> None:
-    assert recognise({owned_by}, headers, answers) == server
-
-
-def test_only_paths_that_can_still_tell_are_asked_for() -> None:
-    assert paths_to_look({"m"}, {}) == ["/openapi.json", "/info"]
-    assert paths_to_look({""}, {"server": "BaseHTTP/0.6"}) == ["/health", "/openapi.json", "/info"]
 
 
 async def test_what_its_model_list_shows_costs_no_look() -> None:
@@ -139,25 +96,6 @@ async def test_check_live_names_the_server_and_what_the_file_says_otherwise() ->
         first, second = await ask_fleet(loaded.snapshot)
     assert (first.result, first.problems) == ("health 200, serves model, tgi", ())
     assert second.problems == ("server: tgi is declared, it shows itself to be llamacpp",)
-
-
-async def test_a_row_is_all_that_a_new_server_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    made_up = EngineTraits(
-        frozenset({"chat"}),
-        probe=TRAITS["openai"].probe,
-        signs=Signs(path="/about", keys=("product.name",)),
-    )
-    rows = MappingProxyType({**TRAITS, "made-up": made_up})
-    for module in (backend_module, recognition):
-        monkeypatch.setattr(module, "TRAITS", rows)
-    sim = SimVllm(generic=True, shows={"/about": {"product": {"name": "Made Up 1"}}})
-    async with gateway_of(sim) as gateway:
-        state = gateway.gateway.fleet["a"]
-        assert (state.server, state.traits) == ("made-up", made_up)
-        assert state.capabilities(0.0).required == "no"
-        assert (await ask(gateway)).status_code == 200
-        refused = await gateway.client.post("/v1/completions", json={"model": "a", "prompt": "hello"})
-        assert "engine made-up does not serve /completions" in refused.json()["error"]["message"]
 
 
 async def test_a_window_told_beside_the_model_list_is_read() -> None:

@@ -9,165 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.inspection.finder import CallFinder
 from gateway.inspection.formats import FORMATS
-from gateway.inspection.mender import PIECE, Call, Gap, Text
+from gateway.inspection.mender import Call, Gap
 from gateway.inspection.reasoning import REASONING, THINK, Thoughts
-from gateway.inspection.segments import Segment, merged
 from tests.inspection.mending import CASES, cut, mend, mender, run, torn
 from tests.limits import cpu_within
 
 PING = '<tool_call>{"name": "ping", "arguments": {}}</tool_call>'
-XML_PING = "<tool_call><function=ping></function></tool_call>"
 ALL = sorted({format_.name for format_ in FORMATS.values()})
-STICKY = " ".join(name for name in ALL if not FORMATS[name].only_at_start)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"Write `{PING}` to call.",
-        f"```xml\n{PING}\n```\n",
-        f"````\n```\n{PING}\n```\n````",
-        f'Write "{PING.replace(chr(34), "")}" to call.',
-        f"Say “{PING}” and see.",
-        f"``x ` {PING}``",
-        f"```\n{PING}",
-        "The tag <tool_call> opens a call, and <|tool_call> does so for gemma, [TOOL_CALLS] for mistral.",
-        "<tool_call>" * 20,
-        "<<tool_call",
-        "a < b and c[0] <t",
-        "",
-        " \n ",
-    ],
-)
-def test_text_that_only_mentions_a_call_comes_back(text: str) -> None:
-    mended = mend(STICKY, text)
-    assert (mended.content, mended.calls) == (text, [])
-
-
-@pytest.mark.parametrize(
-    "before",
-    [
-        "It`s mine.\n",
-        'A 15" display. ',
-        'An "open quote\n',
-        "`code` ",
-        '"quoted" ',
-        "```\ncode\n```\n",
-        "``a`b`` ",
-        "<<",
-    ],
-)
-def test_what_was_closed_or_no_quotation_does_not_hide_a_call(before: str) -> None:
-    mended = mend("hermes", before + PING)
-    assert (mended.content, mended.calls) == (before, [("ping", {})])
-
-
-@pytest.mark.parametrize(
-    "before",
-    [
-        'He said "sure, ',
-        "“so ",
-        "It is `not closed ",
-        "``a ` ",
-        "```python\nprint(1)\n\n",
-        "```\n# like so\n",
-    ],
-)
-@pytest.mark.parametrize("call", [PING, XML_PING, f"{PING}{XML_PING}", PING.replace(">", ">\n", 1)])
-def test_code_or_a_quotation_that_is_never_closed_does_not_hide_a_call_at_its_end(before: str, call: str) -> None:
-    mended = mend("hermes qwen3_xml", before + call)
-    assert (mended.content, mended.calls) == (before, [("ping", {})] * call.count("ping"))
-
-
-@pytest.mark.parametrize("before", ['He said "sure, ', "It is `not closed "])
-def test_the_end_of_the_line_is_the_end_of_a_quotation_and_of_inline_code(before: str) -> None:
-    mended = mend("hermes", f"{before}{PING} \nand so on, {PING}")
-    assert mended.content == f"{before} \nand so on, "
-    assert len(mended.calls) == 2
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f'Write "a {XML_PING}" or "b {XML_PING}{XML_PING}".',
-        f'"a {XML_PING} and more\n',
-        f'"a {PING} and more\n',
-        f"`a {PING} and more\n",
-        f"`{PING}\n`",
-        f"`{XML_PING}",
-        f'"{XML_PING}\n',
-        f"“{PING}\n”",
-        f"It is ``x {PING} ``\n",
-        f"```xml\n{PING}",
-        f"```xml\n\n  {XML_PING}\n{PING}",
-        f"```\nSo:\n{PING}\nand so on",
-        f"```\nSo:\n{PING}\n```",
-        f"```\nSo:\n{PING}\n{PING}\n````\n",
-        f"``` {PING}",
-        f"```\nSo: <tool_call>{{\n```\n`{PING}`",
-    ],
-)
-def test_a_call_in_code_or_a_quotation_with_more_behind_it_is_text(text: str) -> None:
-    mended = mend("hermes qwen3_xml", text)
-    assert (mended.content, mended.calls) == (text, [])
-
-
-def test_code_in_a_block_flows_also_behind_the_beginning_of_a_call() -> None:
-    machine = mender("hermes")
-    machine.feed("```\nSo:\n")
-    assert "".join(p.raw for p in machine.feed("x = 1\n")) == "x = 1\n"
-    assert "".join(p.raw for p in machine.feed('<tool_call>{"name": "ping", "x": "...\n```\nOr')).endswith("Or")
-
-
-@pytest.mark.parametrize("parser", sorted(FORMATS))
-def test_a_block_that_begins_with_a_marker_is_an_example_and_flows(parser: str) -> None:
-    for marker in FORMATS[parser].markers:
-        machine = mender(parser)
-        text = f"An example:\n```\n{marker}"
-        sent = "".join(segment.raw for segment in machine.feed(text))
-        for _ in range(50):
-            text += "and so on. "
-            sent += "".join(segment.raw for segment in machine.feed("and so on. "))
-            assert len(text) - len(sent) <= 40  # a marker, not the rest of the answer
-        assert sent + "".join(segment.raw for segment in machine.finish()) == text
-
-
-@pytest.mark.parametrize("call", [PING, XML_PING])
-def test_a_cut_after_the_beginning_of_a_marker_makes_no_example(call: str) -> None:
-    text = f"```\n<div>\n{call}"
-    whole = run(mender("hermes qwen3_xml"), [text])
-    for at in range(1, len(text)):
-        cut_there = run(mender("hermes qwen3_xml"), [text[:at], text[at:]])
-        assert (cut_there.calls, cut_there.content) == (whole.calls, whole.content)
-    assert whole.calls
-
-
-def test_formats_that_share_a_marker_are_told_apart() -> None:
-    glm = "<tool_call>ping\n</tool_call>"
-    mended = mend("glm45 qwen3_xml hermes", f"{PING}\n{XML_PING}{glm}")
-    assert mended.calls == [("ping", {})] * 3
-    assert mended.content == ""
-
-
-def test_plain_text_is_not_held_back() -> None:
-    machine = mender("hermes qwen3_xml")
-    assert machine.feed("Hello, ") == [Text("Hello, ")]
-    assert machine.feed("a <b> and <to") == [Text("a <b> and ")]
-    assert machine.feed("ol> tag") == [Text("<tool> tag")]
-    assert machine.finish() == []
-
-
-@given(st.text('<tool_cal>func=`"\n {[', max_size=60), st.integers(0, 1000))
-def test_no_more_than_a_marker_is_held_outside_a_call(text: str, seed: int) -> None:
-    machine = mender("hermes")
-    fed = sent = 0
-    for piece in torn(text, seed):
-        fed += len(piece)
-        sent += sum(len(out.raw) for out in machine.feed(piece))
-        unsent = text[sent:fed]
-        assert len(unsent) <= len("<tool_call>") or "<tool_call>" in unsent
 
 
 def test_white_space_around_calls_is_no_content() -> None:
@@ -324,25 +173,6 @@ def test_cuts_make_no_difference_and_nothing_is_lost(
     for piece in whole.pieces:
         if isinstance(piece, Call):
             piece.arguments.encode()
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.text(st.characters(exclude_characters="<[{f]"), max_size=200), ARMED, st.integers(0, 10_000))
-def test_text_without_a_call_comes_back_exactly(text: str, armed: list[str], seed: int) -> None:
-    mended = run(mender(armed), torn(text, seed))
-    assert merged(mended.pieces) == ([Text(text)] if text else [])
-
-
-def test_a_long_text_is_searched_piece_by_piece() -> None:
-    searched, search = list[int](), CallFinder.feed
-
-    def feed(finder: CallFinder, text: str) -> list[Segment]:
-        searched.append(len(text))
-        return search(finder, text)
-
-    with patch.object(CallFinder, "feed", feed):
-        assert mender(["hermes"]).feed("a" * (2 * PIECE + 1)) == [Text("a" * (2 * PIECE + 1))]
-    assert searched == [PIECE, PIECE, 1]
 
 
 MILLION = 1_000_000

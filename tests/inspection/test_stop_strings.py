@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.inspection.chunk_filter import ChunkFilter
 from gateway.inspection.stop_strings import StopSearch
 
 # Few characters, so that stop strings occur, begin and overlap; characters of one to four bytes.
@@ -70,11 +69,3 @@ def test_after_a_stop_string_nothing_is_kept() -> None:
     assert [search.feed(part) for part in ("one.", "two", ".")] == ["one", "", ""]
     assert search.finish() == ""
     assert search.found == "."
-
-
-def test_the_answer_says_at_which_stop_string_it_was_cut() -> None:
-    cut = ChunkFilter(chat=True, stops=["###", "END"])
-    chunk = {"choices": [{"index": 0, "delta": {"content": "so END and more"}, "finish_reason": None}]}
-    assert cut.take(chunk)
-    assert [chunk["choices"][0][name] for name in ("finish_reason", "stop_reason")] == ["stop", "END"]
-    assert chunk["choices"][0]["delta"] == {"content": "so "}

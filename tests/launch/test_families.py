@@ -5,9 +5,6 @@ from __future__ import annotations
 import pytest
 
 from gateway.config.suggest import REASONING_PARSERS, TOOL_PARSERS
-from gateway.inspection.formats import FORMATS
-from gateway.inspection.notation import formats_for, thoughts_for
-from gateway.inspection.reasoning import REASONING, THINK
 from gateway.launch.families import ENFORCES, FAMILIES, family_of, loses_marks, takes_images
 
 # name -> (tool parser, reasoning parser, thinking, thinks by default, switch)
@@ -87,34 +84,6 @@ def test_only_what_can_be_switched_has_a_switch() -> None:
     for family in FAMILIES:
         assert (family.switch is not None) == (family.thinking == "optional"), family.name
         assert family.thinks_by_default or family.thinking != "always", family.name
-
-
-def test_the_family_s_format_is_tried_first_then_the_declared_ones_then_the_common_ones() -> None:
-    def names(model: str | None, parser: str | None) -> list[str]:
-        return [format_.name for format_ in formats_for(model, parser)]
-
-    assert names(None, None) == ["hermes", "qwen3_xml"]
-    assert names("DeepSeek-V4-Flash", "hermes") == ["deepseek_v4", "hermes", "qwen3_xml"]
-    assert names("Qwen3.6-35B", "hermes") == ["qwen3_xml", "hermes"], "qwen3_coder is the same format"
-    assert names("gemma-4-26B-A4B-it", "gemma4")[:2] == ["pythonic", "gemma4"]
-    assert names(None, "mistral") == ["mistral", "hermes", "qwen3_xml"]
-    assert names(None, "a_plugin") == names("m", "none") == ["hermes", "qwen3_xml"]
-
-
-@pytest.mark.parametrize("model", FIELD)
-def test_no_format_is_tried_twice(model: str) -> None:
-    for parser in (None, "none", *FORMATS):
-        formats = formats_for(model, parser)
-        assert len(set(map(id, formats))) == len(formats)
-
-
-def test_thoughts_are_marked_as_the_family_does() -> None:
-    assert thoughts_for("Qwen3.6-35B-A3B", None) == THINK
-    assert thoughts_for("Nemotron-3-Nano-30B", None) == THINK, "its parser is a plugin, its tags are the usual ones"
-    assert thoughts_for("gemma-4-31B-it", "qwen3") == REASONING["gemma4"], "whatever parser was set by mistake"
-    assert thoughts_for("m", "mistral") == REASONING["mistral"]
-    assert thoughts_for("m", None) == THINK, "the one that most models use"
-    assert thoughts_for("Llama-3.3-70B", None) is None
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ from gateway.proxy.inner_exchange import InnerExchange
 from gateway.proxy.reply import StreamReply
 from gateway.proxy.stream_relay import StreamRelay
 from gateway.transport.sse import Framer
+from tests.proxy.streams.stage import DONE, captured, event
 from tests.routing.parts import request
-from tests.streams.stage import DONE, captured, event
 
 STREAMS = ("chat_stream", "chat_stream_usage_cont", "reason_stream", "tool_auto_scripted_stream", "chat_n2_stream")
 ROLE, END = event({"role": "assistant", "content": ""}), event({}, "stop")
@@ -127,7 +127,7 @@ async def test_thoughts_behind_thoughts_cross_at_once_and_the_first_content_does
     [END + DONE, b'data: {"error":{"message":"boom"}}\n\n'],
     ids=["the end", "an error"],
 )
-async def test_what_ends_a_stream_is_left_to_the_task(last: bytes) -> None:
+async def test_the_end_of_a_stream_is_left_to_the_task(last: bytes) -> None:
     rig = Rig()
     await rig.read(ROLE + HI)
     assert not await rig.read(last)

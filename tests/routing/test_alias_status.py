@@ -58,7 +58,7 @@ def view(
         ("cloud cloud2 a", "cloud", "", "fallback", "cloud2"),
     ],
 )
-def test_who_serves(
+def test_which_backend_serves_an_alias(
     steps: str, away: str, parked: str, course: Literal["home", "fallback", "cloud", "nothing", "parked"], serving: str
 ) -> None:
     found = view(steps, away, parked)
@@ -75,7 +75,7 @@ def test_a_cloud_that_may_not_be_entered_serves_nobody(cloud_when: tuple[CloudWh
     assert view("cloud", cloud_when=cloud_when).course == "home"
 
 
-def test_one_on_trial_does_not_serve_everybody() -> None:
+def test_a_backend_on_trial_does_not_serve_everybody() -> None:
     found = view("a b", trial="a")
     assert (found.course, found.why) == ("fallback", "a is suspect (why)")
 

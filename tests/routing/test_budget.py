@@ -43,7 +43,7 @@ def test_the_chain_goes_on_and_says_why() -> None:
     assert plan.detour(plan.candidates[0]) == ("fallback", "budget")
 
 
-def test_what_could_not_serve_anyway_is_told_of_first() -> None:
+def test_a_backend_that_could_not_serve_anyway_is_told_before_its_budget() -> None:
     plan = planned(cloud("c1", "down"), cloud("c2", "too_long"), spent="c1 c2")
     assert [s.kind for s in plan.skipped] == ["down", "too_long"]
 

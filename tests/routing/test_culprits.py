@@ -14,7 +14,7 @@ failures = st.lists(
 
 
 @given(failures)
-def test_one_failure_says_nothing_and_two_need_somebody_who_lives(found: list[Failure]) -> None:
+def test_a_single_failure_blames_nobody_and_two_need_a_backend_that_lives(found: list[Failure]) -> None:
     fault = fault_of(found)
     assert (fault == "open") == (len(found) < 2)
     if len(found) >= 2 and any(failure.lives for failure in found):

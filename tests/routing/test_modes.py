@@ -117,7 +117,7 @@ def test_the_error_names_the_mode_and_asks_nobody_to_wait() -> None:
     assert "a is parked (outside mode 'm'); b is parked (outside mode 'm')" in error.message
 
 
-def test_one_that_was_stopped_for_another_mode_while_it_was_tried_is_neither_a_failure_nor_coming_back() -> None:
+def test_a_backend_stopped_for_another_mode_while_it_was_tried_is_neither_a_failure_nor_coming_back() -> None:
     plan = planned("a", "")
     plan.candidates[0].state.health.park("outside mode 'm'", NOW)
     error = refusal(plan, [FailedAttempt("a", "failed", "refuses connections", gone=True)], request(), NOW)

@@ -209,7 +209,7 @@ def test_the_clients_tasks_win_over_the_alias_and_that_over_the_request(said: An
     assert needs(body, client=client, thinking=forced).thinking == (forced or said)
 
 
-def test_what_is_forced_is_no_wish() -> None:
+def test_forced_thinking_is_no_wish() -> None:
     assert needs({"reasoning_effort": "high"}) == Needs(thinking="on", wish=True)
     assert needs({"reasoning_effort": "high"}, thinking="on") == Needs(thinking="on")
     assert needs({"reasoning_effort": "high"}, thinking="off") == Needs(thinking="off")

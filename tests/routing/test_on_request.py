@@ -48,7 +48,7 @@ def test_the_next_step_serves_while_it_starts() -> None:
     assert plan.detour(plan.candidates[0]) == ("routed", "busy")
 
 
-def test_or_nothing_does_if_the_alias_waits() -> None:
+def test_no_other_step_serves_during_a_start_if_the_alias_waits() -> None:
     waiting = alias("a", "b", while_starting="wait")
     assert names(planned(waiting, called("a"), backend("b"))) == ([], ["a"])
     assert names(planned(waiting, called("a", starting=True), backend("b"))) == ([], [])
@@ -65,7 +65,7 @@ def test_a_refused_start_says_when_it_is_worth_asking_again(wait: float | None, 
 
 
 @pytest.mark.parametrize("while_starting", ["wait", "next"])
-def test_what_serves_already_in_the_same_step_or_before_is_used(while_starting: Any) -> None:
+def test_a_backend_that_serves_already_is_used_instead_of_a_start(while_starting: Any) -> None:
     for of in (alias(("a", "b"), "c", while_starting=while_starting), alias("b", "a", while_starting=while_starting)):
         plan = planned(of, called("a"), backend("b"), backend("c"))
         assert plan.candidates[0].state.name == "b"
@@ -76,7 +76,7 @@ def test_while_one_starts_no_other_is_started() -> None:
     assert names(plan) == ([], [])
 
 
-def test_nothing_is_started_that_could_not_serve_the_request() -> None:
+def test_no_backend_is_started_that_could_not_serve_the_request() -> None:
     long = [{"role": "user", "content": "word " * 2000}]
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
     small, dumb = called("a", context=100), called("a", tool_parser="none")
@@ -103,7 +103,7 @@ def test_a_start_opens_no_cloud_that_is_for_failures(
     assert plan.may_enter(plan.candidates[0]) is opens
 
 
-def test_one_that_cannot_be_started_is_out_as_one_that_is_down() -> None:
+def test_a_backend_that_cannot_be_started_is_out_as_one_that_is_down() -> None:
     plan = planned(alias("a", "cloud"), called("a"), backend("cloud", cloud=True), refused="it does not fit")
     assert plan.may_enter(plan.candidates[0])
 
@@ -124,7 +124,7 @@ def test_an_alias_whose_backends_start_on_request_is_ready_and_in_no_trouble(sta
     assert view_alias(alias("a", "b", while_starting="wait"), states, NOW).course == "home"
 
 
-def test_nothing_is_loaded_ahead_beside_one_that_was_started() -> None:
+def test_no_fallback_is_loaded_ahead_beside_a_backend_that_was_started() -> None:
     small = backend("small", engine="ollama", url="http://spark1:11434", nodes=("n1",), model="m")
     large = called("large", url="http://spark1:8000", nodes=("n1",))
     for in_mode in (True, False):

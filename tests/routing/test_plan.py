@@ -66,7 +66,7 @@ def test_a_usable_backend_is_a_candidate(condition: Condition) -> None:
 
 
 @pytest.mark.parametrize("condition", OUT)
-def test_one_that_cannot_serve_is_skipped_and_told_why(condition: Condition) -> None:
+def test_a_backend_that_cannot_serve_is_skipped_with_its_reason(condition: Condition) -> None:
     plan = plan_of((condition,), ())
     skipped = plan.skipped[0]
     assert (skipped.state.name, skipped.step, skipped.kind) == ("local0", 0, condition)
@@ -90,7 +90,7 @@ def test_auto_tools_off_refuses_auto_but_not_a_forced_call() -> None:
     assert candidates(make_plan(alias("a"), states, request(tools=TOOLS, tool_choice="required"), NOW)) == ["a"]
 
 
-def test_what_was_learned_counts_until_it_is_forgotten() -> None:
+def test_a_learned_fact_counts_until_it_is_forgotten() -> None:
     state = backend("a")
     state.facts.learn_lack("tools", NOW)
     state.facts.learn_lack("endpoint:embeddings", NOW)
@@ -162,7 +162,7 @@ def test_a_wish_prefers_inside_its_step_and_is_served_all_the_same() -> None:
     assert candidates(made) == ["never", "both"], "no step is left for a wish"
 
 
-def test_one_that_may_not_call_tools_comes_after_all_local_ones_and_before_any_cloud() -> None:
+def test_a_backend_that_may_not_call_tools_comes_after_all_local_ones_and_before_any_cloud() -> None:
     states = (backend("doubt", model=THINKER), backend("cloud", cloud=True), backend("b"))
     made = plan(("doubt", "cloud", "b"), *states, tools=TOOLS)
     assert candidates(made) == ["b", "doubt", "cloud"]
@@ -181,7 +181,7 @@ def test_a_doubtful_one_that_failed_is_a_reason_for_the_cloud() -> None:
     assert made.may_enter(made.candidates[1])
 
 
-def test_one_that_said_nothing_can_be_made_to_call_once() -> None:
+def test_a_backend_that_said_nothing_can_be_made_to_call_once() -> None:
     asked = request(tools=TOOLS)
     made = make_plan(alias("a", "b"), fleet(backend("a"), backend("b", engine="ollama")), asked, NOW)
     a, b = made.candidates
@@ -248,7 +248,7 @@ def test_only_a_lack_of_tools_is_got_over(mode: Any) -> None:
     assert [s.kind for s in small.skipped] == ["too_long"]
 
 
-def test_whoever_has_had_its_turn_is_not_asked_again() -> None:
+def test_a_backend_that_has_had_its_turn_is_not_asked_again() -> None:
     states = (backend("tried"), backend("a", "incapable"), backend("cloud", cloud=True))
     made = resorted("mend", *states, outcomes={"tried": "failed"})
     assert candidates(made) == ["a"]
@@ -271,7 +271,7 @@ def test_a_prompt_is_counted_only_where_the_guess_leaves_it_open() -> None:
     assert not near_limit(backend("a", context=10_000), pictured, 1024, NOW)
 
 
-def test_what_was_counted_is_what_counts() -> None:
+def test_a_counted_prompt_counts_more_than_the_guess() -> None:
     states = (backend("a", context=10_000), backend("b", context=10_000))
     asked = request(messages=[user("x" * 30_000)])
     for counted, fit in ((8_976, True), (8_977, False)):
@@ -317,7 +317,7 @@ def test_the_cloud_is_entered_only_when_every_local_reason_is_allowed(cloud_when
 
 
 @pytest.mark.parametrize("cloud_when", CLOUD_WHENS, ids=lambda words: "+".join(words) or "never")
-def test_what_an_attempt_met_counts_like_what_was_known_before(cloud_when: tuple[CloudWhen, ...]) -> None:
+def test_an_obstacle_that_an_attempt_met_counts_like_one_known_before(cloud_when: tuple[CloudWhen, ...]) -> None:
     for (end, word), condition, first in product(ENDS.items(), ("ok", *OUT), (True, False)):
         conditions: tuple[Condition, ...] = ("ok", condition) if first else (condition, "ok")
         plan = plan_of(conditions, cloud_when)
@@ -389,7 +389,7 @@ def test_an_attempt_that_just_failed_is_a_fallback() -> None:
     assert detour(("ok",), {"m0": "too_long"}) == ("routed", "too_long")
 
 
-def test_one_unhealthy_member_makes_it_a_fallback() -> None:
+def test_an_unhealthy_member_of_a_step_makes_the_detour_a_fallback() -> None:
     """Had it been there, it might have served."""
     assert detour(("too_long", "down")) == ("fallback", "down")
     assert detour(("incapable", "ok"), {"m1": "failed"}) == ("fallback", "failed")

@@ -52,12 +52,12 @@ def told(error: GatewayError) -> tuple[str, int]:
         ("incapable", "tool_choice_unsupported", 400),
     ],
 )
-def test_one_obstacle_one_code(condition: Condition, code: str, status: int) -> None:
+def test_each_obstacle_has_its_error_code(condition: Condition, code: str, status: int) -> None:
     assert told(refuse(condition)) == (code, status)
 
 
 @pytest.mark.parametrize(("one", "other"), list(product(("warming", "cooldown"), OUT)))
-def test_what_passes_by_itself_is_waited_for_whatever_else_stands_in_the_way(one: Condition, other: Condition) -> None:
+def test_an_obstacle_that_passes_by_itself_is_waited_for_beside_any_other(one: Condition, other: Condition) -> None:
     for conditions in ((one, other), (other, one)):
         error = refuse(*conditions)
         assert error.status == 429
@@ -73,7 +73,7 @@ def test_retry_after_is_whole_seconds_from_one_to_ten_minutes(seconds: float, sh
     assert GatewayError("rate_limit_exceeded", "wait", retry_after=seconds).headers() == [(b"retry-after", shown)]
 
 
-def test_what_was_tried_and_failed_is_the_backends_fault() -> None:
+def test_a_failed_attempt_is_the_backends_fault() -> None:
     assert told(refuse("ok", tried=(FailedAttempt("b0", "failed", "answered 500"),))) == ("upstream_error", 502)
     silent = FailedAttempt("b0", "failed", "was silent", timeout=True)
     assert told(refuse("ok", tried=(silent,))) == ("upstream_timeout", 504)
@@ -136,13 +136,6 @@ def test_every_backend_is_named_with_its_reason() -> None:
         assert word in error.message
 
 
-def test_a_missing_tool_parser_names_the_flag_that_is_missing() -> None:
-    error = refuse("incapable")
-    assert "--enable-auto-tool-choice" in error.message
-    assert "--tool-call-parser" in error.message
-    assert "b0" in error.message
-
-
 def test_an_endpoint_that_nobody_serves_is_told_by_its_path() -> None:
     state = backend("b0")
     state.facts.learn_lack("endpoint:embeddings", NOW)
@@ -168,42 +161,6 @@ def refused(state: BackendState, **body: Any) -> GatewayError:
 
 
 @pytest.mark.parametrize(
-    ("model", "parser"),
-    [
-        ("Qwen/Qwen3-Coder-Next", "qwen3_coder"),
-        ("RedHatAI/Qwen3.6-35B-A3B-NVFP4", "qwen3_xml"),
-        ("google/gemma-4-31B-it", "gemma4"),
-        ("deepseek-ai/DeepSeek-V4-Flash", "deepseek_v4"),
-    ],
-)
-@pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "f"}}])
-def test_the_missing_parser_is_that_of_the_models_family(model: str, parser: str, choice: Any) -> None:
-    flags = f"start vLLM with --enable-auto-tool-choice --tool-call-parser {parser}"
-    error = refused(backend("b0", "incapable", model=model), tools=TOOLS, tool_choice=choice)
-    assert (told(error), error.param) == (
-        ("tool_choice_unsupported", 400),
-        "tools" if choice == "auto" else "tool_choice",
-    )
-    assert "b0 can" in error.message
-    assert flags.split(" with ")[1] in error.message
-
-
-def test_a_declared_parser_without_the_other_flag_is_named_as_declared() -> None:
-    error = refused(backend("b0", model="Qwen3.6-35B", tool_parser="qwen3_coder", auto_tools=False), tools=TOOLS)
-    assert "--enable-auto-tool-choice --tool-call-parser qwen3_coder" in error.message
-
-
-def test_a_refusal_that_an_attempt_met_gets_the_familys_parser_too() -> None:
-    reason = 'cannot call tools: "auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
-    state, asked = backend("b0", tool_parser=None, model="GLM-4.7-Flash"), request(tools=TOOLS)
-    plan = make_plan(alias("b0"), fleet(state), asked, NOW)
-    plan.outcomes["b0"] = "incapable"
-    error = refusal(plan, [FailedAttempt("b0", "incapable", reason)], asked, NOW)
-    assert told(error) == ("tool_choice_unsupported", 400)
-    assert "start vLLM with --enable-auto-tool-choice --tool-call-parser glm47" in error.message
-
-
-@pytest.mark.parametrize(
     ("keys", "on", "words"),
     [
         ({"thinking": "never"}, True, "b0 cannot think (thinking: never in routes.yaml)"),
@@ -216,12 +173,6 @@ def test_thinking_that_nobody_can_switch(keys: dict[str, Any], on: bool, words: 
     error = refused(backend("b0", **keys), chat_template_kwargs={"enable_thinking": on})
     assert told(error) == ("thinking_unsupported", 400)
     assert words in error.message
-
-
-def test_thinking_that_was_checked_and_did_not_come_names_the_reasoning_parser() -> None:
-    state = backend("b0", model="Qwen3.6-35B")
-    state.facts.observe({"thinking_on": Observation("no", "no thoughts came")})
-    assert "start vLLM with --reasoning-parser qwen3" in refused(state, think=True).message
 
 
 def test_tools_are_told_before_thinking_and_that_before_the_input() -> None:
@@ -253,13 +204,13 @@ def test_the_last_one_that_did_not_call_is_named() -> None:
     assert refusal(plan, [FailedAttempt("b0", "disobeyed", "did not"), failed], asked, NOW).code == "upstream_error"
 
 
-def test_one_that_comes_back_may_obey() -> None:
+def test_a_backend_that_comes_back_may_obey_tool_choice() -> None:
     asked = request(tools=TOOLS, tool_choice="required")
     plan = make_plan(alias("b0", "b1"), fleet(backend("b0", "warming"), backend("b1")), asked, NOW)
     assert refusal(plan, [FailedAttempt("b1", "disobeyed", "did not call")], asked, NOW).code == "backend_warming"
 
 
-def test_what_was_tried_is_told_once() -> None:
+def test_a_backend_that_was_tried_is_named_once() -> None:
     asked = request(tools=TOOLS)
     states = fleet(backend("b0"), backend("b1", "incapable"))
     plan = make_plan(alias("b0", "b1"), states, asked, NOW, resort="mend", outcomes={"b0": "failed"})
@@ -296,7 +247,7 @@ def test_the_largest_window_is_told_and_a_prompt_larger_than_it() -> None:
         assert int(message.split("contains ")[1].split(" ")[0]) > 65536
 
 
-def test_what_the_backend_counted_is_told_rather_than_our_guess() -> None:
+def test_the_prompt_that_the_backend_counted_is_told_rather_than_our_guess() -> None:
     message = overflow(100_000, size=300_000, window=100_000, prompt_tokens=140_000)
     assert "contains 140000 input tokens" in message
 

@@ -8,20 +8,17 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gateway.api.models import describe
 from gateway.api.ops import servable
-from gateway.cli.alias_facts import StepBackend, alias_facts
 from gateway.cli.startup_report import startup_report
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import SERVING
 from gateway.routing.alias_status import view_alias
-from gateway.routing.explain import explain
 from gateway.routing.plan import KINDS, Plan, make_plan
-from gateway.routing.serving import Need, all_ready, members_now, request_with
-from tests.routing.fleets import BODIES, Case, asked, cases, turned
-from tests.routing.parts import NOW, alias, backend, fleet
+from gateway.routing.serving import Need, members_now, request_with
+from tests.routing.fleets import Case, asked, cases, turned
+from tests.routing.parts import NOW
 
 MANY = settings(max_examples=150, deadline=None)
 
@@ -115,163 +112,6 @@ def test_of_servers_without_endpoints_of_ours_their_health_decides(case: Case) -
         elif any(m.step < member.step for m in before):
             assert member.why is not None
             assert member.why.kind == "cloud_when"
-
-
-# -- one request: explain ---------------------------------------------------------------------------------------------
-
-
-@MANY
-@given(cases(), st.sampled_from(sorted(BODIES)))
-def test_explain_says_of_each_backend_what_the_planner_does_with_the_request(case: Case, need: str) -> None:
-    told = explain(case.alias, case.states, asked(need), NOW)
-    plan = make_plan(case.alias, case.states, asked(need), NOW)
-    if told["resort"] is not None:
-        assert not list(tried(plan))
-        plan = make_plan(case.alias, case.states, asked(need), NOW, resort=told["resort"])
-    order = list(tried(plan))
-    assert (told["order"], told["served"], told["error"] is None) == (order, bool(order), bool(order))
-    skips = {skip.state.name: skip.reason for skip in plan.skipped}
-    adapted = {c.state.name: c.adapt for c in plan.candidates}
-    for one in (one for step in told["steps"] for one in step["backends"]):
-        name, reasons = one["backend"], " ".join(one["reasons"])
-        assert (one["verdict"] == "skip") == (name not in order)
-        if name in skips:
-            assert one["reasons"] == [skips[name]]
-            continue
-        adapt = adapted[name]
-        assert ("the gateway makes the call" in reasons) == adapt.emulate
-        assert ("nothing is known to force a call" in reasons) == (adapt.verify and not adapt.emulate)
-        assert ("its answer is" in reasons) == adapt.verify
-
-
-@pytest.mark.parametrize("choice", ["required", "named"])
-def test_a_call_that_the_gateway_makes_for_an_ollama_is_served_and_explained_once(choice: str) -> None:
-    states = fleet(backend("a", engine="ollama", tool_parser=None))
-    told = explain(alias("a"), states, asked(choice), NOW)
-    (one,) = told["steps"][0]["backends"]
-    assert (told["served"], one["verdict"], one["capabilities"]["required"]["value"]) == (True, "use", "emulated")
-    assert one["reasons"] == [
-        "the gateway makes the call: its answer is forced into a schema of the tools, and checked"
-    ]
-
-
-# -- by the file alone: check -----------------------------------------------------------------------------------------
-
-SKIPPED = {
-    "json_schema": "for a JSON schema",
-    "images": "for images",
-    "audio": "for audio",
-    "thinking on": "when thinking on is demanded",
-    "thinking off": "when thinking off is demanded",
-    "completions": "for /completions",
-    "embeddings": "for /embeddings",
-}
-
-
-def checked(case: Case) -> Iterator[tuple[StepBackend, dict[str, str]]]:
-    """Each backend as `check` shows it, and for which needs the planner skips it, as the file describes the fleet."""
-    states = all_ready(case.snapshot)
-    skipped: dict[str, dict[str, str]] = {name: {} for name in states}
-    for need in BODIES:
-        for skip in make_plan(case.alias, states, asked(need), NOW).skipped:
-            skipped[skip.state.name][need] = skip.reason
-    (facts,) = alias_facts(case.snapshot)
-    for member in facts.members:
-        yield member, skipped[member.backend]
-
-
-@MANY
-@given(cases())
-def test_check_says_skipped_of_what_the_planner_skips_and_of_nothing_else(case: Case) -> None:
-    for member, skipped in checked(case):
-        if "always: cloud_when of the alias is empty" in member.skipped:
-            continue
-        always = [words for words in member.skipped if words.startswith("always: ")]
-        assert bool(always) == ("chat" in skipped)
-        if always:
-            assert "window" in always[0] or always[0] == f"always: it {skipped['chat']}"
-            continue
-        for need, words in SKIPPED.items():
-            assert (words in member.skipped) == (need in skipped), (need, member.skipped)
-        tools = [words for words in member.skipped if words.startswith("for requests with tools")]
-        call = [words for words in member.skipped if words.startswith("when a tool call is required")]
-        assert bool(tools) == ("tools" in skipped)
-        assert bool(call) == ("required" in skipped and "tools" not in skipped)
-        assert any(", unless a call is required" in words for words in tools) == (
-            "tools" in skipped and "required" not in skipped
-        )
-
-
-@MANY
-@given(cases())
-def test_check_says_where_a_last_resort_helps(case: Case) -> None:
-    states = all_ready(case.snapshot)
-    mode = case.alias.on_unsupported
-    for member, skipped in checked(case):
-        needs = [need for need in ("tools", "required") if need in skipped]
-        if "chat" in skipped or not needs or any(words.startswith("always") for words in member.skipped):
-            continue
-        helped = mode != "refuse" and all(
-            member.backend
-            in [c.state.name for c in make_plan(case.alias, states, asked(need), NOW, resort=mode).candidates]
-            for need in needs
-        )
-        assert any(words.endswith("when no other can)") for words in member.skipped) == helped
-
-
-@MANY
-@given(cases())
-def test_check_says_when_a_cloud_is_entered(case: Case) -> None:
-    states = all_ready(case.snapshot)
-    for member, _ in checked(case):
-        cloud = states[member.backend].backend.cloud
-        local_only = make_plan(case.alias, states, asked("chat"), NOW, local_only=True)
-        never = "always: cloud_when of the alias is empty" in member.skipped
-        assert never or ("for local_only clients and requests" in member.skipped) == any(
-            skip.kind == "local_only" and skip.state.name == member.backend for skip in local_only.skipped
-        )
-        plan = make_plan(case.alias, states, asked("chat"), NOW)
-        candidate = next((c for c in plan.candidates if c.state.name == member.backend), None)
-        local_before = [c for c in plan.candidates if c.step < member.step - 1 and not c.state.backend.cloud]
-        if candidate is None or not cloud or not local_before or len(plan.skipped) > 0:
-            continue
-        for kind, word in KINDS.items():
-            plan.outcomes = {c.state.name: kind for c in plan.candidates if c is not candidate}
-            assert plan.may_enter(candidate) == (word in case.alias.cloud_when)
-        assert never == (not case.alias.cloud_when)
-        assert never or any(words.startswith("unless everything before is ") for words in member.skipped)
-
-
-@pytest.mark.parametrize("parser", [None, "hermes"])
-def test_check_does_not_say_that_an_ollama_is_skipped_when_a_call_is_required(parser: str | None) -> None:
-    state = backend("a", engine="ollama", tool_parser=parser)
-    case = Case(_snapshot(state), fleet(state))
-    ((member, skipped),) = checked(case)
-    assert (member.skipped, skipped) == ((), {})
-
-
-@pytest.mark.parametrize(
-    ("declared", "tools", "said"),
-    [
-        ({"tool_parser": "none"}, "none", ("for requests with tools",)),
-        ({"auto_tools": False}, "hermes without auto", ("for requests with tools, unless a call is required",)),
-        ({"tool_parser": None, "auto_tools": True}, "yes", ()),
-        ({"tool_parser": None}, "learned", ()),
-        ({"engine": "ollama", "tool_parser": None}, "learned, required calls emulated", ()),
-        ({"engine": "http", "serves": ("speech",)}, "-", ("for anything but speech",)),
-        ({"context": 512}, "hermes", ("always: it has too small a window (512 tokens)",)),
-    ],
-)
-def test_what_check_says_of_a_backend(declared: dict[str, Any], tools: str, said: tuple[str, ...]) -> None:
-    state = backend("a", **declared)
-    ((member, _),) = checked(Case(_snapshot(state), fleet(state)))
-    assert (member.tools, member.skipped) == (tools, said)
-
-
-def _snapshot(state: BackendState) -> Any:
-    from gateway.config.snapshot import Snapshot
-
-    return Snapshot({state.name: state.backend}, {"alias": alias(state.name)})
 
 
 @pytest.mark.parametrize("need", list(Need))

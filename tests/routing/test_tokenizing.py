@@ -27,12 +27,12 @@ def asked(*states: BackendState) -> tuple[list[str], dict[str, str]]:
     return [one.name for one in found], {one.state.name: one.kind for one in passed}
 
 
-def test_those_with_the_first_ones_model_are_asked_in_their_order() -> None:
+def test_tokenizers_with_the_first_backends_model_are_asked_in_their_order() -> None:
     assert asked(state("a"), state("b"), state("c", "other")) == (["a", "b"], {"c": "lacking"})
     assert asked(state("a", "other"), state("b"), state("c")) == (["a"], {"b": "lacking", "c": "lacking"})
 
 
-def test_one_that_is_away_keeps_its_model_and_one_that_is_parked_does_not() -> None:
+def test_a_tokenizer_that_is_away_keeps_its_model_and_a_parked_one_does_not() -> None:
     assert asked(state("a", health=State.DOWN), state("b"), state("c", "other"))[0] == ["b"]
     assert asked(state("a", health=State.DOWN), state("b", "other"))[0] == []
     assert asked(state("a", health=State.PARKED), state("b", "other"))[0] == ["b"]

@@ -11,8 +11,8 @@ import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from simulator import SimVllm
+from tests.apps.dialects.responses.test_sdk import IN_OSLO, QUESTION, WEATHER
 from tests.support import RunningGateway, running_gateway
-from tests.test_responses_sdk import IN_OSLO, QUESTION, WEATHER
 
 ROUTES = """
 backends:

@@ -13,7 +13,7 @@ from playwright.async_api import Browser, Dialog
 from gateway.api import status
 from gateway.domain.health_state import State
 from gateway.observe import history
-from tests.operations.machine import begin, ended, gateway_of, machine
+from tests.runtime.operations.machine import begin, ended, gateway_of, machine
 from tests.web.house import CLIENTS, chromium, lacks, looking, needs_chromium, shows
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]

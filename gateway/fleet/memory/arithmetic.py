@@ -2,7 +2,7 @@
 
 The layout of the cache follows vLLM 0.32 (`vllm/v1/core/kv_cache_utils.py`): layers are put into groups of equal size,
 the pages of all groups are equally large, and a sequence takes whole blocks of every group. The constants are fitted to
-what operators of DGX Sparks measured; docs/fleet.md has the figures, tests/fleet/test_plan_vectors.py holds them.
+what operators of DGX Sparks measured; docs/fleet.md has the figures, test_demand_vectors.py holds them.
 """
 
 from __future__ import annotations

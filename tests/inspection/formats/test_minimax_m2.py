@@ -36,12 +36,3 @@ def test_the_calls_before_a_broken_one_count() -> None:
     rest = '\n<invoke name="get_weather">\n<para'
     mended = mend("minimax_m2", "<minimax:tool_call>" + ping + ping + rest)
     assert (mended.calls, mended.content) == ([("ping", {}), ("ping", {})], rest)
-
-
-def test_m3_names_a_tag_after_each_argument() -> None:
-    text = (
-        ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="get_weather">\n'
-        "]<]minimax[>[<city>Oslo]<]minimax[>[</city>\n]<]minimax[>[<days>3]<]minimax[>[</days>\n"
-        "]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>"
-    )
-    assert mend("minimax_m3", text).calls == [("get_weather", {"city": "Oslo", "days": 3})]

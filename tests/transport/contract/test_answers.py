@@ -6,10 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.domain.upstream import Client, ProtocolFailure, TooLarge
-from gateway.transport.aio import AioClient
-from gateway.transport.client import open_client
-from gateway.transport.h1 import H1Client
+from gateway.domain.upstream import ProtocolFailure, TooLarge
 from tests.transport.contract.rig import Rig, drain
 from tests.transport.wire_server import CHUNKED_HEAD, Peer, always, answer, chunk, once
 
@@ -177,12 +174,3 @@ async def test_garbage_instead_of_a_chunk_is_a_failure_and_not_a_hang(rig: Rig) 
     assert isinstance(failure, ProtocolFailure)
     response.release()
     await rig.server.connections(0)
-
-
-async def test_the_origin_decides_which_client_serves_it() -> None:
-    clients: list[Client] = [
-        open_client((scheme, "127.0.0.1", 443), connect_timeout=1.0) for scheme in ("http", "https")
-    ]
-    assert [type(client) for client in clients] == [H1Client, AioClient]
-    for client in clients:
-        await client.close()
