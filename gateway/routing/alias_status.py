@@ -190,6 +190,10 @@ class AliasStatusTracker:
         self.away: dict[tuple[str, Course], float] = {}  # (alias, course of AWAY) -> total seconds
         self._looked = time.monotonic()
         self._cost: dict[str, float] = {}  # alias -> USD since it failed over
+        self.stale = False  # a backend's state has changed since the latest look
+        self._unplaced: list[
+            tuple[str, float]
+        ] = []  # (alias, USD) spent meanwhile, perhaps by the first answer of a failover
 
     @property
     def alerts(self) -> Alerts:
@@ -197,8 +201,8 @@ class AliasStatusTracker:
         return self._snapshot().alerts
 
     def look(self) -> None:
-        """Update the views now. Cheap: called at every change of state, every few seconds, and before the status is
-        shown."""
+        """Update the views now: every alias is planned anew. Called soon after a change of state, every few seconds,
+        and before the status is shown."""
         now = time.monotonic()
         self._count_away(now)
         self.backends, self.aliases = view_fleet(self._snapshot(), self._states(), now)
@@ -206,6 +210,10 @@ class AliasStatusTracker:
         now = time.time()
         self.since = {name: self.since.get(name, now) for name in away}
         self._cost = {name: self._cost.get(name, 0.0) for name in away}
+        self.stale = False
+        unplaced, self._unplaced = self._unplaced, []
+        for alias, usd in unplaced:
+            self.spent(alias, usd)
 
     def _count_away(self, now: float) -> None:
         """Count the time since the latest look, in which each alias had the course seen then."""
@@ -219,6 +227,8 @@ class AliasStatusTracker:
         """Add the cost of a request of this alias."""
         if alias in self._cost:
             self._cost[alias] += usd
+        elif self.stale:
+            self._unplaced.append((alias, usd))
 
     def cost(self, alias: str) -> float | None:
         """USD since failing over; None while the first step serves, or is parked."""

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gateway")
 
+LOOK_AFTER = 0.05  # seconds from a change of state until the aliases are looked at
 _LOUD = frozenset({State.SUSPECT, State.DOWN, State.MISCONFIGURED})
 
 
@@ -96,7 +97,7 @@ class Gateway:
         self._preparing: dict[str, asyncio.Task[None]] = {}  # engine -> the task that prepares it
         self._following: set[asyncio.Task[None]] = set()  # the choices of other gateways
         self.alias_status = AliasStatusTracker(lambda: self.snapshot, lambda: self.fleet.states)
-        self.on_event.append(lambda _: self.alias_status.look())
+        self.on_event.append(lambda _: self._look_soon())
         self.services = Services(
             snapshot=in_mode(snapshot, None),
             fleet=self.fleet,
@@ -351,6 +352,20 @@ class Gateway:
         state = self.fleet.states.get(transition.backend)
         if state is not None:
             self.admission.changed(state)
+
+    def _look_soon(self) -> None:
+        """Have the aliases looked at when the answers at hand are sent: with many aliases that takes milliseconds, for
+        which the answer of a failover is not to wait."""
+        if not self.alias_status.stale:
+            self.alias_status.stale = True
+            asyncio.get_running_loop().call_later(LOOK_AFTER, self._look)
+
+    def _look(self) -> None:
+        try:
+            if self.alias_status.stale:
+                self.alias_status.look()
+        except Exception:
+            self.metrics.failures.note("status", "a look at the aliases")
 
     def emit(self, event: Event) -> None:
         """Keep the event, and call the listeners."""
