@@ -77,7 +77,7 @@ def _turn() -> list[bytes]:
     ]
     pieces = [
         '{"field_0": "',
-        *(f'a line {number}\n of \\"it\\" ' for number in range(TURN_EVENTS - TURN_THOUGHTS - 4)),
+        *(f'a line {number}\\n of \\"it\\" ' for number in range(TURN_EVENTS - TURN_THOUGHTS - 4)),
         '"}',
     ]
     function = {"name": "function_0", "arguments": ""}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import TypeVar
 
 import msgspec
 
@@ -24,6 +25,8 @@ class Code:
     type: str
     meaning: str
 
+
+E = TypeVar("E", bound=BaseException)
 
 CATALOGUE: dict[str, Code] = {
     code.name: code
@@ -171,3 +174,12 @@ def context_length_exceeded(window: int, tokens: int) -> GatewayError:
         "Please reduce the length of the messages.",
         param="messages",
     )
+
+
+def fresh(kept: E) -> E:
+    """A copy of `kept` to raise. An error that is raised leads, by its traceback, to the frames that it passes and to
+    what they hold: bodies too. If one of these keeps the error, only a garbage collection would free them all."""
+    copy = type(kept).__new__(type(kept), *kept.args)
+    copy.__dict__.update(kept.__dict__)
+    copy.__cause__ = kept.__cause__
+    return copy

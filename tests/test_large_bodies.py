@@ -24,7 +24,7 @@ SHOWS = [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"d
 Body = dict[str, Any]
 WORK: dict[str, tuple[str, str, Body]] = {
     "a message": ("gateway.apps.dialects.anthropic.exchange.to_chat", "/v1/messages", {"messages": SAYS}),
-    "a response": ("gateway.apps.dialects.responses.exchange.read", "/v1/responses", {"input": SAYS}),
+    "a response": ("gateway.apps.dialects.responses.exchange.chat_request_of", "/v1/responses", {"input": SAYS}),
     "a count": ("gateway.apps.dialects.token_counts.to_chat", "/v1/messages/count_tokens", {"messages": SAYS}),
     "media": ("gateway.domain.request.find_media", "/v1/chat/completions", {"messages": SHOWS}),
 }

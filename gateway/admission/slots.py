@@ -14,8 +14,8 @@ from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
 from gateway.domain.request import InferenceRequest
+from gateway.errors import fresh
 from gateway.fleet.starting import StartDecision
-from gateway.kept_error import fresh
 from gateway.metrics.registry import Metrics
 from gateway.routing.plan import Candidate
 

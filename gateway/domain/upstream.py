@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from gateway.kept_error import fresh
+from gateway.errors import fresh
 from gateway.shortage import WORDS, Kind
 
 

@@ -11,9 +11,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from gateway.admission.caller import Caller
 from gateway.admission.memory import Share
 from gateway.domain.request import CHAT, Endpoint, OwnForm
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, fresh
 from gateway.http.client_connection import ClientConnection
-from gateway.kept_error import fresh
 from gateway.proxy.audio import handler_of
 from gateway.proxy.exchange import PIECE, ClientGone, Headers, decode, nothing, running_task, too_large
 from gateway.proxy.handler import RequestHandler

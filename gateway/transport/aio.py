@@ -29,7 +29,7 @@ from gateway.domain.upstream import (
     UpstreamFailure,
     read_counted,
 )
-from gateway.kept_error import fresh
+from gateway.errors import fresh
 from gateway.shortage import shortage_of
 
 from .inflate import Inflater, inflater_for

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from gateway.domain.upstream import ProtocolFailure
-from gateway.kept_error import fresh
+from gateway.errors import fresh
 from gateway.transport.inflate import Inflater, inflater_for
 from gateway.transport.trust import TrustOnDemand
 

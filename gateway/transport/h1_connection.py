@@ -10,7 +10,7 @@ from typing import Any, cast
 import httptools
 
 from gateway.domain.upstream import OwnFailure, ProtocolFailure, ResetFailure, StaleConnection, UpstreamFailure
-from gateway.kept_error import fresh
+from gateway.errors import fresh
 from gateway.shortage import shortage_of
 
 from .collected import PART, CollectedTransport, round_of

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from gateway.domain.upstream import ResetFailure, UpstreamFailure, read_counted
-from gateway.kept_error import fresh
+from gateway.errors import fresh
 
 from .inflate import Inflater, inflater_for
 

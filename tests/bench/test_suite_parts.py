@@ -15,7 +15,7 @@ import pytest
 from bench import processes, report, runner
 from bench.replies import DELTA_EVENTS
 from bench.runner import Plan, Samples
-from bench.scenarios import SCENARIOS, Scenario, body
+from bench.scenarios import SCENARIOS, TURN_EVENTS, Scenario, body
 
 
 @pytest.fixture
@@ -87,6 +87,16 @@ def test_a_stream_has_the_shape_of_vllm_at_every_pace(mock: httpx.Client, pace: 
     assert len(events(chat(mock, metadata={"bench": bench}, stream=True).text)) == 6
 
 
+def test_an_agents_turn_is_thoughts_and_one_call_in_pieces(mock: httpx.Client) -> None:
+    got = events(chat(mock, bench=f"{TURN_EVENTS}/1/turn", stream=True).text)
+    deltas = [event["choices"][0]["delta"] for event in got]
+    assert len(deltas) == TURN_EVENTS + 1
+    assert sum("reasoning" in delta for delta in deltas) == TURN_EVENTS * 0.6
+    pieces = [call["function"]["arguments"] for delta in deltas for call in delta.get("tool_calls", ())]
+    assert json.loads("".join(pieces))["field_0"].startswith("a line 0\n")
+    assert got[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
 def test_the_mock_hangs_up_on_a_proxy_that_tries_http2(mock: httpx.Client) -> None:
     with socket.create_connection((mock.base_url.host, mock.base_url.port or 0), timeout=10) as connection:
         connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
@@ -121,16 +131,16 @@ def lines(gateway: float, **errors: int) -> list[str]:
 
 def test_a_row_shows_the_ratio_of_medians_and_which_levels_are_kept() -> None:
     assert "200 (10.0x)" in lines(200)[2]
-    assert lines(200)[2].split()[-5:] == ["2.50x", "14x", "ok", "1.2x", "MISS"]
-    assert lines(60)[2].split()[-5:] == ["0.75x", "14x", "ok", "1.2x", "ok"]
-    assert lines(300)[2].split()[-5:] == ["3.75x", "14x", "MISS", "1.2x", "MISS"]
+    assert lines(200)[2].split()[-5:] == ["2.50x", "14x", "ok", "1.4x", "MISS"]
+    assert lines(60)[2].split()[-5:] == ["0.75x", "14x", "ok", "1.4x", "ok"]
+    assert lines(300)[2].split()[-5:] == ["3.75x", "14x", "MISS", "1.4x", "MISS"]
 
 
 @pytest.mark.parametrize("router", [None, Samples(), Samples([80.0], {"status 500": 1})])
 def test_a_level_is_not_judged_beside_a_router_without_right_answers(router: Samples | None) -> None:
     cells = {"nginx": Samples([20.0]), "gateway": Samples([60.0])} | ({"vllm-router": router} if router else {})
     line = report.table_lines({"small": cells}, ["nginx", "gateway", "vllm-router"], Plan(["small"]))[2]
-    assert line.split()[-3:] == ["14x", "ok", "1.2x"]
+    assert line.split()[-3:] == ["14x", "ok", "1.4x"]
 
 
 def test_a_row_with_wrong_answers_shows_no_figure() -> None:

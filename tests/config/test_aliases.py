@@ -39,7 +39,6 @@ def test_audio_and_chat_do_not_mix_in_an_alias() -> None:
 
 def test_use_and_ask_all_exclude_each_other() -> None:
     assert "exclude each other" in mistakes(FINE + "aliases: {w: {use: [a], ask_all: [b]}}\n")[0]
-    assert "exclude each other" in mistakes(FINE + "aliases: {w: {ask_all: [a], join_retries: true}}\n")[0]
     assert "asks nobody" in mistakes(FINE + "aliases: {w: {ask_all: []}}\n")[0]
     assert "unknown backend 'c'" in mistakes(FINE + "aliases: {w: {ask_all: [a, c]}}\n")[0]
 

@@ -44,7 +44,7 @@ def test_the_picture_has_the_layers_that_are_checked_from_top_to_bottom() -> Non
     order = re.findall(r'\["([^":]+)', picture)
     drawn = [set(re.findall(r"\w+", label)) for label in order]
     checked = [set(re.findall(r"\w+", layer)) for layer in LAYERS]
-    leaves = {"errors", "kept_error", "large_bodies", "printable", "sqlite_file", "supervision", "shortage"}
+    leaves = {"errors", "large_bodies", "printable", "sqlite_file", "supervision", "shortage"}
     checked = [layer for layer in checked if not layer & leaves]
     assert drawn[-1] == leaves
     assert drawn[:-1] == checked

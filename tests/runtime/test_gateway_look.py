@@ -38,7 +38,7 @@ async def test_the_answer_of_a_failover_is_sent_before_the_aliases_are_looked_at
                 answered.append(len(settled))
                 look()
 
-            tracker.look = noted  # type: ignore[method-assign]
+            monkeypatch.setattr(tracker, "look", noted)
             first.play(gone)
             first.deafen()  # the connection that is open is closed, and a new one refused
             reply = await gateway.client.post("/v1/chat/completions", json=chat("both"))

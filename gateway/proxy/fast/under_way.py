@@ -17,7 +17,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.request import CHAT, InferenceRequest
 from gateway.domain.request_timer import RequestTimer
 from gateway.domain.upstream import OwnFailure, Response, StaleConnection
-from gateway.kept_error import fresh
+from gateway.errors import fresh
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.fast.decisions import Decision, Member
 from gateway.proxy.handler import RequestHandler

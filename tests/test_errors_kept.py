@@ -7,8 +7,7 @@ import traceback
 import pytest
 
 from gateway.domain.upstream import OwnFailure, ResetFailure
-from gateway.errors import GatewayError
-from gateway.kept_error import fresh
+from gateway.errors import GatewayError, fresh
 
 
 def raised(error: BaseException) -> BaseException:
