@@ -77,6 +77,7 @@ class Gateway:
     def __init__(self, snapshot: Snapshot, decides_ahead: DecidesAhead = "repeated") -> None:
         self._written = snapshot
         self._putting = asyncio.Lock()  # one change of what is in force at a time
+        self._loop: asyncio.AbstractEventLoop | None = None  # None until the gateway is open
         self.chosen_mode = ChosenMode(Path(snapshot.server.data))
         self.metrics = Metrics()
         failures = self.metrics.failures
@@ -172,6 +173,7 @@ class Gateway:
         self.reloader = Reloader(self, path, loaded, adapt)
 
     async def open(self) -> None:
+        self._loop = asyncio.get_running_loop()
         async with self._putting:
             await self._open()
         await self.operations.open()  # may put a mode in force, so outside the lock
@@ -358,7 +360,10 @@ class Gateway:
         which the answer of a failover is not to wait."""
         if not self.alias_status.stale:
             self.alias_status.stale = True
-            asyncio.get_running_loop().call_later(LOOK_AFTER, self._look)
+            if self._loop is None:
+                self._look()
+            else:
+                self._loop.call_later(LOOK_AFTER, self._look)
 
     def _look(self) -> None:
         try:

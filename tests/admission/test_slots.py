@@ -65,8 +65,8 @@ class Crowd:
     async def leave(self) -> None:
         self.left += 1
         async with raw_client(self.gateway.url) as client:
-            await client.post(CHAT, chat("pair", "40 words", stream=self.random.random() < 0.7))
-            await pace(self.random.random() * 0.02)  # anywhere in its life
+            await client.post(CHAT, chat("pair", "200 words", stream=self.random.random() < 0.7))
+            await pace(self.random.random() * 0.1)  # anywhere in its life
             self.random.choice(LEAVE)(client)
 
 
