@@ -22,7 +22,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import gateway.runtime.gateway as runtime
-from tests.test_decided_ahead import SCENARIOS, outcome
+import tests.test_decided_ahead  # noqa: F401  (its scenarios are added by the import)
+from tests.scenarios import SCENARIOS, outcome
 
 ROOT = Path(__file__).parent.parent
 FAST = Path("gateway/proxy/fast")

@@ -218,10 +218,6 @@ class DirectExchange:
         close = b"" if self.keep_alive else _CLOSE
         self._head = b"".join((STATUS_LINE[status], connection.default_lines(), lines, close, end))
 
-    def go_on(self) -> None:
-        """The head of a stream, and a part of it, were written elsewhere."""
-        self.started = self._chunked = True
-
     async def write(self, data: bytes) -> None:
         if self.flow.write_paused:
             await self.flow.drain()

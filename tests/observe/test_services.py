@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 import threading
@@ -27,6 +26,7 @@ from gateway.observe.channels import (
     new_client,
 )
 from tests.observe.hook import HANG, Hook, hooked, refusal
+from tests.waiting import until
 
 B = 'backends: {q: {url: "http://x:1"}}\n'
 TOKEN = "sekret-t0ken"
@@ -107,9 +107,7 @@ async def test_a_service_that_hangs_harms_no_other_channel_and_is_counted() -> N
         for sender in (hanging, works):
             sender.enqueue(message())
         await hook.until_asked(1)
-        async with asyncio.timeout(10):
-            while not hanging.dropped:
-                await asyncio.sleep(0.02)
+        await until(lambda: hanging.dropped)
         assert works.dropped == 0
         for sender in (hanging, works):
             await sender.close()
