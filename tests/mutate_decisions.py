@@ -32,11 +32,11 @@ FILES = (FAST / "decisions.py", FAST / "lane.py")
 # Where the scenarios of tests/test_decided_ahead.py all come to the same.
 TESTS = (
     "tests/proxy",
-    "tests/test_traces.py",
-    "tests/test_culprits.py",
-    "tests/test_cloud.py",
-    "tests/test_local_only.py",
-    "tests/test_memory.py",
+    "tests/observe/test_traces.py",
+    "tests/proxy/test_blame_culprits.py",
+    "tests/routing/test_plan_cloud.py",
+    "tests/admission/test_caller_local_only.py",
+    "tests/admission/test_memory_of_gateway.py",
     "tests/test_large_bodies.py",
     "tests/cluster",
 )

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutate_decisions import TESTS
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCKS = ("requirements.lock", "requirements-cloud.lock", "requirements-dev.lock")
@@ -128,3 +130,7 @@ def test_every_module_says_what_it_is(name: str) -> None:
 def test_every_ignored_type_has_its_reason_beside_it() -> None:
     code = {name: text for name, text in TEXTS.items() if name.endswith(".py")}
     assert found(r"# type: ignor[e](?!\[[\w, -]+\]  # \w)", code) == []
+
+
+def test_the_files_that_mutation_of_decisions_runs_exist() -> None:
+    assert [file for file in TESTS if not (ROOT / file).exists()] == []
