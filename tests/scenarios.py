@@ -102,6 +102,7 @@ class House:
         fields = [one for one in fields if one[0] not in UNLIKE]
         got = re.sub(rb"call_[0-9a-f]{24}", b"call_ID", got.replace(id_.encode(), b"ID"))
         got = re.sub(rb'"created":[0-9]{10}', b"", got)
+        got = re.sub(rb"in [0-9]+ s\.", b"in N s.", got)  # as `retry-after`: seconds on a clock
         return response.status_code, fields, got, id_ == headers.get("x-request-id")
 
 
