@@ -112,7 +112,7 @@ def _message(got: Read, body: Body) -> None:
         if block["type"] == "tool_use":
             assert block["id"]
             got.calls.append((block["name"], block["input"]))
-    got.finish = _FINISH.get(body["stop_reason"], body["stop_reason"])
+    got.finish = _FINISH.get(body["stop_reason"], "other")
 
 
 _FINISH = {"end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls", "max_tokens": "length"}
@@ -134,7 +134,7 @@ def _message_stream(got: Read, events: list[Body]) -> None:
             if "partial_json" in delta:
                 calls[event["index"]][1] += delta["partial_json"]
         elif kind == "message_delta":
-            got.finish = _FINISH.get(event["delta"]["stop_reason"], event["delta"]["stop_reason"])
+            got.finish = _FINISH.get(event["delta"]["stop_reason"], "other")
     got.calls = [(name, _value(arguments or "{}")) for name, arguments in calls.values()]
 
 

@@ -31,7 +31,8 @@ aliases:
 
 
 def load(name: str) -> dict[str, Any]:
-    return YAML(typ="safe", pure=True).load((HERE / "cases" / f"{name}.yaml").read_text())
+    case: dict[str, Any] = YAML(typ="safe", pure=True).load((HERE / "cases" / f"{name}.yaml").read_text())
+    return case
 
 
 def test_failing_cases_exist() -> None:
