@@ -11,13 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gateway.cli.main import cli
-from gateway.config.load import load_text
-from gateway.config.problems import ConfigError
-from gateway.config.secret import Secret
-from gateway.observe.alert_sender import AlertSender, RetryPolicy
-from gateway.observe.alerts import Alert
-from gateway.observe.channels import (
+from gateway.apps.alerts.alerts import Alert
+from gateway.apps.alerts.channels import (
     AlertMessage,
     DeliveryResult,
     ServiceChannel,
@@ -25,7 +20,12 @@ from gateway.observe.channels import (
     channels_of,
     new_client,
 )
-from tests.observe.hook import HANG, Hook, hooked, refusal
+from gateway.apps.alerts.sender import AlertSender, RetryPolicy
+from gateway.cli.main import cli
+from gateway.config.load import load_text
+from gateway.config.problems import ConfigError
+from gateway.config.secret import Secret
+from tests.apps.alerts.hook import HANG, Hook, hooked, refusal
 from tests.waiting import until
 
 B = 'backends: {q: {url: "http://x:1"}}\n'

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.observe.otlp import Receiver, receiving
+from tests.apps.tracing.otlp import Receiver, receiving
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ from types import SimpleNamespace
 import pytest
 
 from gateway.accounting.accounts import today
+from gateway.apps.alerts.alerts import Alert, Timing
+from gateway.apps.alerts.sender import RetryPolicy
 from gateway.config.snapshot import Alerts, Secret
 from gateway.observe import history
-from gateway.observe.alert_sender import RetryPolicy
-from gateway.observe.alerts import Alert, Timing
 from simulator import SimVllm
 from simulator.audio import SimAudio
-from tests.observe.hook import HANG, OK, Hook, hooked, refusal
+from tests.apps.alerts.hook import HANG, OK, Hook, hooked, refusal
 from tests.raw_client import chat
 from tests.support import RunningGateway, running_gateway
 
@@ -53,12 +53,12 @@ async def fleet(
 
 async def reopened(gateway: RunningGateway) -> None:
     """The gateway's own alerter, only faster."""
-    alerter = gateway.gateway.alerter
+    alerter = gateway.gateway.apps.alerts
     await alerter.close()
     alerter.state.timing = QUICK
     alerter.retries = RetryPolicy(first=0.01, most=0.05)
     alerter.check_every = 0.02
-    alerter.open()
+    await alerter.open()
 
 
 # -- what is told -----------------------------------------------------------------------------------------------------
@@ -124,8 +124,8 @@ async def test_a_backend_whose_drafts_are_rejected_is_told_of(monkeypatch: pytes
 async def test_silence_means_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A day of looks, on a clock of their own; what is told afterwards is the first message."""
     async with fleet("a b", "aliases: {w: [a, b]}") as f:
-        alerter, now = f.gateway.gateway.alerter, time.monotonic()
-        monkeypatch.setattr("gateway.observe.alerter.time", SimpleNamespace(monotonic=lambda: now, time=time.time))
+        alerter, now = f.gateway.gateway.apps.alerts, time.monotonic()
+        monkeypatch.setattr("gateway.apps.alerts.alerter.time", SimpleNamespace(monotonic=lambda: now, time=time.time))
         for _ in range(24 * 60):
             now += 60.0
             await alerter.check()
@@ -169,11 +169,10 @@ async def test_a_budget_that_is_nearly_spent_is_told() -> None:
 
 async def test_an_edit_that_is_refused_and_one_that_is_taken_are_told() -> None:
     async with fleet("a") as f:
-        alerter = f.gateway.gateway.alerter
-        alerter.edit_refused("routes.yaml:3  aliases.w: nonsense")
+        f.gateway.gateway.refused_edit = "routes.yaml:3  aliases.w: nonsense"
         await f.hook.until_asked(1)
         assert f.hook.told() == [("invalid_edit", "routes.yaml")]
-        alerter.edit_taken()
+        f.gateway.gateway.refused_edit = None
         await f.hook.until_asked(2)
         assert f.hook.told()[1:] == [("valid_edit", "routes.yaml")]
 
@@ -183,28 +182,28 @@ async def test_an_edit_that_is_refused_and_one_that_is_taken_are_told() -> None:
 
 async def test_a_channel_that_fails_gets_it_later() -> None:
     async with fleet("a", "", refusal("500 No"), refusal("429 Slow down", "retry-after: 0"), OK) as f:
-        f.gateway.gateway.alerter.edit_refused("fireworks")
+        f.gateway.gateway.refused_edit = "fireworks"
         await f.hook.until_asked(3)
         assert f.hook.texts()[0] == f.hook.texts()[1] == f.hook.texts()[2]
 
 
 async def test_a_channel_that_hangs_holds_up_nobody() -> None:
     async with fleet("a", "aliases: {w: [a]}", HANG) as f:
-        f.gateway.gateway.alerter.edit_refused("fireworks")
+        f.gateway.gateway.refused_edit = "fireworks"
         await f.hook.until_asked(1)
         answer = await f.gateway.client.post("/v1/chat/completions", json=chat("w"))
         assert answer.status_code == 200
-        f.gateway.gateway.alerter.edit_refused("claude")
-        await f.gateway.until(lambda: len(f.gateway.gateway.alerter.senders[0]._queue) == 1)
+        f.gateway.gateway.refused_edit = "claude"
+        await f.gateway.until(lambda: len(f.gateway.gateway.apps.alerts.senders[0]._queue) == 1)
 
 
 async def test_the_dead_mans_switch_is_held_while_the_gateway_lives() -> None:
     async with fleet("a", alerts="deadman: '{url}/ping/secret'") as f:
         await f.hook.until_asked(1)  # at the start
-        alerter = f.gateway.gateway.alerter
+        alerter = f.gateway.gateway.apps.alerts
         await alerter.close()
         alerter.ping_every = 0.05
-        alerter.open()
+        await alerter.open()
         await f.hook.until_asked(6)
         assert {(asked.method, asked.path) for asked in f.hook.asked} == {("GET", "/ping/secret")}
 
@@ -212,10 +211,10 @@ async def test_the_dead_mans_switch_is_held_while_the_gateway_lives() -> None:
 async def test_a_dead_mans_switch_that_does_not_answer_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "gateway.alerts")
     async with fleet("a", "", refusal("500 No"), alerts="deadman: '{url}/ping/secret'") as f:
-        alerter = f.gateway.gateway.alerter
+        alerter = f.gateway.gateway.apps.alerts
         await alerter.close()
         alerter.ping_every = 0.02
-        alerter.open()
+        await alerter.open()
         await f.hook.until_asked(5)
         f.hook.answers = (OK,)
         await f.hook.until_asked(len(f.hook.asked) + 3)
@@ -227,11 +226,11 @@ async def test_a_dead_mans_switch_that_does_not_answer_is_logged_once(caplog: py
 async def test_a_new_file_counts_from_the_next_look_on() -> None:
     async with fleet("a") as f, hooked() as other:
         gateway = f.gateway.gateway
-        alerter = gateway.alerter
+        alerter = gateway.apps.alerts
         await alerter.check()
         (first,) = alerter.senders
         gateway.snapshot = replace(gateway.snapshot, alerts=Alerts(webhook=Secret(other.url + "/hook")))
-        alerter.edit_refused("fireworks")
+        f.gateway.gateway.refused_edit = "fireworks"
         await other.until_asked(1)
         assert first not in alerter.senders
         assert f.hook.asked == []
@@ -239,7 +238,7 @@ async def test_a_new_file_counts_from_the_next_look_on() -> None:
         more = replace(gateway.snapshot.alerts, telegram_token=Secret("t"), telegram_chat="1")
         alerter.telegram = other.url
         gateway.snapshot = replace(gateway.snapshot, alerts=more)
-        alerter.edit_refused("claude")
+        f.gateway.gateway.refused_edit = "claude"
         await other.until_asked(3)
         assert kept in alerter.senders
 
@@ -247,8 +246,8 @@ async def test_a_new_file_counts_from_the_next_look_on() -> None:
 async def test_without_channels_nothing_counts_as_told() -> None:
     async with fleet("a", alerts="") as f:
         gateway = f.gateway.gateway
-        gateway.alerter.edit_refused("fireworks")
-        await gateway.alerter.check()
+        gateway.refused_edit = "fireworks"
+        await gateway.apps.alerts.check()
         gateway.snapshot = replace(gateway.snapshot, alerts=Alerts(webhook=Secret(f.hook.url + "/hook")))
         await f.hook.until_asked(1)
         assert f.hook.told() == [("invalid_edit", "routes.yaml")]
@@ -259,4 +258,4 @@ async def test_the_gateway_begins_by_itself() -> None:
         routes = f"backends: {{a: {{url: 'http://127.0.0.1:1'}}}}\nalerts: {{deadman: '{hook.url}/ping'}}\n"
         async with running_gateway(routes) as gateway:
             await hook.until_asked(1)
-        assert gateway.gateway.alerter._tasks == [], "and ends with it"
+        assert gateway.gateway.apps.alerts._tasks == [], "and ends with it"

@@ -18,10 +18,10 @@ from urllib.parse import unquote, urlsplit
 import httpx
 import msgspec
 
+from gateway.apps.alerts.alerts import Alert
 from gateway.config.services import INSTALL, Outcome, deliver
 from gateway.config.snapshot import Alerts, Secret
 from gateway.inspection.error_replies import retry_after
-from gateway.observe.alerts import Alert
 from gateway.printable import visible
 from gateway.transport.bounded import Oversized, async_client, identity, read
 

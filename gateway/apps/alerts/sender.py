@@ -12,7 +12,7 @@ import httpx
 from tenacity import AsyncRetrying, RetryCallState, RetryError, retry_if_exception_type, stop_after_delay
 from tenacity.wait import wait_random_exponential
 
-from gateway.observe.channels import AlertMessage, Channel, DeliveryResult
+from gateway.apps.alerts.channels import AlertMessage, Channel, DeliveryResult
 from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.alerts")

@@ -11,13 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.accounting.record import is_failure
-from gateway.config.snapshot import Backend, Engine
-from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, Endpoint, parse
-from gateway.domain.request_timer import Stopping
-from gateway.domain.upstream import SilenceFailure
-from gateway.inspection.error_replies import Verdict
-from gateway.inspection.whole import read_whole
-from gateway.observe.spans import (
+from gateway.apps.tracing.spans import (
     PROMPT_MOST,
     answer_of,
     input_messages,
@@ -26,6 +20,12 @@ from gateway.observe.spans import (
     provider,
     usage_attributes,
 )
+from gateway.config.snapshot import Backend, Engine
+from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, Endpoint, parse
+from gateway.domain.request_timer import Stopping
+from gateway.domain.upstream import SilenceFailure
+from gateway.inspection.error_replies import Verdict
+from gateway.inspection.whole import read_whole
 from gateway.proxy.exchange import ClientGone
 from gateway.proxy.failures import AttemptFailed, StreamBroken
 

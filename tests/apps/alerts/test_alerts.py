@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.apps.alerts.alerts import Alert, AlertState, FleetPicture, Timing, duration_text
 from gateway.domain.health_state import WELL, State
-from gateway.observe.alerts import Alert, AlertState, Timing, duration_text
-from gateway.routing.alias_status import AliasView, BackendView, FleetPicture
+from gateway.routing.alias_status import AliasView, BackendView
 
 READY = BackendView("a", State.READY)
 DOWN = BackendView("a", State.DOWN, "connection refused")

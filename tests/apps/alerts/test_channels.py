@@ -10,11 +10,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gateway.config.snapshot import Alerts, Secret
-from gateway.observe import channels
-from gateway.observe.alert_sender import AlertSender, RetryPolicy
-from gateway.observe.alerts import Alert
-from gateway.observe.channels import (
+from gateway.apps.alerts import channels
+from gateway.apps.alerts.alerts import Alert
+from gateway.apps.alerts.channels import (
     AlertMessage,
     Channel,
     DeadmanChannel,
@@ -25,7 +23,9 @@ from gateway.observe.channels import (
     new_client,
     without,
 )
-from tests.observe.hook import OK, PATIENCE, Hook, hooked, refusal
+from gateway.apps.alerts.sender import AlertSender, RetryPolicy
+from gateway.config.snapshot import Alerts, Secret
+from tests.apps.alerts.hook import OK, PATIENCE, Hook, hooked, refusal
 
 TOKEN = "123456:very-secret-token"
 QUICK = RetryPolicy(first=0.01, most=0.05, give_up=PATIENCE)

@@ -29,9 +29,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from gateway import __version__
 from gateway.accounting.record import AttemptRecord, RequestRecord, is_failure
 from gateway.admission.access import asks_local_only
-from gateway.config.snapshot import Traces
-from gateway.observe.export import Exporter
-from gateway.observe.spans import (
+from gateway.apps.tracing.export import Exporter
+from gateway.apps.tracing.spans import (
     attempt_attributes,
     attempt_name,
     input_messages,
@@ -39,6 +38,7 @@ from gateway.observe.spans import (
     request_attributes,
     request_name,
 )
+from gateway.config.snapshot import Traces
 from gateway.supervision import Failures
 
 EVERY = 2.0  # seconds from the end of a span to its export

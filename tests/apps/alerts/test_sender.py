@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from gateway.config.snapshot import Secret
-from gateway.observe.alert_sender import QUEUE_MOST, RetryPolicy
-from gateway.observe.channels import (
+from gateway.apps.alerts.channels import (
     DeliveryResult,
     WebhookChannel,
 )
-from tests.observe.hook import HANG, OK, Hook, hooked, refusal
-from tests.observe.test_channels import QUICK, message, sender_to, webhook
+from gateway.apps.alerts.sender import QUEUE_MOST, RetryPolicy
+from gateway.config.snapshot import Secret
+from tests.apps.alerts.hook import HANG, OK, Hook, hooked, refusal
+from tests.apps.alerts.test_channels import QUICK, message, sender_to, webhook
 from tests.waiting import until
 
 

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from simulator import SimVllm
-from tests.observe.otlp import ReceivedSpan, Receiver
+from tests.apps.tracing.otlp import ReceivedSpan, Receiver
 from tests.raw_client import chat, raw_client
 from tests.support import RunningGateway, from_clients, running_gateway
 
@@ -37,8 +37,8 @@ async def traced(*sims: SimVllm, to: str, more: str = "", clients: str = "") -> 
 async def sent(gateway: RunningGateway, receiver: Receiver) -> tuple[ReceivedSpan, list[ReceivedSpan]]:
     """(the only request's span, those of its attempts in order), once all of it has ended and arrived."""
     await gateway.until(gateway.idle)
-    assert gateway.gateway.tracing is not None
-    await asyncio.to_thread(gateway.gateway.tracing.flush)
+    assert gateway.gateway.apps.tracing.tracing is not None
+    await asyncio.to_thread(gateway.gateway.apps.tracing.tracing.flush)
     (request,) = (span for span in receiver.spans if span.kind == SERVER)
     attempts = [span for span in receiver.spans if span.kind == CLIENT]
     assert len(receiver.spans) == 1 + len(attempts)
@@ -204,7 +204,7 @@ async def test_without_traces_the_callers_headers_go_up_as_they_are() -> None:
         await gateway.until_ready("a")
         given = {"traceparent": f"00-{TRACE}-{CALLER}-01", "tracestate": "vendor=1"}
         await gateway.client.post(CHAT, json=chat("a"), headers=given)
-        assert gateway.gateway.tracing is None
+        assert gateway.gateway.apps.tracing.tracing is None
         assert {name: sim.requests[-1].headers[name] for name in given} == given
 
 
@@ -220,8 +220,8 @@ async def test_prompts_and_answers_are_not_exported(receiver: Receiver) -> None:
             gateway.gateway.fleet["a"].cooldown_until = 0.0
         await gateway.client.post(CHAT, json={**chat("chain", SECRET), "vllm_xargs": {"script": SECRET}})
         await gateway.until(gateway.idle)
-        assert gateway.gateway.tracing is not None
-        await asyncio.to_thread(gateway.gateway.tracing.flush)
+        assert gateway.gateway.apps.tracing.tracing is not None
+        await asyncio.to_thread(gateway.gateway.apps.tracing.tracing.flush)
     assert sum(span.kind == SERVER for span in receiver.spans) == 5
     assert SECRET not in str(receiver.spans)
 
@@ -254,12 +254,12 @@ async def test_a_new_snapshot_may_trace_elsewhere_or_not_at_all(receiver: Receiv
         assert core.snapshot.traces is not None
         endpoint = type(core.snapshot.traces.endpoint)(receiver.url)
         core.snapshot = replace(core.snapshot, traces=replace(core.snapshot.traces, endpoint=endpoint))
-        await core.apply_traces()
+        await core.apps.follow(core.snapshot)
         await gateway.client.post(CHAT, json=chat("chain"))
         await sent(gateway, receiver)
         core.snapshot = replace(core.snapshot, traces=None)
-        await core.apply_traces()
-        assert core.tracing is None
+        await core.apps.follow(core.snapshot)
+        assert core.apps.tracing.tracing is None
         assert (await gateway.client.post(CHAT, json=chat("chain"))).status_code == 200
         await gateway.until(gateway.idle)
     assert len(receiver.spans) == 2

@@ -6,12 +6,12 @@ without a backend and an alias on a cloud are alerted again while the trouble la
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gateway.domain.health_state import WELL, State
-from gateway.routing.alias_status import AliasView, BackendView, Course, FleetPicture
+from gateway.routing.alias_status import AliasView, BackendView, Course
 from gateway.shortage import WORDS
 from gateway.shortage import Kind as Shortage
 
@@ -21,6 +21,7 @@ Kind = Literal[
     "start_failed", "start_works", "internal_failure", "shortage", "shortage_over", "test",
 ]  # fmt: skip
 
+_OF_COURSE: Mapping[str, Kind] = {"fallback": "alias_fallback", "cloud": "alias_cloud", "nothing": "alias_nothing"}
 THRESHOLDS = (1.0, 0.8)  # shares of a budget that are alerted, the largest first
 
 
@@ -34,6 +35,25 @@ class Alert:
     text: str
     at: float
     good: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPicture:
+    """Everything that alerts follow. `budgets`: name -> share that is spent, 1 = all of it. `refused_edit`: the
+    mistakes of the present routes.yaml; None if it is in force. `failed`: part of the gateway -> number of failures.
+    `short`: resources that the gateway process has lately lacked. `acceptance`: backend -> share of its draft tokens
+    that were accepted lately, only of those that draft; `acceptance_least`: the share below which that is trouble.
+    `unstarted`: backend that could not be started for a request -> why."""
+
+    backends: tuple[BackendView, ...] = ()
+    aliases: tuple[AliasView, ...] = ()
+    budgets: Mapping[str, float] = field(default_factory=dict)
+    refused_edit: str | None = None
+    failed: Mapping[str, int] = field(default_factory=dict)
+    short: tuple[Shortage, ...] = ()
+    acceptance: Mapping[str, float] = field(default_factory=dict)
+    acceptance_least: float = 0.0
+    unstarted: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +186,7 @@ class AlertState:
             again = {"cloud": self.timing.cloud_again, "nothing": self.timing.nothing_again}.get(course)
             if again is not None and now - last.at >= again:
                 last.at = now
-                yield Alert(_kind(course), view.name, _words(view, duration_text(now - last.began)), now)
+                yield Alert(_OF_COURSE[course], view.name, _words(view, duration_text(now - last.began)), now)
             return
         since = _differs_since(last, now)
         if now - since < self.timing.settle:
@@ -174,9 +194,9 @@ class AlertState:
         before, began = last.kind, last.began if last.kind else since
         _record(last, course, began, now)
         if course:
-            yield Alert(_kind(course), view.name, _words(view), now)
+            yield Alert(_OF_COURSE[course], view.name, _words(view), now)
         elif before:
-            by = f"{_and(view.serving)} serves it" if view.serving else "what it needs is parked"
+            by = f"{' or '.join(view.serving)} serves it" if view.serving else "what it needs is parked"
             text = f"alias {view.name} is back: {by}, after {duration_text(now - began)}"
             yield Alert("alias_back", view.name, text, now, good=True)
 
@@ -244,22 +264,13 @@ def _trouble(course: Course) -> str:
     return "" if course in ("home", "parked") else course
 
 
-def _kind(course: str) -> Kind:
-    kinds: dict[str, Kind] = {"fallback": "alias_fallback", "cloud": "alias_cloud", "nothing": "alias_nothing"}
-    return kinds[course]
-
-
 def _words(view: AliasView, for_so_long: str = "") -> str:
     still = "still " if for_so_long else ""
     after = f" (for {for_so_long})" if for_so_long else ""
     if view.course == "nothing":
         return f"alias {view.name} {still}has nothing left{after}: {view.why}"
     what = "a cloud, its prompts leave the LAN" if view.course == "cloud" else "a fallback"
-    return f"alias {view.name} is {still}on {what}{after}: {_and(view.serving)} serves it; {view.why}"
-
-
-def _and(names: Iterable[str]) -> str:
-    return " or ".join(names)
+    return f"alias {view.name} is {still}on {what}{after}: {' or '.join(view.serving)} serves it; {view.why}"
 
 
 def duration_text(seconds: float) -> str:

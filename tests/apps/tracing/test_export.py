@@ -9,8 +9,8 @@ import pytest
 
 from bench.ports import free_ports
 from simulator import SimVllm
-from tests.observe.otlp import Receiver, receiving
-from tests.observe.test_traces import CHAT, sent, traced
+from tests.apps.tracing.otlp import Receiver, receiving
+from tests.apps.tracing.test_traces import CHAT, sent, traced
 from tests.raw_client import chat
 
 
@@ -18,10 +18,10 @@ async def test_a_receiver_that_takes_nothing_is_told_of_once_and_left_alone(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr("gateway.observe.export.PATIENCE", 0.5)
+    monkeypatch.setattr("gateway.apps.tracing.export.PATIENCE", 0.5)
     port = free_ports(1)
     async with traced(SimVllm("a"), to=f"http://127.0.0.1:{port}/secret-path") as gateway:
-        tracing = gateway.gateway.tracing
+        tracing = gateway.gateway.apps.tracing.tracing
         assert tracing is not None
         for _ in range(2):
             assert (await gateway.client.post(CHAT, json=chat("chain"))).status_code == 200
@@ -53,7 +53,7 @@ async def test_a_receiver_that_is_back_gets_the_next_spans(
 ) -> None:
     caplog.set_level(logging.INFO)
     async with traced(SimVllm("a"), to=receiver.url) as gateway:
-        tracing = gateway.gateway.tracing
+        tracing = gateway.gateway.apps.tracing.tracing
         assert tracing is not None
         receiver.status = 400
         await gateway.client.post(CHAT, json=chat("chain"))
