@@ -1,1 +1,1 @@
-"""Views of a gateway in a terminal: its plans, its state, its usage, its alerts."""
+"""Views of a gateway in a terminal: its plans, its state and its usage."""

@@ -10,5 +10,4 @@ COMMANDS = {
         "gateway.apps.console.top:command",
     ),
     "usage": ("Show who has used what: requests, tokens, seconds, USD.", "gateway.apps.console.usage:command"),
-    "alerts": ("Send a test message through every channel of `alerts`.", "gateway.apps.console.alerts:command"),
 }
