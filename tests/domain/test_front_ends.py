@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cli.live_check import ask_fleet
+from  import ask_fleet
 from gateway.cli.options import server_shown
 from gateway.config.load import load_text
 from gateway.domain.drift import drift
