@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from  import ask_fleet
+from gateway.apps.fleet.checking.live import ask_fleet
 from gateway.cli.options import server_shown
 from gateway.config.load import load_text
 from gateway.domain.drift import drift
