@@ -18,8 +18,6 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from gateway import __version__
-from gateway.accounting.accounts import today
-from gateway.accounting.budgets import shares
 from gateway.admission.access import identify
 from gateway.admission.capacity import capacity
 from gateway.api.admin import may_admin
@@ -64,7 +62,9 @@ def router(gateway: Gateway) -> APIRouter:
             _add_words(gateway, answer)
         answer["batches"] = gateway.apps.batches_shown(viewer.may_see)
         answer["you"] = {"client": viewer.client.name if viewer.client is not None else None, "admin": viewer.admin}
-        answer["budgets"] = {name: share for name, share in _budgets(gateway).items() if viewer.may_see_budget(name)}
+        answer["budgets"] = {
+            name: round(share, 4) for name, share in gateway.budget_shares().items() if viewer.may_see_budget(name)
+        }
         return JSONResponse(answer, headers=fresh)
 
     @routes.get("/status/history")
@@ -134,7 +134,7 @@ def describe(gateway: Gateway) -> dict[str, Any]:
         "operation": latest_operation.shown_to_all() if latest_operation is not None else None,
         "stopping": gateway.stopping,
         "memory": gateway.memory.describe(),
-        "short": list(gateway.alerter.short),
+        "short": list(gateway.short),
         "config": gateway.reloader.describe() if gateway.reloader is not None else None,
         "shared": gateway.shared.describe() if gateway.shared is not None else None,
         "nodes": view_nodes(gateway.snapshot.nodes, gateway.fleet.states, gateway.prober.machines),
@@ -263,11 +263,6 @@ def _event(event: Event, *, words: bool = False) -> dict[str, Any]:
 def _wall(monotonic: float) -> float:
     """Monotonic seconds as Unix seconds."""
     return round(time.time() - time.monotonic() + monotonic, 3)
-
-
-def _budgets(gateway: Gateway) -> dict[str, float]:
-    spent = shares(gateway.snapshot, gateway.accounts.budgets, today())
-    return {name: round(share, 4) for name, share in spent.items()}
 
 
 async def _encode_history(gateway: Gateway) -> bytes:

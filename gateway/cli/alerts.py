@@ -13,8 +13,8 @@ import click
 from gateway.cli.options import config_option, examples, json_option, load_or_exit
 
 if TYPE_CHECKING:
+    from gateway.apps.alerts.channels import DeliveryResult
     from gateway.config.snapshot import Alerts
-    from gateway.observe.channels import DeliveryResult
 
 TEXT = "this is a test: alerts of the gateway arrive here"
 
@@ -54,8 +54,8 @@ async def send_test(alerts: Alerts) -> list[tuple[str, DeliveryResult]]:
     import socket
     import time
 
-    from gateway.observe.alerts import Alert
-    from gateway.observe.channels import AlertMessage, DeadmanChannel, channels_of, new_client
+    from gateway.apps.alerts.alerts import Alert
+    from gateway.apps.alerts.channels import AlertMessage, DeadmanChannel, channels_of, new_client
 
     now = time.time()
     message = AlertMessage((Alert("test", "test", TEXT, now, good=True),), socket.gethostname(), now)

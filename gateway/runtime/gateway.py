@@ -18,7 +18,7 @@ from gateway.admission.memory import Memory
 from gateway.admission.slots import Admission
 from gateway.config.loaded import Loaded
 from gateway.config.modes import in_mode
-from gateway.config.snapshot import Backend, Snapshot, Traces
+from gateway.config.snapshot import Alerts, Backend, Snapshot
 from gateway.domain.backend import BackendState, Observers
 from gateway.domain.events import KEPT, Event
 from gateway.domain.fleet import Fleet
@@ -29,7 +29,6 @@ from gateway.domain.upstream import Client
 from gateway.engines.registry import ENGINES
 from gateway.health.prober import Prober
 from gateway.metrics.registry import Metrics
-from gateway.observe.alerter import Alerter
 from gateway.observe.gauges import (
     AliasCollector,
     BackendCollector,
@@ -57,16 +56,15 @@ from gateway.runtime.operations.operations import Operations
 from gateway.runtime.reload import Adapt, Reloader
 from gateway.runtime.starts.starter import Starter
 from gateway.shortage import Kind
-from gateway.supervision import Failures
 from gateway.transport.client import open_client
 
 if TYPE_CHECKING:
     from gateway.cluster.membership import Membership
-    from gateway.observe.traces import Tracing
 
 log = logging.getLogger("gateway")
 
 LOOK_AFTER = 0.05  # seconds from a change of state until the aliases are looked at
+SHORT_FOR = 60.0  # seconds after the last shortage until it counts as over
 _LOUD = frozenset({State.SUSPECT, State.DOWN, State.MISCONFIGURED})
 
 
@@ -91,10 +89,11 @@ class Gateway:
         self.admission = Admission(self.metrics)
         self.prober = Prober(self.fleet, self.active.work_of, self.emit, failures, on_short=self.short_of)
         self.memory = Memory(snapshot.server.memory, lambda: self.short_of("budget"))
-        self.tracing: Tracing | None = None
         self.log: LogWriter | None = None  # see `write_log`
         self.started = time.time()
         self.stopping = False
+        self.refused_edit: str | None = None  # the mistakes of the present routes.yaml; None = it is in force
+        self._short: dict[Kind, float] = {}  # what the process has lacked -> when last (monotonic seconds)
         self._preparing: dict[str, asyncio.Task[None]] = {}  # engine -> the task that prepares it
         self._following: set[asyncio.Task[None]] = set()  # the choices of other gateways
         self.alias_status = AliasStatusTracker(lambda: self.snapshot, lambda: self.fleet.states)
@@ -127,14 +126,6 @@ class Gateway:
             lambda: self.fleet.states, lambda: self.prober.machines, self.admission.queue_depth, self.metrics
         )
         self.usage = UsageReport(self.accounts.ledger.path, failures)
-        self.alerter = Alerter(
-            self.alias_status,
-            self._budgets,
-            failed=self._failed,
-            acceptance=self.history.acceptance,
-            failures=failures,
-            unstarted=lambda: self.starter.unstarted,
-        )
         shared = self.shared.operations if self.shared is not None else None
         self.operations = Operations(self, self, lambda: self._written, Path(snapshot.server.data), shared=shared)
         turn = self.shared.turn.held if self.shared is not None else None
@@ -179,6 +170,9 @@ class Gateway:
         await self.operations.open()  # may put a mode in force, so outside the lock
         await self.starter.open()
         await self.apps.open()
+        for app, wanted in {"alerts": self.snapshot.alerts != Alerts(), "tracing": self.snapshot.traces}.items():
+            if wanted and not hasattr(self.apps, app):
+                log.warning("routes.yaml asks for %s, and this gateway has no folder gateway/apps/%s", app, app)
 
     async def _open(self) -> None:
         if self._written.modes:
@@ -186,7 +180,6 @@ class Gateway:
         self.snapshot = in_mode(self._written, self.chosen_mode.name)
         self.fleet.apply(self.snapshot)
         self.admission.starts = self.starter if await self.starter.follow(self.snapshot) else None
-        await self.apply_traces()
         self._prepare_engines(self.snapshot)
         await self.accounts.open()
         if self.shared is not None:
@@ -200,7 +193,6 @@ class Gateway:
             log.info("mode '%s' is in force", self.snapshot.mode)
         if (missing := self.chosen_mode.missing_in(self._written)) is not None:
             log.warning("%s", missing)
-        self.alerter.open()
         self.history.open()
         if self.reloader is not None:
             self.reloader.open()
@@ -269,7 +261,7 @@ class Gateway:
         if snapshot.mode != before:
             self._mode_changed(before or "", snapshot.mode or "", why)
         self.alias_status.look()
-        await self.apply_traces()
+        await self.apps.follow(snapshot)
 
     def _mode_changed(self, before: str, after: str, why: str) -> None:
         log.info("mode '%s' is in force instead of '%s': %s", after, before, why)
@@ -281,40 +273,32 @@ class Gateway:
         await self.metrics.failures.close(*first)
         for task in (*self._preparing.values(), *self._following):
             task.cancel()
-        observing = (self.history, self.alerter, self.prober.suspicion, self.prober)
+        observing = (self.history, self.prober.suspicion, self.prober)
         await self.metrics.failures.close(*observing, self.shared, self.fleet, self.accounts)
-        if self.tracing is not None:
-            await asyncio.to_thread(self.tracing.close)
 
-    async def apply_traces(self) -> None:
-        """Trace as the snapshot in force says; OpenTelemetry is imported only if tracing is enabled."""
-        settings, before = self.snapshot.traces, self.tracing
-        if before is not None and before.settings == settings:
-            return
-        failures = self.metrics.failures
-        self.tracing = await asyncio.to_thread(_tracing, settings, failures) if settings is not None else None
-        self.services.tracer = self.tracing
-        if before is not None:
-            await asyncio.to_thread(before.close)
-
-    def _budgets(self) -> dict[str, float]:
+    def budget_shares(self) -> dict[str, float]:
         """Name of a budget -> share that is spent."""
         return shares(self.snapshot, self.accounts.budgets, today())
 
-    def _failed(self) -> dict[str, int]:
+    def failed_parts(self) -> dict[str, int]:
         """Part of the gateway -> number of its failures."""
         return {part: count.value for (part,), count in list(self.metrics.internal_failures.items())}
 
     def short_of(self, kind: Kind) -> None:
-        """This process itself has just lacked a resource: count it, and alert if it lasts."""
+        """This process itself has just lacked a resource."""
         self.metrics.shortages.inc(kind)
-        self.alerter.short_of(kind)
+        self._short[kind] = time.monotonic()
+
+    @property
+    def short(self) -> tuple[Kind, ...]:
+        """The resources that it has lacked in the last SHORT_FOR seconds."""
+        since = time.monotonic() - SHORT_FOR
+        return tuple(sorted(kind for kind, at in self._short.items() if at > since))
 
     def _lost(self) -> dict[str, int]:
         """Kind of record -> how many were dropped because they could not be written."""
         log_lines = self.log.lost if self.log is not None else 0
-        spans = self.tracing.exporter.lost if self.tracing is not None else 0
-        return {"ledger": self.accounts.ledger.lost, "log": log_lines, "spans": spans}
+        return {"ledger": self.accounts.ledger.lost, "log": log_lines, **self.apps.lost()}
 
     def _register_gauges(self) -> None:
         metrics, registry = self.metrics, self.metrics.registry
@@ -322,8 +306,8 @@ class Gateway:
         registry.register(EngineCollector(self.fleet))
         registry.register(NodeCollector(lambda: self.prober.machines))
         registry.register(AliasCollector(self.alias_status))
-        valid, connections = lambda: self.alerter.refused is None, lambda: metrics.open_connections.value
-        registry.register(GatewayCollector(self._budgets, self._lost, valid, connections))
+        valid, connections = lambda: self.refused_edit is None, lambda: metrics.open_connections.value
+        registry.register(GatewayCollector(self.budget_shares, self._lost, valid, connections))
         registry.register(ModeCollector(lambda: self.snapshot))
         registry.register(MemoryCollector(self.memory))
         registry.register(SharedCollector(self.shared, self.fleet))
@@ -381,12 +365,6 @@ class Gateway:
 
 def _words(transition: Transition) -> tuple[str, str, str, str]:
     return transition.backend, transition.before.value, transition.after.value, transition.reason
-
-
-def _tracing(settings: Traces, failures: Failures) -> Tracing:
-    from gateway.observe.traces import Tracing
-
-    return Tracing(settings, failures)
 
 
 def open_backend(backend: Backend) -> Client | None:

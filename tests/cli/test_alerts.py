@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.cli.main import cli
-from tests.observe.hook import Hook, hooked, refusal
+from tests.apps.alerts.hook import Hook, hooked, refusal
 
 BACKENDS = "backends: {a: {url: 'http://10.0.0.1:8001'}}\n"
 

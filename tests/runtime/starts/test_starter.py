@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.domain.health_state import State, Transition
-from tests.observe.hook import hooked
+from tests.apps.alerts.hook import hooked
 from tests.raw_client import chat
 from tests.runtime.operations.machine import machine, steps
 from tests.runtime.operations.requested import CALLED, CHAT, aged, ask, asking, called, on_node, until_known
@@ -289,7 +289,7 @@ async def test_failed_starts_are_an_alert_until_it_runs(tmp_path: Path) -> None:
         gateway = await stack.enter_async_context(called(there, alerts, a=CALLED))
         there.faults["start a"] = "refuse"
         assert (await ask(gateway, "a")).status_code == 503
-        await gateway.gateway.alerter.check()
+        await gateway.gateway.apps.alerts.check()
         await hook.until(lambda: ("start_failed", "a") in hook.told())
         there.go_on()
         await gateway.until(lambda: not gateway.gateway.starter.is_busy)
@@ -298,5 +298,5 @@ async def test_failed_starts_are_an_alert_until_it_runs(tmp_path: Path) -> None:
         await until_known(gateway, "a")
         aged(gateway, "a", ran=400)
         gateway.gateway.starter.look()
-        await gateway.gateway.alerter.check()
+        await gateway.gateway.apps.alerts.check()
         await hook.until(lambda: ("start_works", "a") in hook.told())
