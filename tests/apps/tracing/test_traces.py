@@ -255,8 +255,8 @@ async def test_what_goes_on_from_a_prompt_that_must_stay_is_traced_without_it(re
         parent = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
         assert (await gateway.client.post("/v1/responses", json=then, headers=parent)).status_code == 200
         await gateway.until(gateway.idle)
-        assert gateway.gateway.tracing is not None
-        await asyncio.to_thread(gateway.gateway.tracing.flush)
+        assert gateway.gateway.apps.tracing.tracing is not None
+        await asyncio.to_thread(gateway.gateway.apps.tracing.tracing.flush)
     assert sum(span.kind == SERVER for span in receiver.spans) == 2
     assert SECRET not in str(receiver.spans)
     assert CALLER not in sim.requests[-1].headers["traceparent"], "the backend's span is a child of the attempt's"
