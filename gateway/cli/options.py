@@ -158,6 +158,12 @@ def fail_with(error: ConfigError, *, as_json: bool) -> NoReturn:
     sys.exit(1)
 
 
+def fail(message: str) -> NoReturn:
+    """Print why the command cannot go on, and exit 1."""
+    click.echo(message, err=True)
+    sys.exit(1)
+
+
 def problem_json(problem: Problem, level: str) -> dict[str, Any]:
     return {"level": level, **asdict(problem)}
 

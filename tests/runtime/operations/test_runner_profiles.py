@@ -13,7 +13,7 @@ import pytest
 
 from gateway.apps.fleet.preflight.node import MARK
 from gateway.runtime.operations.runner import Limits
-from tests.cli.test_fleet_switch import ask
+from tests.apps.fleet.operations.test_command import ask
 from tests.runtime.operations.machine import Machine, ended, error, gateway_of, machine, steps, switched
 from tests.support import RunningGateway
 
