@@ -176,6 +176,7 @@ def _backend(state: BackendState, view: BackendView, waiting: int) -> dict[str, 
     return {
         "engine": backend.engine,
         "server": state.server,
+        "front_end": state.reported.front_end,
         "cloud": backend.cloud,
         "nodes": list(backend.nodes),
         "run": backend.run,

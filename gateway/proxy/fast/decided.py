@@ -81,7 +81,9 @@ TABLE: Mapping[type, Fields] = {
         nothing="observers evidence counting reserved_tokens sleepless flag_drift",
         never="pool",
     ),
-    Reported: Fields(decided="model context version server loaded pool", each="slots", nothing="started flags"),
+    Reported: Fields(
+        decided="model context version server loaded pool front_end", each="slots", nothing="started flags"
+    ),
     LearnedFacts: Fields(decided="observed refused_window", nothing="pooled taught unconfirmed", never="lacks"),
     Capabilities: Fields(
         decided="tools required named json_schema logprobs images audio pdf continues thinking thinks silent switch"
