@@ -21,7 +21,7 @@ from gateway import __version__
 from gateway.admission.access import identify
 from gateway.admission.capacity import capacity
 from gateway.api.admin import may_admin
-from gateway.config.snapshot import Alias
+from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
 from gateway.domain.drift import drift
 from gateway.domain.events import Event
@@ -52,7 +52,7 @@ def router(gateway: Gateway) -> APIRouter:
     def admitted(request: Request) -> Viewer:
         peer = request.client.host if request.client else "local"
         identity = identify(gateway.snapshot, header_map(request.scope["headers"]), peer)
-        return Viewer(identity.client.name if identity.client is not None else None, may_admin(gateway, request))
+        return Viewer(identity.client, may_admin(gateway, request))
 
     @routes.get("/status")
     async def status(request: Request) -> JSONResponse:
@@ -61,7 +61,7 @@ def router(gateway: Gateway) -> APIRouter:
         if viewer.admin:
             _add_words(gateway, answer)
         answer["batches"] = gateway.apps.batches_shown(viewer.may_see)
-        answer["you"] = {"client": viewer.client, "admin": viewer.admin}
+        answer["you"] = {"client": viewer.client.name if viewer.client is not None else None, "admin": viewer.admin}
         answer["budgets"] = {
             name: round(share, 4) for name, share in gateway.budget_shares().items() if viewer.may_see_budget(name)
         }
@@ -101,12 +101,12 @@ def router(gateway: Gateway) -> APIRouter:
 class Viewer(NamedTuple):
     """The caller. `client` None = there are no `clients` in routes.yaml, so every caller may see everything."""
 
-    client: str | None
+    client: Client | None
     admin: bool
 
     def may_see(self, client: str) -> bool:
-        """May the viewer see the usage of this client?"""
-        return self.client is None or self.admin or self.client == client
+        """May the viewer see the usage of this client (`Client.owner`)?"""
+        return self.client is None or self.admin or self.client.owner == client
 
     def may_see_budget(self, name: str) -> bool:
         whose = name.removeprefix("client ")

@@ -329,7 +329,7 @@ class Gateway:
         """Drop metrics of names that are neither in routes.yaml nor of removed backends that still run requests."""
         snapshot, retired = self.snapshot, self.fleet.retired.values()
         backends = {*snapshot.backends, *(state.name for state in retired)}
-        self.metrics.keep(backend=backends, alias=snapshot.aliases, client=snapshot.clients)
+        self.metrics.keep(backend=backends, alias=snapshot.aliases, client=snapshot.clients_by_owner)
 
     def _transition(self, transition: Transition) -> None:
         before, after = transition.before, transition.after
