@@ -144,6 +144,7 @@ class Gateway:
         observers.transitions.append(self._transition)
         observers.gone.append(self.active.leave_closed)
         observers.stalled.append(self.active.leave_stalled)
+        observers.mute.append(self.active.leave_mute)
         observers.closed.append(self._closed)
 
     def write_log(self, log: LogWriter) -> None:
