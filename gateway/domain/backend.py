@@ -254,7 +254,7 @@ class BackendState:
 
     def start_over(self) -> None:
         """Drop all learned and observed facts, here and at all other gateways."""
-        self.facts.forget()
+        self.forget()
         self._report("another")
 
     # -- what its parts report ------------------------------------------------------------------------------------
