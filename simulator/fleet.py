@@ -141,7 +141,7 @@ class SimFleet(dict[str, str]):
         """Tell a server what it takes of its nodes."""
         first, *_ = server.backends.values()
         if isinstance(server.sim, SimOllama):
-            server.sim.model_shares = {b.model or b.name: self._shares(b, holdings) for b in server.backends.values()}
+            server.sim.runners.shares = {b.model or b.name: self._shares(b, holdings) for b in server.backends.values()}
         else:
             server.sim.shares = self._shares(first, holdings)
 

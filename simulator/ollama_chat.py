@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,12 +16,15 @@ from simulator.answer import CUTS, Answer
 from simulator.engine import EngineDied
 from simulator.faults import Fault
 from simulator.formats import format_of
+from simulator.ollama_request import OllamaError
 from simulator.parsers import Delta, Message, Reasoning, ReasoningSplitter, ToolStream, parse
 from simulator.server import Exchange
 from simulator.wire import DONE, EventStream, break_off, send_body
 
 RUNNER_DIED = "an error was encountered while running the model"
 _NANO = 1_000_000_000
+_REPEATED = 30  # times one token, after which Ollama ends an answer
+_CALL, _CALL_END = "<tool_call>", "</tool_call>"
 _NDJSON = "application/x-ndjson"
 _encode = msgspec.json.encode
 _DIED = (_encode({"error": RUNNER_DIED}) + b"\n",)
@@ -28,7 +32,8 @@ _DIED = (_encode({"error": RUNNER_DIED}) + b"\n",)
 
 @dataclass(slots=True)
 class Turn:
-    """One request in the engine. `took`: seconds that loading the model took; `tools`: calls are parsed."""
+    """One request in the engine. `took`: seconds that loading the model took; `tools`: calls are parsed. `kind` of its
+    template: "native" (the file's own, which the llama-server parses), "go" (Ollama's), or of "old" versions."""
 
     model: str
     answer: Answer
@@ -36,6 +41,7 @@ class Turn:
     tools: bool
     took: float
     id: str
+    kind: str = "old"
     started: float = field(default_factory=time.monotonic)
 
     def head(self) -> dict[str, Any]:
@@ -57,7 +63,27 @@ class Turn:
         }
 
     def reason(self) -> str:
-        return "length" if self.answer.sequences[0].finish == "length" else "stop"
+        finish = self.answer.sequences[0].finish
+        return "length" if finish == "length" or (finish == "repetition" and self.kind == "native") else "stop"
+
+    @property
+    def repeats(self) -> bool:
+        """Was one token made again and again? Ollama ends such an answer without its last line, but where the
+        llama-server parses it."""
+        return self.kind == "go" and self.answer.plans[0].outcome == "repetition"
+
+    def unreadable(self, faults: Mapping[str, Fault]) -> str | None:
+        """What the llama-server says of an output that its parser cannot read to the end."""
+        if self.kind != "native":
+            return None
+        if "wrong_parser" in faults:
+            return "The model produced output that does not match the expected peg-native format"
+        text = "".join(self.answer.produced(0))
+        if not self.tools or self.reason() != "length" or text.count(_CALL) == text.count(_CALL_END):
+            return None
+        named = re.search(r'"name": *"(\w+)"', text[text.rindex(_CALL) :])
+        name = json.dumps(named[1] if named else "")
+        return f"llama-server returned invalid tool call arguments for {name}: unexpected end of JSON input"
 
     def parsed(self) -> Message:
         form = format_of("hermes") if self.tools else None
@@ -127,37 +153,45 @@ async def _write_lines(exchange: Exchange, faults: Mapping[str, Fault], turn: Tu
     answer, sequence, lines = turn.answer, turn.answer.sequences[0], _Lines(turn)
     cut = next((faults[k] for k in CUTS if k in faults), None)
     seen, opened = 0, False
+    most = _REPEATED if turn.repeats else len(answer.plans[0].tokens)
     while True:
         if not opened and (sequence.made or sequence.finish or (cut and not cut.after) or sequence.hold_at == 0):
             await stream.open()
             opened = True
         ready: list[bytes] = []
-        while seen < sequence.made and not (cut and seen >= cut.after):
+        while seen < min(sequence.made, most) and not (cut and seen >= cut.after):
             ready += lines.feed(answer.plans[0].tokens[seen])
             seen += 1
         await stream.send(ready)
         if cut and (seen >= cut.after or sequence.finish):
             await break_off(exchange, stream, cut, _DIED)
             return
-        if sequence.finish is not None and seen >= sequence.made:
+        if sequence.finish is not None and seen >= min(sequence.made, most):
             break
         if not ready:
             await answer.changed()
-    if "end_without_finish" not in faults:
+    if (problem := turn.unreadable(faults)) is not None:
+        await stream.send([_encode({"error": problem}) + b"\n"])
+    elif "end_without_finish" not in faults and not turn.repeats:
         last = {**turn.head(), "message": {"role": "assistant", "content": ""}, "done": True, **turn.stats()}
         await stream.send([_encode(last) + b"\n"])
     await stream.end()
 
 
 async def send_chat(exchange: Exchange, faults: Mapping[str, Fault], turn: Turn) -> None:
-    """`/api/chat` without stream, once the answer is complete."""
+    """`/api/chat` without stream, once the answer is complete. Raises OllamaError."""
+    if (problem := turn.unreadable(faults)) is not None:
+        raise OllamaError(500, problem)
     parsed = turn.parsed()
     message: dict[str, Any] = {"role": "assistant", "content": parsed.content}
     if parsed.reasoning:
         message["thinking"] = parsed.reasoning
     if parsed.calls:
         message["tool_calls"] = [_call(c.name, json_object(c.arguments) or {}) for c in parsed.calls]
-    body = {**turn.head(), "message": message, "done": True, **turn.stats()}
+    if turn.repeats:
+        message["content"] = "".join(turn.answer.produced(0)[:_REPEATED])
+    ended = {"done": False} if turn.repeats else {"done": True, **turn.stats()}
+    body = {**turn.head(), "message": message, **ended}
     await send_body(exchange, faults, _encode(body), vary=False)
 
 
@@ -178,7 +212,9 @@ async def send_generate(exchange: Exchange, faults: Mapping[str, Fault], turn: T
 
 
 async def send_lossy(exchange: Exchange, faults: Mapping[str, Fault], turn: Turn, body: Mapping[str, Any]) -> None:
-    """Ollama's own `/v1/chat/completions`; a streamed call ends with `stop`."""
+    """Ollama's own `/v1/chat/completions`; a streamed call of an old version ends with `stop`. Raises OllamaError."""
+    if (problem := turn.unreadable(faults)) is not None:
+        raise OllamaError(500, problem)
     parsed, streamed = turn.parsed(), bool(body.get("stream"))
     message: dict[str, Any] = {"role": "assistant", "content": parsed.content}
     if parsed.reasoning:
@@ -206,7 +242,8 @@ async def send_lossy(exchange: Exchange, faults: Mapping[str, Fault], turn: Turn
         whole = {**head, "choices": [choice], "usage": turn.answer.usage()}
         await send_body(exchange, faults, _encode(whole), vary=False)
         return
-    steps = [(message, None), ({"role": "assistant", "content": ""}, turn.reason())]
+    ended = "tool_calls" if parsed.calls and turn.kind != "old" else turn.reason()
+    steps = [(message, None), ({"role": "assistant", "content": ""}, ended)]
     events: list[dict[str, Any]] = [
         {**head, "choices": [{"index": 0, "delta": d, "finish_reason": r}]} for d, r in steps
     ]

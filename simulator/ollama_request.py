@@ -46,11 +46,39 @@ def overflow_of_runner(prompt: int, window: int) -> str:
     return json.dumps({"error": {**error, "n_prompt_tokens": prompt, "n_ctx": window}}, separators=(",", ":"))
 
 
-def prompt_tokens(request: Mapping[str, Any]) -> int:
+def check_pictures(request: Mapping[str, Any], *, native: bool) -> None:
+    """Raises OllamaError for a picture, as a model that sees nothing does. `native`: with its file's own template."""
+    if not any(message.get("images") for message in request["messages"]):
+        return
+    hint = "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
+    goes = "Multimodal data provided, but model does not support multimodal requests."
+    status, message, kind = (500, hint, "server_error") if native else (400, goes, "invalid_request_error")
+    error = {"code": status, "message": message, "type": kind}
+    raise OllamaError(status, json.dumps({"error": error}, separators=(",", ":")))
+
+
+def prompt_tokens(request: Mapping[str, Any], *, thoughts: bool = True) -> int:
+    """`thoughts`: those of the history are rendered."""
     count = 5 + (tokens.count(json.dumps(request["tools"]).encode()) if request.get("tools") else 0)
     for message in request.get("messages", []):
         count += 6 + tokens.count(text_of(message.get("content")).encode()) + 256 * len(message.get("images") or [])
+        if thoughts and message.get("thinking"):
+            count += tokens.count(str(message["thinking"]).encode())
     return count
+
+
+def prompt_left(request: Mapping[str, Any], window: int, *, thoughts: bool) -> int | None:
+    """The tokens of the prompt when the oldest messages were dropped to fit the window, but no system message; None =
+    the last message alone is too long."""
+    messages = list(request["messages"])
+    while True:
+        oldest = next((i for i, m in enumerate(messages[:-1]) if m.get("role") != "system"), None)
+        if oldest is None:
+            return None
+        del messages[oldest]
+        count = prompt_tokens({**request, "messages": messages}, thoughts=thoughts)
+        if count < window:
+            return count
 
 
 def keep_alive_seconds(keep_alive: Any) -> float:

@@ -32,7 +32,7 @@ FILES = (FAST / "decisions.py", FAST / "lane.py")
 # Where the scenarios of tests/test_decided_ahead.py all come to the same.
 TESTS = (
     "tests/proxy",
-    "tests/observe/test_traces.py",
+    "tests/apps/tracing/test_traces.py",
     "tests/proxy/test_blame_culprits.py",
     "tests/routing/test_plan_cloud.py",
     "tests/admission/test_caller_local_only.py",

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.apps.alerts.alerts import AlertState, FleetPicture
 from gateway.config.load import load
 from gateway.config.problems import NotRead
 from gateway.domain.health_state import State
@@ -24,8 +25,6 @@ from gateway.domain.upstream import ConnectFailure, OwnFailure
 from gateway.health.canary_schedule import outcome_of
 from gateway.health.checks import CheckReply
 from gateway.health.probes import probe
-from gateway.observe.alerts import AlertState
-from gateway.routing.alias_status import FleetPicture
 from gateway.shortage import KINDS, WORDS, OwnShortage, shortage_of
 from gateway.transport.client import open_client
 from simulator import SimVllm

@@ -16,17 +16,16 @@ import pytest
 
 from gateway.accounting.record import RequestRecord
 from gateway.accounting.settle import Settler
+from gateway.apps.alerts.alerts import AlertState, FleetPicture
+from gateway.apps.alerts.channels import AlertMessage, DeliveryResult
+from gateway.apps.alerts.sender import AlertSender, RetryPolicy
+from gateway.apps.tracing.export import Exporter
 from gateway.config.snapshot import Snapshot
 from gateway.domain.health_state import State
 from gateway.domain.request_timer import TICK, Pulse, RequestTimer
 from gateway.metrics.registry import Metrics
-from gateway.observe.alert_sender import AlertSender, RetryPolicy
-from gateway.observe.alerts import AlertState
-from gateway.observe.channels import AlertMessage, DeliveryResult
-from gateway.observe.export import Exporter
 from gateway.observe.log import EventLine
 from gateway.observe.log_writer import LogWriter
-from gateway.routing.alias_status import FleetPicture
 from gateway.supervision import Failures
 from tests.raw_client import chat
 from tests.scripted import Turn, json_answer, scripted
@@ -145,12 +144,12 @@ WAITED_FOR = {
     "apps/fleet/preflight/node.py": "runs as a program of its own, and a check that fails is an answer",
     "health/probe_client.py": "closes connections that nobody asks any more, awaited at the end",
     "health/prober.py": "first looks, awaited; a hurried look, which catches everything",
-    "observe/channels.py": "one message to a service of apprise: its error is the answer",
+    "apps/alerts/channels.py": "one message to a service of apprise: its error is the answer",
     "observe/usage_report.py": "awaited, shielded",
     "observe/log_writer.py": "has its own guard: what fails there cannot be logged there",
     "transport/event_loop.py": "a lookup: its error is the answer",
     "transport/h1.py": "opens a connection: its error ends the exchange that waits for it",
-    "observe/traces.py": "the end of the exporter, joined",
+    "apps/tracing/traces.py": "the end of the exporter, joined",
     "cluster/redis_connection.py": "a trip, awaited",
     "supervision.py": "the supervisor",
     "apps/batches/runner.py": "the lines of a batch, awaited by the task of the batch",
@@ -285,7 +284,7 @@ def test_spans_that_cannot_be_exported_are_counted(metrics: Metrics, monkeypatch
 def broken_parts() -> Iterator[tuple[str, str]]:
     """(what is called now and then, the part that it is)."""
     yield "gateway.observe.history.History.sample", "history"
-    yield "gateway.observe.alerter.Alerter.check", "alerts"
+    yield "gateway.apps.alerts.alerter.Alerter.check", "alerts"
     yield "gateway.health.prober.Prober.check", "probe"
     yield "gateway.health.prober.Prober.look_at_engine", "probe"
     yield "gateway.health.canary_schedule.CanarySchedule._run", "canary"
@@ -310,7 +309,7 @@ async def test_a_part_that_fails_is_counted_and_goes_on(
 
     monkeypatch.setattr(kind, name, odd)
     monkeypatch.setattr("gateway.observe.history.EVERY", 0.02)
-    monkeypatch.setattr("gateway.observe.alerter.CHECK_EVERY", 0.02)
+    monkeypatch.setattr("gateway.apps.alerts.alerter.CHECK_EVERY", 0.02)
     monkeypatch.setattr("gateway.health.warm_standby.SELDOM", 0.02)
     monkeypatch.setattr("gateway.health.engine_look.MOVING", 0.02)
 
@@ -322,7 +321,7 @@ async def test_a_part_that_fails_is_counted_and_goes_on(
     async with scripted(script) as backend:
         routes = f"backends: {{a: {{url: '{backend.url}', health: {{every: 50ms, canary: 50ms}}}}}}"
         async with running_gateway(routes) as gateway:
-            gateway.gateway.alerter.check_every = 0.02
+            gateway.gateway.apps.alerts.check_every = 0.02
             await gateway.until(lambda: gateway.metric("gateway_internal_failures_total", part=part) >= 2)
             before = len(calls)
             await gateway.until(lambda: len(calls) >= before + 1)
@@ -378,7 +377,7 @@ async def test_the_alerter_sees_what_failed() -> None:
     async with running_gateway("backends: {a: {url: 'http://127.0.0.1:1'}}") as gateway:
         assert isinstance(gateway.gateway.snapshot, Snapshot)
         gateway.gateway.metrics.failures.count("ledger")
-        assert gateway.gateway._failed() == {"ledger": 1}
+        assert gateway.gateway.failed_parts() == {"ledger": 1}
 
 
 def test_without_a_counter_it_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -103,7 +103,7 @@ def house(built: House, caplog: pytest.LogCaptureFixture) -> House:
 
 
 def failed_inside(house: House) -> float:
-    return sum(house.gateway.gateway._failed().values())
+    return sum(house.gateway.gateway.failed_parts().values())
 
 
 def well_answered(reply: RawReply, path: str, *, stream: bool) -> None:

@@ -9,18 +9,16 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Literal
 
-from gateway.config.snapshot import Alerts, Alias, Snapshot
+from gateway.config.snapshot import Alias, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.drift import drift
 from gateway.domain.health_state import SERVING, State
 from gateway.domain.reason import kind_of
 from gateway.routing.plan import KINDS
 from gateway.routing.serving import NOT_ENTERED, UNHEALTHY, ChainMember, members_now, reason_of
-from gateway.shortage import Kind
 
 Course = Literal["home", "fallback", "cloud", "nothing", "parked"]
 
@@ -69,25 +67,6 @@ class AliasView:
     step: int | None = None
     serving: tuple[str, ...] = ()
     why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class FleetPicture:
-    """Everything that alerts follow. `budgets`: name -> share that is spent, 1 = all of it. `refused_edit`: the
-    mistakes of the present routes.yaml; None if it is in force. `failed`: part of the gateway -> number of failures.
-    `short`: resources that the gateway process has lately lacked. `acceptance`: backend -> share of its draft tokens
-    that were accepted lately, only of those that draft; `acceptance_least`: the share below which that is trouble.
-    `unstarted`: backend that could not be started for a request -> why."""
-
-    backends: tuple[BackendView, ...] = ()
-    aliases: tuple[AliasView, ...] = ()
-    budgets: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    refused_edit: str | None = None
-    failed: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    short: tuple[Kind, ...] = ()
-    acceptance: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    acceptance_least: float = 0.0
-    unstarted: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def public_reason(reason: str) -> str:
@@ -195,11 +174,6 @@ class AliasStatusTracker:
             tuple[str, float]
         ] = []  # (alias, USD) spent meanwhile, perhaps by the first answer of a failover
 
-    @property
-    def alerts(self) -> Alerts:
-        """The alert settings of the snapshot in force."""
-        return self._snapshot().alerts
-
     def look(self) -> None:
         """Update the views now: every alias is planned anew. Called soon after a change of state, every few seconds,
         and before the status is shown."""
@@ -233,21 +207,3 @@ class AliasStatusTracker:
     def cost(self, alias: str) -> float | None:
         """USD since failing over; None while the first step serves, or is parked."""
         return self._cost.get(alias)
-
-    def picture(
-        self,
-        budgets: Mapping[str, float],
-        refused_edit: str | None,
-        failed: Mapping[str, int] | None = None,
-        short: tuple[Kind, ...] = (),
-        acceptance: Mapping[str, float] | None = None,
-        unstarted: Mapping[str, str] | None = None,
-    ) -> FleetPicture:
-        """The latest views, for alerts. Aliases that are a backend's own name are left out: the backend is reported
-        already."""
-        named = self._snapshot().aliases
-        aliases = [view for name, view in self.aliases.items() if name in named and not named[name].implicit]
-        return FleetPicture(
-            tuple(self.backends.values()), tuple(aliases), budgets, refused_edit, failed or {}, short,
-            acceptance or {}, self.alerts.draft_acceptance, unstarted or {},
-        )  # fmt: skip

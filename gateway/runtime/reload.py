@@ -21,7 +21,6 @@ from gateway.config.snapshot import Snapshot
 from gateway.config.sources import look
 from gateway.domain.events import Event
 from gateway.metrics.registry import Metrics
-from gateway.observe.alerter import Alerter
 from gateway.shortage import Kind, shortage_of
 
 log = logging.getLogger("gateway.config")
@@ -38,7 +37,7 @@ class Reloadable(Protocol):
     """A gateway, as far as a reload changes it."""
 
     metrics: Metrics
-    alerter: Alerter
+    refused_edit: str | None
 
     @property
     def snapshot(self) -> Snapshot:
@@ -205,7 +204,7 @@ class Reloader:
         if applied.restart:
             log.warning("restart the gateway for %s: until then the old value counts", ", ".join(applied.restart))
         self._gateway.metrics.reloads.inc("taken" if applied.changes else "unchanged")
-        self._gateway.alerter.edit_taken()
+        self._gateway.refused_edit = None
         self._gateway.emit(Event(applied.at, "config", "", what, after="taken"))
 
     def _refuse(self, error: ConfigError) -> None:
@@ -215,7 +214,7 @@ class Reloader:
         log.error("%s is not valid, what was before stays in force:\n%s", self.path, error)
         self._gateway.metrics.reloads.inc("refused")
         what = listed([str(problem) for problem in error.problems], ALERTED_MOST)
-        self._gateway.alerter.edit_refused(what)
+        self._gateway.refused_edit = what
         self._gateway.emit(Event(self.refused_at, "config", "", what, after="refused"))
 
     # -- status ---------------------------------------------------------------------------------------------------

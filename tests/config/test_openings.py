@@ -18,9 +18,9 @@ from bench.ports import free_ports
 from gateway.config.changes import local_keys, openings
 from gateway.config.snapshot import Client
 from simulator import SimVllm
+from tests.apps.alerts.hook import hooked
 from tests.cli.test_serve import serving
 from tests.editing import Editor, editor_of
-from tests.observe.hook import hooked
 from tests.raw_client import chat
 from tests.support import write
 

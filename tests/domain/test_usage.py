@@ -20,9 +20,9 @@ from gateway.accounting.budgets import Account, Budgets
 from gateway.accounting.ledger_file import sums_since
 from gateway.accounting.prices import Rates
 from gateway.apps.dialects.anthropic.answer import usage_of
+from gateway.apps.tracing.spans import usage_attributes
 from gateway.domain.usage import COUNT_MOST, NO_TOKENS, Tokens, count_of, is_beyond_belief, read_usage
 from gateway.inspection.heuristics import empty_kind, swallowed
-from gateway.observe.spans import usage_attributes
 from tests.scripted import ScriptedBackend, Turn, answer, chunked, raw_post, scripted
 from tests.support import RunningGateway, running_gateway
 
@@ -195,4 +195,4 @@ async def test_a_chunk_of_usage_in_the_middle_of_a_stream_is_bounded(tmp_path: P
         for path in ("/v1/chat/completions", "/v1/messages"):
             assert await ask(gateway, path, stream=True) == 200
         assert (await gateway.client.get("/metrics")).status_code == 200
-        assert sum(gateway.gateway._failed().values()) == 0
+        assert sum(gateway.gateway.failed_parts().values()) == 0

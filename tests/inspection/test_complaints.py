@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (messages of servers)
 """Refusals that name what the gateway could change, in the words of servers."""
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def read(message: str, param: str | None = None, prompt: str = HISTORY, forms: F
 
 @pytest.mark.parametrize(
     ("message", "found"),
-    [  # ruff: noqa: E501 (messages of servers)
+    [
         ("Unexpected reasoning effort high. Supported types are xhigh (default), medium, and low.", "efforts=xhigh,medium,low"),
         ("Invalid value: 'high'. Supported values of reasoning_effort are: 'low' and 'medium'.", "efforts=low,medium"),
         ("reasoning_effort is not supported by this model", "efforts="),

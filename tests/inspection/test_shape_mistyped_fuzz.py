@@ -97,7 +97,7 @@ def check(reply: RawReply, case: Case) -> None:
 
 
 async def nothing_failed(gateway: RunningGateway) -> None:
-    assert gateway.gateway._failed() == {}
+    assert gateway.gateway.failed_parts() == {}
     assert set(gateway.gateway._lost().values()) == {0}
     for page in PAGES:
         assert (await gateway.client.get(page)).status_code == 200, page

@@ -258,9 +258,9 @@ async def test_the_seconds_of_a_fallback_add_up_and_stop_when_it_is_over() -> No
 async def test_an_edit_that_is_not_valid_is_seen_until_one_is() -> None:
     async with busy() as (gateway, _, _):
         assert gateway.metric("gateway_config_valid") == 1.0
-        gateway.gateway.alerter.edit_refused("routes.yaml:1 nothing follows")
+        gateway.gateway.refused_edit = "routes.yaml:1 nothing follows"
         assert gateway.metric("gateway_config_valid") == 0.0
-        gateway.gateway.alerter.edit_taken()
+        gateway.gateway.refused_edit = None
         assert gateway.metric("gateway_config_valid") == 1.0
 
 

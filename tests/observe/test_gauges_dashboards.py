@@ -13,9 +13,9 @@ from typing import Any, get_args
 import pytest
 from ruamel.yaml import YAML
 
+from gateway.apps.alerts.alerts import Kind
 from gateway.config.load import load_text
 from gateway.domain.health_state import State
-from gateway.observe.alerts import Kind
 from gateway.observe.gauges import COURSES
 from gateway.runtime.gateway import Gateway
 

@@ -35,7 +35,7 @@ UNNEEDED = (
         "gateway.fleet.memory",
         "gateway.apps.fleet.preflight",
     ),
-    *("gateway.apps.importing", "gateway.apps.bench", "gateway.apps.judging", "gateway.observe.traces"),
+    *("gateway.apps.importing", "gateway.apps.bench", "gateway.apps.judging", "gateway.apps.tracing.traces"),
 )
 
 # Serves until it has probed its backend, then asks itself what it was asked on the command line.

@@ -14,9 +14,9 @@ import pytest
 
 from gateway.domain.health_state import State
 from simulator import SimOllama, SimVllm
+from tests.apps.alerts.hook import Hook, hooked
+from tests.apps.alerts.test_alerter import reopened
 from tests.editing import edited
-from tests.observe.hook import Hook, hooked
-from tests.observe.test_alerter import reopened
 from tests.raw_client import chat
 from tests.support import RunningGateway, running_gateway
 
@@ -44,7 +44,7 @@ class Sparks:
         checks = self.sims["ds4"].seen["/health"]
         for _ in range(count):
             await self.gateway.gateway.prober.standby.look(0.0)
-            await self.gateway.gateway.alerter.check()
+            await self.gateway.gateway.apps.alerts.check()
         await self.gateway.until(lambda: self.sims["ds4"].seen["/health"] >= checks + count)
 
 

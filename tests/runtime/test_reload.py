@@ -17,10 +17,10 @@ import pytest
 
 from bench.ports import free_ports
 from simulator import SimVllm
+from tests.apps.alerts.hook import hooked
 from tests.cli.test_serve import serving
 from tests.demo_process import running_demo
 from tests.editing import Editor, editor_of
-from tests.observe.hook import hooked
 from tests.raw_client import chat, raw_client
 from tests.support import read, running_gateway, write
 from tests.waiting import pace
@@ -200,10 +200,10 @@ async def test_traces_are_switched_on_and_off_by_an_edit(file: Path) -> None:
     async with editor_of(file, "a", ALIAS) as e:
         traces = "traces: {endpoint: 'http://127.0.0.1:9/v1/traces'}\n"
         assert (await e.save(traces + e.text)).reason == "+ traces"
-        assert e.gateway.gateway.tracing is not None
+        assert e.gateway.gateway.apps.tracing.tracing is not None
         assert (await e.gateway.client.post(CHAT, json=chat("w"))).status_code == 200
         assert (await e.edit(traces, "")).reason == "- traces"
-        assert e.gateway.gateway.tracing is None
+        assert e.gateway.gateway.apps.tracing.tracing is None
 
 
 async def test_keys_of_server_wait_for_a_restart_and_say_so(file: Path, caplog: pytest.LogCaptureFixture) -> None:
