@@ -71,9 +71,10 @@ def _refuses(binary: Path, name: str) -> bool:
 
 
 def _said(binary: Path, arguments: dict[str, Any]) -> str:
-    command = [binary, "frontend", *_NO_FILE, "--args-json", json.dumps({"model_tag": "x", **arguments})]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL)
-    return done.stdout + done.stderr
+    given = json.dumps({"model_tag": "x", **arguments})
+    command = [str(binary), "frontend", *_NO_FILE, "--args-json", given]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL, check=False)
+    return f"{done.stdout}{done.stderr}"
 
 
 if __name__ == "__main__":
