@@ -16,7 +16,7 @@ from gateway.inspection.plain import Message, plain_text
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.pooled import prompt_usage
 from gateway.inspection.reasoning import Thoughts
-from gateway.inspection.shape import brief
+from gateway.inspection.shape import brief, error_in
 from gateway.transport.sse import Choice
 
 
@@ -61,10 +61,10 @@ _OBJECTS = re.compile(rb"\[\s*[{\]]")  # the beginning of a list of objects
 
 
 class WholeAnswer(Inspector):
-    """`body`: as received, or mended; `model`: the name in it. `results`: the list of vectors or scores in it, to be
-    checked by `PooledCheck`. The other attributes are the inspector's."""
+    """`body`: as received, or mended; `model`: the name in it; `told`: it is an error. `results`: the list of vectors
+    or scores in it, to be checked by `PooledCheck`. The other attributes are the inspector's."""
 
-    __slots__ = ("body", "model", "results")
+    __slots__ = ("body", "model", "results", "told")
 
     def __init__(
         self,
@@ -77,6 +77,7 @@ class WholeAnswer(Inspector):
         self.body = body
         self.model: object = None
         self.results = Raw()
+        self.told = False
 
     def read(self) -> None:
         """Check the body and mend it."""
@@ -97,11 +98,18 @@ class WholeAnswer(Inspector):
         self.results = read.results if where == "results" else read.data
         self.usage = prompt_usage(self.usage)
         if _OBJECTS.match(memoryview(self.results)) is None:
-            self.failure = _why(read, where)
+            self._fail(read, where)
+
+    def _fail(self, read: _Answer, missing: str) -> None:
+        error = read.error if read.error is not None else error_in(self.body)
+        self.told = error is not None
+        self.failure = (
+            f"answered 200 with an error: {brief(error)}" if self.told else f"answered 200 without `{missing}`"
+        )
 
     def _read_choices(self, read: _Answer) -> None:
         if read.choices is None or read.error is not None:
-            self.failure = _why(read, "choices")
+            self._fail(read, "choices")
             return
         if len(read.choices) == 1 and self.note_plain(read.choices[0].message, read.choices[0].finish_reason):
             return
@@ -141,12 +149,6 @@ def read_plain(body: bytes, thoughts: Thoughts | None) -> tuple[object, dict[str
     if message is None or plain_text(message, choices[0].finish_reason, thoughts) is None:
         return None
     return read.model, read.usage
-
-
-def _why(read: _Answer, missing: str) -> str:
-    if read.error is not None:
-        return f"answered 200 with an error: {brief(read.error)}"
-    return f"answered 200 without `{missing}`"
 
 
 def _rewritten(body: bytes, before: Sequence[Choice], changed: Sequence[Choice]) -> bytes:

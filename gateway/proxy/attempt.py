@@ -12,12 +12,13 @@ from math import inf
 from gateway.admission.capacity import capacity
 from gateway.domain.backend import BackendState
 from gateway.domain.body import UNREADABLE, unreadable
-from gateway.domain.reason import prefixed, quoting, reason_of
+from gateway.domain.reason import prefixed, reason_of
 from gateway.domain.request import InferenceRequest
 from gateway.domain.request_timer import RequestTimer
 from gateway.domain.token_ratio import silence_budget
 from gateway.domain.upstream import (
     ConnectFailure,
+    ErrorTold,
     OwnFailure,
     PoolFull,
     ProtocolFailure,
@@ -37,6 +38,7 @@ from gateway.inspection import rewrite
 from gateway.inspection.continued_track import ContinuedTrack
 from gateway.inspection.error_replies import POOL_PAUSE, Verdict
 from gateway.inspection.heuristics import empty_kind
+from gateway.inspection.other_form import begins_events, whole_of
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.sent_text import SentText
@@ -46,19 +48,18 @@ from gateway.inspection.whole import WholeAnswer, read_whole
 from gateway.large_bodies import LARGE, apart
 from gateway.proxy.exchange import ClientGone
 from gateway.proxy.failures import AttemptFailed, StreamBroken
-from gateway.proxy.feedback import count_found, learn_forms, verdict_of
+from gateway.proxy.feedback import count_found, learn_forms, verdict_of, verdict_of_told
 from gateway.proxy.lanes import AdmittedRequest
 from gateway.proxy.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
 from gateway.proxy.results import judge_results
 from gateway.proxy.stages import RequestContext
-from gateway.proxy.stream_relay import StreamRelay
+from gateway.proxy.stream_relay import StreamRelay, is_stream, read_otherwise
 from gateway.routing.inspection_policy import policy_for
 from gateway.routing.resume import BrokenStream, may_continue
 from gateway.shortage import shortage_of
 
 ERROR_BODY_MOST = 1024 * 1024  # bytes of an upstream's error answer that are read
 LAST_MOST = 64 * 1024  # bytes of last events that are written together with the end; more waits for the client to read
-KIND_MOST = 100  # characters of a content-type in a message
 TAIL = 1.0  # seconds for upstream to end its body after the last event
 
 
@@ -76,10 +77,6 @@ def expect_first(timer: RequestTimer, state: BackendState, request: InferenceReq
     budget = silence_budget(request, state.prompt_tokens, progress.prefill, progress.decode, loads=loads)
     timer.budget = timeouts.first_byte or budget
     timer.total_at = inf if timeouts.total is None else timer.heard + timeouts.total
-
-
-def is_stream(response: Response) -> bool:
-    return "text/event-stream" in response.headers.get("content-type", "").lower()
 
 
 class Attempt:
@@ -100,6 +97,7 @@ class Attempt:
         self._admitted = admitted
         self._headers: list[Header] = []  # response headers about this attempt
         self._kept: BrokenStream | None = None  # what was sent, where another backend could go on with it
+        self._called: EngineRequest | None = None
         self._sent_id = ""  # the backend's id of this request, where the client chose it
 
     async def run(self) -> None:
@@ -110,7 +108,7 @@ class Attempt:
         delivered = False
         reason: BaseException | None = None
         try:
-            call = self._call()
+            call = self._called = self._call()
             policy, thoughts = policy_for(self.request, self.alias, self.candidate, time.monotonic())
             sending = partial(send, state, call, self._context.services.on_short)
             if self._admitted.begun is None:
@@ -172,7 +170,10 @@ class Attempt:
                 track = ContinuedTrack(goes_on.request, self.reply.identity, *goes_on[1:])
             await self._relay_stream(self.reply, track, response)
             return track.violations
-        body = await read_counted(response, self._context.snapshot.server.max_body, self.exchange.share.add)
+        most = self._context.snapshot.server.max_body
+        body = await read_counted(response, most, self.exchange.share.add)
+        if self.request.endpoint.chunk_object and begins_events(body):
+            body = whole_of(body, self.request.endpoint, most)
         read = partial(read_whole, body, self.request, policy, thoughts)
         answer = read() if len(body) <= LARGE else await apart(self.request.sender, read)
         del body, read
@@ -235,6 +236,8 @@ class Attempt:
         if isinstance(failure, PoolFull):
             verdict = Verdict("cooldown", reason, message=POOL_FULL, retry_after=POOL_PAUSE)
         if self.reply is None or not self.reply.content or isinstance(failure, ConnectFailure):
+            if isinstance(failure, ErrorTold) and self._called is not None:
+                verdict = verdict_of_told(self._called, self.request, state, failure, reason)
             return AttemptFailed(verdict, failure)
         off = self._kept if self.timer.now() < self.timer.total_at else None
         words, silent = prefixed(f"{state.name} ", reason), isinstance(failure, SilenceFailure)
@@ -260,13 +263,14 @@ class Attempt:
     async def _relay_stream(self, reply: StreamReply, track: StreamTrack, response: Response) -> None:
         """Relay whole events as they arrive; nothing is sent before the backend's first output."""
         state, timer = self.candidate.state, self.timer
-        if not is_stream(response):
-            kind = response.headers.get("content-type", "no content-type")[:KIND_MOST]
-            raise AttemptFailed(Verdict("failed", quoting("answered a stream with another type", repr(kind))))
+        most = self._context.snapshot.server.max_body
+        first = (
+            b"" if is_stream(response) else await read_otherwise(response, self.request.endpoint, most, self.exchange)
+        )
         gaps = self.metrics.inter_token.child(state.name)
         relay = StreamRelay(reply, track, state, timer, gaps, self._kept.sent if self._kept is not None else None)
         goes_on = self._admitted.goes_on is not None
-        unread = b""
+        unread = first if first and not relay.pass_on(first) else b""
         if (begun := self._admitted.begun) is not None and begun.relay is not None:
             relay, unread = begun.relay, begun.unread
         while True:
@@ -284,7 +288,7 @@ class Attempt:
                     break  # sent together with the end
                 await relay.send()
             if track.failure is not None:
-                raise PoolFull(track.failure) if track.pool_full else UpstreamFailure(track.failure)
+                raise track.why()
             if track.done or track.disobeyed or not data:
                 break
         if not (track.whole or track.disobeyed):
@@ -343,7 +347,7 @@ class Attempt:
     async def _relay_whole(self, answer: WholeAnswer) -> None:
         """Judge the answer, then send it."""
         if answer.failure is not None:
-            raise UpstreamFailure(answer.failure)
+            raise ErrorTold(answer.failure, answer.body) if answer.told else UpstreamFailure(answer.failure)
         count_found(answer, self.candidate.state, self._context.feedback(self.request), self.metrics)
         if answer.disobeyed:
             raise self._unused(answer, "disobeyed", "did not call the tool that it had to call")

@@ -9,7 +9,7 @@ from gateway.admission.memory import Memory
 from gateway.domain.request import InferenceRequest
 from gateway.domain.request_timer import RequestTimer
 from gateway.inspection.stream_track import StreamTrack
-from gateway.proxy.attempt import LAST_MOST, TAIL, is_stream
+from gateway.proxy.attempt import LAST_MOST, TAIL
 from gateway.proxy.fast.client import FastClient
 from gateway.proxy.fast.decisions import Decision
 from gateway.proxy.fast.request import FastRequest, Fields
@@ -17,7 +17,7 @@ from gateway.proxy.fast.under_way import UnderWay
 from gateway.proxy.feedback import Feedback, count_found
 from gateway.proxy.reply import HEARTBEAT, StreamReply, base_headers
 from gateway.proxy.services import Services
-from gateway.proxy.stream_relay import StreamRelay
+from gateway.proxy.stream_relay import StreamRelay, is_stream
 from gateway.routing.inspection_policy import policy_for
 from gateway.transport.h1_response import H1Response
 from gateway.transport.sse import DONE
