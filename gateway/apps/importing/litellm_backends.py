@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.apps.importing.counterparts import counterparts, data_of, note_unread
 from gateway.apps.importing.draft import DraftEntry, Notes, backend_name, tail_of, unique
 from gateway.apps.importing.litellm_providers import Provider, provider_of
-from gateway.apps.importing.litellm_settings import DEPLOYMENT, INFO_ONLY
 from gateway.apps.importing.source import SourceFile, count_of, is_true, listed, mapping, text_of
 from gateway.apps.importing.source_values import (
     Keys,
@@ -23,15 +23,6 @@ from gateway.config.backends import MODEL_ENDPOINTS, SERVED
 from gateway.config.problems import Path
 from gateway.config.units import number_of
 
-# Request fields: in `litellm_params` they are the defaults of requests that do not say them, as `params` are here.
-_PARAMS = frozenset(
-    (
-        "temperature", "top_p", "top_k", "min_p", "n", "stop", "seed", "max_tokens", "max_completion_tokens",
-        "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "response_format",
-        "reasoning_effort", "tool_choice", "parallel_tool_calls", "user", "keep_alive", "chat_template_kwargs",
-        "think", "thinking",
-    )
-)  # fmt: skip
 _READ = frozenset(
     ("model", "custom_llm_provider", "api_base", "base_url", "api_key", "num_ctx", "max_parallel_requests", "order",
      "extra_body", "litellm_credential_name", "max_budget", "budget_duration",
@@ -208,32 +199,21 @@ class DeploymentReader:
         return True
 
     def _params(self, params: dict[str, Any], path: Path) -> dict[str, Any]:
-        found = {key: value for key, value in params.items() if key in _PARAMS and value is not None}
+        known = data_of("litellm")["params"]
+        found = {key: value for key, value in params.items() if key in known and value is not None}
         found = request_params(found, path, self.notes)
         further = request_params(mapping(params.get("extra_body")), (*path, "extra_body"), self.notes)
         return {**further, **found}
 
     def _note_rest(self, item: dict[str, Any], params: dict[str, Any], info: dict[str, Any], path: Path) -> None:
         """A note for each key that is not read above."""
-        for key in params:
-            if key in _READ or key in _PARAMS:
-                continue
-            kind, message, hint = DEPLOYMENT.get(key, ("left_out", "has no counterpart here", None))
-            self.notes.add(kind, (*path, "litellm_params", key), message, hint)
-        for key in item:
-            if key not in ("model_name", "litellm_params", "model_info"):
-                kind, message, hint = DEPLOYMENT.get(key, ("left_out", "has no counterpart here", None))
-                self.notes.add(kind, (*path, key), message, hint)
-        odd = [
-            key for key in info if key not in _INFO_READ and key not in INFO_ONLY and not key.startswith("supports_")
-        ]
-        for key in odd:
-            self.notes.left_out((*path, "model_info", key))
-        if (
-            "supports_vision" in info
-            and not isinstance(info["supports_vision"], bool)
-            and is_true(info["supports_vision"])
-        ):
+        known, listed_keys = counterparts("litellm", "deployment"), data_of("litellm")
+        note_unread(self.notes, (*path, "litellm_params"), params, known, {*_READ, *listed_keys["params"]})
+        note_unread(self.notes, path, item, known, ("model_name", "litellm_params", "model_info"))
+        odd = [key for key in info if not key.startswith("supports_")]
+        note_unread(self.notes, (*path, "model_info"), odd, {}, {*_INFO_READ, *listed_keys["info_only"]})
+        vision = info.get("supports_vision")
+        if not isinstance(vision, bool) and is_true(vision):
             self.notes.left_out((*path, "model_info", "supports_vision"), "is not true or false")
 
 

@@ -48,8 +48,8 @@ def command(config: Path, as_json: bool) -> None:
 
 def findings_of(loaded: Loaded) -> list[Finding]:
     """The findings of a file, with the catalogue it names. Raises ConfigError for mistakes in that catalogue."""
+    from gateway.apps.fleet.lint.catalog import catalog_of
     from gateway.apps.fleet.lint.findings import findings
-    from gateway.fleet.catalog import catalog_of
     from gateway.fleet.memory.model_files import read_models
 
     snapshot = loaded.snapshot

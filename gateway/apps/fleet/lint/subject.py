@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gateway.apps.fleet.lint.catalog import Catalog, Version, version_of
+from gateway.apps.fleet.lint.catalog_rows import FamilyRow, Image
 from gateway.apps.fleet.lint.finding import Remark
 from gateway.config.problems import Path
 from gateway.config.snapshot import Backend, Launch, Snapshot
 from gateway.domain.engine_traits import traits_of
-from gateway.fleet.catalog import Catalog, Version, version_of
-from gateway.fleet.catalog_rows import FamilyRow, Image
 from gateway.launch.command import ServeCommand, with_changes
 from gateway.launch.docker import DockerRun
 from gateway.launch.families import ModelFamily as NamedFamily
