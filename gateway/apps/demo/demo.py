@@ -21,7 +21,7 @@ from gateway.domain.engine_traits import traits_of
 if TYPE_CHECKING:
     import socket
 
-    from gateway.config.loaded import Loaded
+    from gateway.config.load import Loaded
     from gateway.config.snapshot import Alias, Snapshot
     from simulator.fleet import SimFleet
 

@@ -19,8 +19,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.events import Event
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import WELL, State, Transition
-from gateway.fleet.commands import Command, has_failed
-from gateway.fleet.ssh import with_credentials
+from gateway.fleet.commands import Command, has_failed, with_credentials
 from gateway.fleet.switching import PlannedStep, Steps
 from gateway.health.prober import Prober
 from gateway.metrics.registry import Metrics

@@ -13,8 +13,8 @@ from gateway.cli.options import config_option, counted, examples, fail_with, jso
 from gateway.config.problems import ConfigError
 
 if TYPE_CHECKING:
-    from gateway.apps.fleet.lint.finding import Finding
-    from gateway.config.loaded import Loaded
+    from gateway.apps.fleet.lint.subject import Finding
+    from gateway.config.load import Loaded
 
 _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")  # Docker's, Podman's
 _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from gateway.apps.fleet.lint.catalog import Catalog
 from gateway.apps.fleet.lint.catalog_rows import Variable
-from gateway.apps.fleet.lint.finding import Remark
 from gateway.apps.fleet.lint.rules_container import DOCKER, is_loopback
-from gateway.apps.fleet.lint.subject import Rule, Subject
+from gateway.apps.fleet.lint.subject import Remark, Rule, Subject
 from gateway.config.problems import Path
 
 

@@ -8,9 +8,8 @@ from itertools import count
 from urllib.parse import urlsplit
 
 from gateway.apps.fleet.lint.catalog import Catalog
-from gateway.apps.fleet.lint.finding import Remark
 from gateway.apps.fleet.lint.rules_container import is_loopback
-from gateway.apps.fleet.lint.subject import Subject
+from gateway.apps.fleet.lint.subject import Remark, Subject
 from gateway.config.aliases import HERMES_WINDOW, first_window
 from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.domain.engine_traits import traits_of

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gateway.apps.fleet.lint.catalog import Catalog
-from gateway.apps.fleet.lint.finding import Remark, Severity
-from gateway.apps.fleet.lint.subject import DECLARED_BY, Rule, Subject
+from gateway.apps.fleet.lint.subject import DECLARED_BY, Remark, Rule, Severity, Subject
 from gateway.domain.engine_traits import traits_of
 
 GUIDE = "guide to vLLM on a Spark, 7.1.1 and 8"

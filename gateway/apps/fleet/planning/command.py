@@ -63,8 +63,8 @@ def command(
 
     Exit code 0: it fits, or it is not known; 1: a node does not fit; 2: there is no such mode, backend or file.
     """
+    from gateway.apps.fleet.lint.catalog import catalog_of
     from gateway.fleet.memory.live import with_observed
-    from gateway.fleet.memory.model_catalog import models_of
     from gateway.fleet.memory.model_files import read_models
     from gateway.fleet.memory.plan import plan, plan_json
 
@@ -73,7 +73,7 @@ def command(
         raise click.UsageError(_no_mode(mode, snapshot))
     wanted = _changes(changes, snapshot)
     try:
-        catalog = models_of(snapshot)
+        catalog = catalog_of(snapshot).memory
     except ConfigError as error:
         fail_with(error, as_json=as_json)
     fleet = plan(snapshot, mode, catalog, wanted, read_models(snapshot, folders))
