@@ -11,7 +11,8 @@ import httpx
 
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.domain.drift import server_drift
-from gateway.domain.engine_traits import Probe, traits_of
+from gateway.domain.engine_traits import Probe, declared_server, traits_of
+from gateway.domain.front_ends import front_end_of
 from gateway.domain.recognition import owners_of, paths_to_look, recognise
 from gateway.engines.base import authorized, reported_window
 from gateway.engines.ollama.installed_models import remote_models, runs_elsewhere
@@ -129,6 +130,8 @@ def _judge(backend: Backend, health: int | None, models: httpx.Response, server:
         served = _served(answer) or dict(ENGINES[backend.engine].read_models(answer))
         results.append("serves " + (", ".join(visible(name[:NAME_SHOWN]) for name in list(served)[:5]) or "nothing"))
         results += [server] if server not in (None, backend.engine) else []
+        front_end = front_end_of(server or declared_server(backend), owners_of(answer), None)
+        results += [f"{front_end} front end"] if front_end not in (None, "python") else []
         problems += [*_differences(backend, served, remote_models(answer)), *server_drift(backend, server)]
     return BackendAnswer(backend.name, ", ".join(results) or "answered", tuple(problems))
 
