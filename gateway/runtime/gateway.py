@@ -17,7 +17,7 @@ from gateway.accounting.budgets import shares
 from gateway.accounting.settle import Settler
 from gateway.admission.memory import Memory
 from gateway.admission.slots import Admission
-from gateway.config.loaded import Loaded
+from gateway.config.load import Loaded
 from gateway.config.modes import in_mode
 from gateway.config.snapshot import Alerts, Backend, Snapshot
 from gateway.domain.backend import BackendState, Observers

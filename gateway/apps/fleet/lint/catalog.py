@@ -12,16 +12,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gateway.apps.fleet.lint.catalog_rows import DraftMethod, FamilyRow, Image, Publisher, Row, Variable, read_row
 from gateway.config.document import read_document
-from gateway.config.problems import ConfigError, Problem, Report
+from gateway.config.problems import Report
 from gateway.config.snapshot import Snapshot
-from gateway.config.sources import read_file
 from gateway.config.suggest import did_you_mean
-from gateway.fleet.catalog_rows import DraftMethod, FamilyRow, Image, Publisher, Row, Variable, read_row
 from gateway.fleet.memory import model_catalog
 from gateway.fleet.memory.model_catalog import ModelCatalog
 
@@ -108,10 +106,8 @@ def version_of(text: str) -> Version | None:
 
 
 def catalog_of(snapshot: Snapshot) -> Catalog:
-    """The catalogue with the rows of the file that routes.yaml names, whose path is relative to routes.yaml. Raises
-    ConfigError."""
-    own = snapshot.own_catalog
-    return load_catalog(Path(snapshot.source).parent / own if own is not None else None)
+    """The catalogue with the rows of the file that routes.yaml names. Raises ConfigError."""
+    return load_catalog(model_catalog.own_catalog(snapshot))
 
 
 def load_catalog(extra: Path | None = None) -> Catalog:
@@ -119,24 +115,12 @@ def load_catalog(extra: Path | None = None) -> Catalog:
     shipped = _shipped()
     if extra is None:
         return shipped
-    return _joined(_read_catalog(_text_of(extra), str(extra)), shipped)
+    return _joined(_read_catalog(model_catalog.text_of(extra), str(extra)), shipped)
 
 
 @cache
 def _shipped() -> Catalog:
-    text = files("gateway.fleet").joinpath("catalog.yaml").read_text(encoding="utf-8")
-    return replace(_read_catalog(text, "catalog.yaml"), own=frozenset())
-
-
-def _text_of(file: Path) -> str:
-    try:
-        return read_file(file).decode("utf-8-sig")
-    except FileNotFoundError:
-        hint = "write its path relative to routes.yaml, or take `catalog` out"
-        raise ConfigError([Problem(str(file), None, "", "there is no such catalogue", hint)]) from None
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise ConfigError([Problem(str(file), None, "", "the catalogue cannot be read", str(why))]) from None
+    return replace(_read_catalog(model_catalog.shipped_text(), "catalog.yaml"), own=frozenset())
 
 
 def _read_catalog(text: str, name: str) -> Catalog:

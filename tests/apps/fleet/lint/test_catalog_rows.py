@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from gateway.apps.fleet.lint.catalog import SECTIONS, load_catalog
 from gateway.config.problems import ConfigError
-from gateway.fleet.catalog import SECTIONS, load_catalog
 from gateway.fleet.memory.model_catalog import MODEL_FIELDS, REPORT_FIELDS
-from tests.fleet.test_catalog import own
+from tests.apps.fleet.lint.test_catalog import own
 
-DOCS = Path(__file__).parents[2] / "docs" / "fleet.md"
+DOCS = Path(__file__).parents[4] / "docs" / "fleet.md"
 
 
 def mistakes(folder: Path, text: str) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.apps.fleet.preflight.run import ssh_command
-from gateway.fleet.ssh import KEY, KNOWN_HOSTS, SSH, with_credentials
+from gateway.fleet.commands import KEY, KNOWN_HOSTS, SSH, with_credentials
 
 COMMAND = (*SSH, "ops@spark1", "sudo", "systemctl", "stop", "spark-a")
 

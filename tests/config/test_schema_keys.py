@@ -7,7 +7,7 @@ import re
 import pytest
 
 from gateway.config.document import plain_value
-from gateway.config.keys import all_keys, definitions
+from gateway.config.schema import all_keys, definitions
 from tests.config.test_schema_docs import DOC
 
 REFERENCE = DOC.partition("## Words of other programs")[0]

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.apps.fleet.lint.catalog import SECTIONS, catalog_name, catalog_of, load_catalog, version_of
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Snapshot
 from gateway.config.suggest import REASONING_PARSERS, TOOL_PARSERS
-from gateway.fleet.catalog import SECTIONS, catalog_name, catalog_of, load_catalog, version_of
 from gateway.launch.families import family_of
 from gateway.launch.flags import flag_names
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.apps.judging.agreement import agreement, distribution, kappa
+from gateway.apps.judging.comparison import agreement, distribution, kappa
 
 SCORES = st.integers(1, 5).map(float)
 PAIRS = st.lists(st.tuples(SCORES, SCORES), min_size=1, max_size=60)
