@@ -50,7 +50,7 @@ from gateway.proxy.exchange import ClientGone
 from gateway.proxy.failures import AttemptFailed, StreamBroken
 from gateway.proxy.feedback import count_found, learn_forms, verdict_of, verdict_of_told
 from gateway.proxy.lanes import AdmittedRequest
-from gateway.proxy.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
+from gateway.proxy.reply import Header, StreamReply, attempt_headers, base_headers, listed, send_whole
 from gateway.proxy.results import judge_results
 from gateway.proxy.stages import RequestContext
 from gateway.proxy.stream_relay import StreamRelay, is_stream, read_otherwise
@@ -218,6 +218,8 @@ class Attempt:
         queued = round(self._admitted.queued * 1000)
         self._headers = attempt_headers(state.name, record.number, queued, record.detour, adapted)
         own = None if self._admitted.goes_on is not None else own_call(request, state, fields)
+        if own is None and request.own is not None and request.own.left_out:
+            self._headers.append((b"x-gateway-left-out", listed(request.own.left_out)))
         return EngineRequest(
             request.endpoint, request.stream, fields, self._context.headers_sent(up_id), self.request_id, own
         )

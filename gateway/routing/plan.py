@@ -223,6 +223,8 @@ def make_plan(
             plan.candidates.extend(adapted(ordered, index, needs, now, resort))
     if needs.tools == "auto" and any(candidate.doubtful for candidate in plan.candidates):
         plan.candidates.sort(key=lambda c: 2 if c.state.backend.cloud else 1 if c.doubtful else 0)
+    if request.own is not None and request.own.left_out:  # who runs them comes first, for others they are left out
+        plan.candidates.sort(key=lambda c: not c.state.capabilities(now).hosted)
     if has_starts and refuses_start is not None:
         _plan_starts(plan)
     return plan
