@@ -60,7 +60,7 @@ class ToolCalls:
         function = {"name": call.name, "arguments": call.arguments}
         return {"index": len(self._calls) - 1, "id": call_id(), "type": "function", "function": function}
 
-    def note(self, calls: list[Any], tools: OfferedTools) -> bool:
+    def note(self, calls: list[Any], tools: OfferedTools | None = None) -> bool:
         """Add calls, or parts of them, that the backend sent as calls. Returns True if something was changed, in place:
         an index (calls from the text precede it, it was no number, or the call before had it too), an id that was
         missing (without one the client could not return the result), a name with marks of the model behind it, or
@@ -74,7 +74,7 @@ class ToolCalls:
             name, arguments = function.get("name"), function.get("arguments")
             given = call.get("index")
             key = self._key(call.get("id"), name) if given is None else i if isinstance(given, (list, dict)) else given
-            if isinstance(name, str) and (plain := _plain_name(name, tools)) != name:
+            if tools is not None and isinstance(name, str) and (plain := _plain_name(name, tools)) != name:
                 name = function["name"] = plain
                 changed = True
             place = self._places.get(key)
