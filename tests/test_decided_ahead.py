@@ -11,12 +11,12 @@ import pytest
 
 from gateway.config.snapshot import Alias
 from gateway.domain.health_state import State
-from gateway.proxy.fast import decided, decisions
-from gateway.proxy.fast.decided import TABLE, fields_of, is_usual
+from gateway.proxy import decided, decisions
+from gateway.proxy.decided import TABLE, fields_of, is_usual
 from gateway.proxy.services import DecidesAhead
+from tests.proxy.test_decisions_random import TOOLS, chunk
 from tests.scenarios import CALL, PICTURE, SCENARIOS, WELL, House, outcome, said, scenario
 from tests.scripted import SSE_HEAD, Turn, chunked
-from tests.test_two_lanes import TOOLS, chunk
 
 
 @scenario()

@@ -26,8 +26,8 @@ from gateway.inspection.stream_track import StreamTrack
 from gateway.proxy.header_map import header_map
 from gateway.routing.balance import first_by_affinity, order
 from gateway.transport.known_head import AnswerHeads, known_head, known_stream_head
-from tests.proxy.fast.house import END as END_OF_STREAM
-from tests.proxy.fast.house import event
+from tests.proxy.house import END as END_OF_STREAM
+from tests.proxy.house import event
 
 # -- heads -------------------------------------------------------------------------------------------------------------
 
