@@ -9,6 +9,7 @@ import pytest
 from gateway.admission.caller import Caller
 from gateway.config.load import load_text
 from gateway.config.snapshot import Snapshot
+from gateway.domain.request import CHAT
 from gateway.http.connection import Connection
 from gateway.http.known_heads import KEPT, KnownHeads
 from gateway.http.request_head import RepeatedHead, parse_head, repeated_head
@@ -28,7 +29,7 @@ def raw_head(note: object = "x", length: int = 5) -> bytes:
 
 def repeated(raw: bytes) -> RepeatedHead:
     head = parse_head(raw)
-    found = repeated_head(raw, head, Caller(header_map(head.headers), "peer"))
+    found = repeated_head(raw, head, Caller(header_map(head.headers), "peer"), CHAT)
     assert found is not None
     return found
 
