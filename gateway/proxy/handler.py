@@ -159,6 +159,9 @@ class RequestHandler:
         client = inner.identity if inner is not None else exchange.caller.identify(snapshot)
         record.client_label, record.client = client.label, client.client
         request = record.request = await self._read(client)
+        record.privacy = exchange.caller.privacy(client)  # the conversation that it goes on from may say more
+        if self.trace is not None:
+            self.trace.headers = exchange.headers
         request.sender = client.name
         if (decision := self.decision) is not None:
             alias = decision.alias
