@@ -1,5 +1,6 @@
-"""What a request depends on, and which of it may be kept for requests that are alike: every field of the configuration, of a backend and
-of a request is named here, once. Another value than the usual one in a field that is not named is never decided ahead.
+"""What a request depends on, and which of it may be kept for requests that are alike: every field of the configuration,
+of a backend and of a request is named here, once. With another value than the usual one in a field that is not named,
+nothing is kept.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ TABLE: Mapping[type, Fields] = {
         " doubtful mendable hosted sources"
     ),
     InferenceRequest: Fields(
-        decided="endpoint fields model stream choices wants_usage own_usage tools tool_choice json_schema logprobs thinking"
-        " thinking_wish",
+        decided="endpoint fields model stream choices wants_usage own_usage tools tool_choice json_schema logprobs"
+        " thinking thinking_wish",
         each="limits prompt_bytes sender",
         nothing="exact refused file_at own",  # a chat that names a file is read into other fields than it came with
         never="continues",

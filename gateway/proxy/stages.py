@@ -107,7 +107,7 @@ class Planner:
         """A plan of the fleet as it is now. `outcomes`: backend name -> how its attempt ended."""
         client, request, alias = self._received.client, self._received.request, self._received.alias
         context, states = self._context, self._states
-        caller, services = context.exchange.caller, context.services
+        services = context.services
         starts = services.admission.starts
         if context.snapshot is not services.snapshot:
             alias, states = self._alias_now(alias)
