@@ -427,4 +427,4 @@ def test_a_field_that_the_table_does_not_name_is_not_decided_ahead(monkeypatch: 
     usual = Alias("chat", (("a",),))
     assert is_usual(usual)
     assert not is_usual(with_(usual, priority="batch"))
-    assert not is_usual(with_(usual, resume=True))
+    assert not is_usual(with_(usual, min_max_tokens=5))

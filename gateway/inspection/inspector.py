@@ -221,7 +221,7 @@ class Inspector:
         return limit is not None and read_usage(self.usage).completion == limit
 
     def note_plain(self, message: object, finish: object) -> bool:
-        """`inspect` for a usual whole answer of one choice. True: it is plain text, in which there is nothing to mend and
+        """`inspect` for a usual whole answer of one choice. True: plain text, in which there is nothing to mend and
         nothing to count, and `inspect` and `judge` would find the same. Most answers are."""
         if not self._chat or type(message) is not dict:
             return False
