@@ -66,7 +66,7 @@ TABLE: Mapping[type, Fields] = {
     EngineTraits: Fields(
         decided="endpoints model_optional clamps_since calls_on_demand named_calls assumes_no_calls emulates_calls"
         " enforces_schema logprobs continues_text takes_pdf thinking_field streams_usage launch_flags library"
-        " integer_bias",
+        " integer_bias leaves_calls_unread forms",
         # A server with another one of these is asked in another way than the client asked, when it is sent.
         each="withholds_tools enforces_stop stops_unstreamed many_choices list_prompts",
         nothing="loads_on_demand loaded default_model lists_cache window describes takes_window cuts_silently"
@@ -92,7 +92,8 @@ TABLE: Mapping[type, Fields] = {
         decided="endpoint fields model stream choices wants_usage own_usage tools tool_choice json_schema logprobs"
         " thinking thinking_wish",
         each="limits prompt_bytes sender",
-        nothing="exact refused file_at own",  # a chat that names a file is read into other fields than it came with
+        # A chat that names a file is read into other fields than it came with.
+        nothing="exact refused corrected file_at own",
         never="continues",
     ),
 }

@@ -25,6 +25,7 @@ from gateway.domain.health_state import READY
 from gateway.domain.request import CHAT, NO_MEDIA, READ, InferenceRequest, Likeness, is_limit, offers_tools
 from gateway.domain.token_ratio import MIN_ROOM, RATIO_LEAST, room_needed, surely_fits
 from gateway.engines.base import authorized
+from gateway.engines.forms import names_developer
 from gateway.engines.openai.engine import OpenAIEngine
 from gateway.engines.outgoing import JSON, NOT_THE_CLIENTS, UNSAID, outgoing_fields
 from gateway.engines.registry import ENGINES
@@ -75,7 +76,7 @@ class DecidedBackend:
 class Decision:
     """Holds while `snapshot` is in force, and for each backend while its revision is the same; `outdated`: one was not.
     `like`: what these requests have in common. `limit`: of the answer, by the alias' params (tokens). `searched`: the
-    prompt must have no media. `tasks`: of the client, which ask for something else in a side call."""
+    prompt must have no media. `unread`: a backend does not read the role `developer`. `tasks`: of the client, which ask for something else in a side call."""
 
     snapshot: Snapshot
     client: Identity
@@ -85,6 +86,7 @@ class Decision:
     backends: Mapping[str, DecidedBackend]
     limit: int
     searched: bool
+    unread: bool
     tasks: bool
     outdated: bool = False
 
@@ -102,6 +104,8 @@ class Decision:
             prompt_bytes += len(memoryview(fields[name]))
         request = self.like.request(fields, limits, prompt_bytes, self.client.name)
         if (self.searched and request.media is not NO_MEDIA) or (self.tasks and is_task(request)):
+            return None
+        if self.unread and names_developer(fields["messages"]):
             return None
         return request
 
@@ -126,7 +130,12 @@ class Decision:
         backend = self.backends.get(candidate.state.name)
         if backend is None or backend.candidate != candidate or alias is not self.alias:
             return None
-        if backend.candidate.state.revision != backend.revision or request.refused or request.exact:
+        if (
+            backend.candidate.state.revision != backend.revision
+            or request.refused
+            or request.exact
+            or request.corrected
+        ):
             return None
         return backend if self._need(request) <= backend.window else None
 
@@ -242,7 +251,8 @@ def decide(
         backends[name] = backend
         limit = max(limit, _added_limit(backend, request))
     searched = request.media_known
-    return Decision(snapshot, client, alias, shape, request.likeness(), backends, limit, searched, tasks)
+    unread = not all(backend.candidate.state.traits.forms.developer for backend in backends.values())
+    return Decision(snapshot, client, alias, shape, request.likeness(), backends, limit, searched, unread, tasks)
 
 
 def _fills_in_by_value(alias: Alias, request: InferenceRequest) -> bool:
@@ -280,6 +290,8 @@ def _decided_backend(
     if kinds or any(name in request.fields and name not in _COMPARED for name in changes):
         return None
     dropped = tuple([name for name in request.fields if name not in sent])
+    if request.limits and any(name in CHAT.limits for name in (*changes, *dropped)):
+        return None  # a limit goes by another name
     head = _head(services, state, caller)
     policy, thoughts = policy_for(request, alias, candidate, now)
     most = inf if window is None else window
