@@ -76,7 +76,8 @@ class DecidedBackend:
 class Decision:
     """Holds while `snapshot` is in force, and for each backend while its revision is the same; `outdated`: one was not.
     `like`: what these requests have in common. `limit`: of the answer, by the alias' params (tokens). `searched`: the
-    prompt must have no media. `unread`: a backend does not read the role `developer`. `tasks`: of the client, which ask for something else in a side call."""
+    prompt must have no media. `unread`: a backend does not read the role `developer`. `tasks`: of the client, which ask
+    for something else in a side call."""
 
     snapshot: Snapshot
     client: Identity
