@@ -17,6 +17,7 @@ from gateway.apps.batches.lines import URLS
 from gateway.apps.batches.records import RUNNING, BatchRecord, FileRecord
 from gateway.apps.batches.runner import LOOK, BatchRun, BatchRunner, Handle, now
 from gateway.apps.batches.store import DAY, BatchStore, FileWriter, StoreAway, StoreFailed
+from gateway.domain.privacy import NO_MARKS, Privacy
 from gateway.errors import GatewayError
 from gateway.proxy.services import Services
 
@@ -183,9 +184,10 @@ class Batches:
         window: str,
         metadata: dict[str, str] | None,
         kept: int | None = None,
+        privacy: Privacy = NO_MARKS,
     ) -> BatchRecord:
-        """A new batch, which begins at once. `kept`: seconds until the files that it writes expire. Raises `not_found`,
-        `invalid_request_body`."""
+        """A new batch, which begins at once. `kept`: seconds until the files that it writes expire. `privacy`: of the
+        request; that of the input file is added. Raises `not_found`, `invalid_request_body`."""
         if endpoint not in URLS:
             raise GatewayError(
                 "invalid_request_body", f"`endpoint` must be one of {', '.join(URLS)}.", param="endpoint"
@@ -207,6 +209,7 @@ class Batches:
             at + WINDOWS[window],
             metadata=metadata,
             kept=kept,
+            privacy=privacy | record.privacy,
         )
         async with self._adding:
             used = await self.call(self._store.usage, owner)
@@ -352,10 +355,12 @@ class Upload:
         check_bytes(self.kept_before + self._batches.arriving(self._owner), self._limit)
         await self._in_thread(self._file.write, data)
 
-    async def keep(self, filename: str, purpose: str, expires_at: int | None) -> FileRecord:
+    async def keep(
+        self, filename: str, purpose: str, expires_at: int | None, privacy: Privacy = NO_MARKS
+    ) -> FileRecord:
         """The file is complete."""
         await self._in_thread(self._file.finish)
-        record = FileRecord(self._name, self._owner, purpose, filename, self.size, now(), expires_at)
+        record = FileRecord(self._name, self._owner, purpose, filename, self.size, now(), expires_at, privacy)
         await self._batches.add_file(record, self._limit)
         self._kept = True
         return record

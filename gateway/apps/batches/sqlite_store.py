@@ -31,6 +31,7 @@ from gateway.apps.batches.store import (
     output_files,
     with_model,
 )
+from gateway.domain.privacy import NO_MARKS, Privacy
 from gateway.sqlite_file import SqliteFile
 
 NAME = "batches.db"
@@ -59,6 +60,13 @@ CREATE TABLE IF NOT EXISTS results (
   PRIMARY KEY (batch, number)
 );
 """
+# Beside the files, in files from before too: a gateway that does not know them goes on with the rest.
+_MARKS = "CREATE TABLE IF NOT EXISTS file_marks (id TEXT PRIMARY KEY, privacy BLOB NOT NULL)"
+_FILES = "SELECT files.*, file_marks.privacy FROM files LEFT JOIN file_marks USING (id)"
+
+
+def _add_marks(connection: sqlite3.Connection) -> None:
+    connection.execute(_MARKS)
 
 
 class SqliteBatchStore(BatchStore):
@@ -70,7 +78,7 @@ class SqliteBatchStore(BatchStore):
     def __init__(self, folder: Path) -> None:
         self.where = f"{NAME} in its `server.data`"
         self.folder = folder / FILES
-        self._file = SqliteFile(folder / NAME, _SCHEMA, VERSION, private=True)
+        self._file = SqliteFile(folder / NAME, _SCHEMA, VERSION, private=True, prepare=_add_marks)
 
     @property
     def there(self) -> bool:
@@ -104,18 +112,23 @@ class SqliteBatchStore(BatchStore):
 
     def add_file(self, record: FileRecord) -> None:
         row = (record.id, record.owner, record.purpose, record.filename, record.bytes, record.created_at)
-        self._db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, record.expires_at))
+        with self._file.transaction() as db:
+            if record.privacy != NO_MARKS:
+                marks = record.id, msgspec.json.encode(record.privacy)
+                db.execute("INSERT OR REPLACE INTO file_marks VALUES (?, ?)", marks)
+            db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, record.expires_at))
 
     def file(self, name: str) -> FileRecord | None:
-        row = self._db.execute("SELECT * FROM files WHERE id = ?", (name,)).fetchone()
-        return FileRecord(*row) if row is not None else None
+        row = self._db.execute(f"{_FILES} WHERE id = ?", (name,)).fetchone()
+        return _file_record(row) if row is not None else None
 
     def files(self, owner: str) -> list[FileRecord]:
-        rows = self._db.execute("SELECT * FROM files WHERE owner = ? ORDER BY created_at DESC, rowid DESC", (owner,))
-        return [FileRecord(*row) for row in rows]
+        rows = self._db.execute(f"{_FILES} WHERE owner = ? ORDER BY created_at DESC, files.rowid DESC", (owner,))
+        return [_file_record(row) for row in rows]
 
     def drop_file(self, name: str) -> None:
         self._db.execute("DELETE FROM files WHERE id = ?", (name,))
+        self._db.execute("DELETE FROM file_marks WHERE id = ?", (name,))
         with suppress(FileNotFoundError):
             self.path_of(name).unlink()
 
@@ -352,6 +365,13 @@ def private_opener(path: str, flags: int) -> int:
 
 
 _decode_record = msgspec.json.Decoder(BatchRecord).decode
+_decode_privacy = msgspec.json.Decoder(Privacy).decode
+
+
+def _file_record(row: tuple[Any, ...]) -> FileRecord:
+    *found, marks = row
+    found.append(NO_MARKS if marks is None else _decode_privacy(marks))
+    return FileRecord(*found)
 
 
 def _record(row: tuple[bytes]) -> BatchRecord:
