@@ -6,11 +6,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
 
 from gateway.domain.backend import BackendState, HeldModel
 from gateway.domain.upstream import SilenceFailure
 from gateway.engines.base import WholeResponse, authorized
 from gateway.engines.ollama.installed_models import EMBED, LOAD, bounded, load_body
+from gateway.engines.outgoing import JSON
 from gateway.transport.client import post_json
 
 log = logging.getLogger("gateway.engines")
@@ -78,7 +80,8 @@ class HeldLoad:
         backend, path, body = state.backend, LOAD, load_body(state, keep_alive, self.window)
         if self.embeds:  # a model that only embeds refuses the other path
             path, body = EMBED, {**body, "input": [], "truncate": False}
-        response = await post_json(state.client, backend.root_path + path, authorized([], backend), body)
+        headers = authorized([JSON, ("x-request-id", f"probe-load-{uuid.uuid4().hex}")], backend)
+        response = await post_json(state.client, backend.root_path + path, headers, body)
         try:
             return WholeResponse(response.status, await response.read_all(BODY_MOST), response.headers)
         finally:
