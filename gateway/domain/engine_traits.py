@@ -125,6 +125,8 @@ class EngineTraits:
     `streams_usage`: usage comes at the end of a stream "asked" for, "always", or "never".
     `ends_without_done`: its streams end without `[DONE]`.
     `stops_unstreamed`: it stops computing a whole answer when the connection closes; else it is asked for a stream.
+    `leaves_calls_unread`: its parser takes the opening tag of a call that it cannot read, leaves the rest in the text,
+    and passes on arguments that are no JSON.
     `errors`: what its messages mean beyond what their status says.
     `always_answers`: its health check is answered however busy it is, so silence there means that it answers nothing
     new (it drains).
@@ -173,6 +175,7 @@ class EngineTraits:
     streams_usage: Literal["asked", "always", "never"] = "asked"
     ends_without_done: bool = False
     stops_unstreamed: bool = True
+    leaves_calls_unread: bool = False
     errors: ErrorTexts = NO_TEXTS
     always_answers: bool = False
     launch_flags: bool = False

@@ -11,7 +11,7 @@ from typing import get_args
 import pytest
 
 from gateway.cli.main import commands
-from gateway.config.keys import all_keys
+from gateway.config.schema import all_keys
 from gateway.config.snapshot import ModelServer
 from gateway.domain.request import ENDPOINTS, UPLOADS
 from gateway.errors import CATALOGUE

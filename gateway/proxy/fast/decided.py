@@ -68,7 +68,7 @@ TABLE: Mapping[type, Fields] = {
     EngineTraits: Fields(
         decided="endpoints model_optional clamps_since calls_on_demand named_calls assumes_no_calls emulates_calls"
         " enforces_schema logprobs continues_text takes_pdf thinking_field streams_usage launch_flags library"
-        " integer_bias",
+        " integer_bias leaves_calls_unread",
         nothing="loads_on_demand loaded default_model lists_cache window describes takes_window cuts_silently"
         " refuses_unread computes_beyond counts checks_limits thoughts ends_without_done errors responses"
         " embeds_or_ranks probe signs many_choices list_prompts always_answers",
