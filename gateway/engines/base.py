@@ -40,6 +40,7 @@ class EngineRequest:
     upload: Upload | None = None  # the file of a form; then the body is a form with these fields
     head: RequestHead | None = None  # of the HTTP request, where it is known ahead: it has `sent_id`, and no `headers`
     sent_id: str = ""
+    checks: bool = False  # it is one of the gateway's own, which may load a model but does not have others wait for it
 
 
 class Engine(Protocol):
