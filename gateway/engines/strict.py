@@ -177,6 +177,8 @@ def _read_content(message: Message) -> None:
             message["content"] = ""
     elif not isinstance(content, str):
         message["content"] = _encode(content).decode()
+    if message.get("content") == "" and message.get("role") not in ("assistant", "system", "tool"):
+        message["content"] = [{"type": "text", "text": ""}]  # an empty text is refused, an empty part is not
 
 
 def _part(part: Any) -> Any:

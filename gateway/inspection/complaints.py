@@ -61,7 +61,7 @@ _APART = (
 _STRICT = re.compile(
     r"Failed to deserialize the JSON body into the target type: "  # vLLM's Rust front end
     r"|Assistant messages must contain text, reasoning content, or tool_calls\."
-    r"|messages: Validation error: message content parts cannot be empty"
+    r"|messages: Validation error: message content (?:parts )?cannot be empty"
     r"|Function messages are not supported\."
     r"|failed to submit chat request: chat template error: assistant tool call `.{1,200}` has invalid JSON arguments: "
     r"|Failed to parse tool call arguments as JSON: "  # llama-server

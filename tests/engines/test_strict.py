@@ -37,6 +37,8 @@ HISTORIES: dict[str, list[Any]] = {
     "a turn without content": [USER, {"role": "assistant", "content": None}, USER],
     "a turn without anything": [USER, {"role": "assistant"}, USER],
     "no parts": [{"role": "user", "content": []}],
+    "an empty text": [{"role": "user", "content": ""}],
+    "null": [{"role": "user", "content": None}],
     "no parts of an answer": [USER, {"role": "assistant", "content": []}, USER],
     "no content": [{"role": "system", "content": None}, USER],
     "a refusal": [USER, {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, USER],
