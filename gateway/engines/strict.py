@@ -111,14 +111,13 @@ def _read_calls(message: Message, position: int, open_ids: list[str]) -> None:
     calls = message.get("tool_calls")
     if isinstance(old, dict) and not calls:
         calls = [{"function": old}]
-    if not isinstance(calls, list) or not calls:
+    calls = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    if not calls:
         message.pop("tool_calls", None)
         return
     open_ids.clear()
     message["tool_calls"] = made = []
     for number, call in enumerate(calls):
-        if not isinstance(call, dict):
-            continue
         function = call.get("function")
         if not isinstance(function, dict):
             custom = call.get("custom")

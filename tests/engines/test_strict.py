@@ -58,7 +58,7 @@ HISTORIES: dict[str, list[Any]] = {
     "parts of another API": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}, "ho", None]}],
     "a number as content": [{"role": "user", "content": 5}],
 }  # fmt: skip
-FIELDS = {
+FIELDS: dict[str, Any] = {
     "max_tokens": "5",
     "max_completion_tokens": 5.0,
     "temperature": "0.5",
@@ -98,7 +98,7 @@ async def test_a_number_as_text_is_a_number(name: str) -> None:
     async with rust() as (gateway, sim):
         reply = await gateway.client.post(CHAT, json={**chat("a"), name: FIELDS[name]})
         assert reply.status_code == 200, reply.text
-        assert float(from_clients(sim.requests)[-1].json[name]) == float(FIELDS[name])  # type: ignore[arg-type]
+        assert float(from_clients(sim.requests)[-1].json[name]) == float(FIELDS[name])
 
 
 async def test_a_text_completion_too() -> None:
