@@ -30,7 +30,7 @@ class Probe:
     `models` has no model list; any status below 500 then counts as healthy. `metrics`: vLLM's page of counters, which
     show whether the engine makes progress; None = there is none. `slots`: a list of the slots with `is_processing`,
     answered by the engine's own loop, so that it also shows a hung one. `asleep`: says whether the engine was put to
-    sleep, where it exists."""
+    sleep, where it exists. `held`: the models that it has in memory."""
 
     liveness: str | None  # None = `health.path` of routes.yaml
     models: str | None
@@ -38,6 +38,7 @@ class Probe:
     metrics: str | None = None
     asleep: str | None = None
     slots: str | None = None
+    held: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class EngineTraits:
     Fields of a request:
     `enforces_stop`: it ends the answer before a word of `stop`; else the gateway does.
     `many_choices`, `logprobs`: it honours `n` > 1, and `logprobs`.
-    `list_prompts`: a list of prompts is one request; else it is split.
+    `list_prompts`: a list of prompts is one request; else it is split. `token_prompts`: then a prompt may be token ids.
     `integer_bias`: it takes whole numbers in `logit_bias`; else they are sent as floats.
     `checks_limits`: it answers a limit below 1 with a 400, if it wants none; else the gateway does.
     `continues_text`: it continues the last message of a chat where its text ends (`continue_final_message`), and does
@@ -167,6 +168,7 @@ class EngineTraits:
     many_choices: bool = True
     logprobs: bool = True
     list_prompts: bool = True
+    token_prompts: bool = False
     integer_bias: bool = True
     checks_limits: bool = True
     continues_text: bool | None = False
@@ -389,7 +391,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             emulates_calls=True,
             enforces_schema=True,
             thinking_field="think",
-            probe=Probe(liveness="/api/tags", models="/api/tags", version="/api/version"),
+            probe=Probe(liveness="/api/tags", models="/api/tags", version="/api/version", held="/api/ps"),
         ),
         # No probe: every request to a cloud is billed.
         "litellm": EngineTraits(

@@ -61,8 +61,11 @@ def test_a_name_that_comes_in_parts_is_one_name() -> None:
 
 def test_parts_without_an_index_go_on_with_the_latest_call() -> None:
     calls = ToolCalls()
-    first = [{"id": "a", "function": {"name": "look", "arguments": ""}}]
-    both = [{"function": {"arguments": '{"x":1}'}}, {"id": "b", "function": {"name": "look", "arguments": "{}"}}]
+    first: list[Any] = [{"id": "a", "function": {"name": "look", "arguments": ""}}]
+    both: list[Any] = [
+        {"function": {"arguments": '{"x":1}'}},
+        {"id": "b", "function": {"name": "look", "arguments": "{}"}},
+    ]
     assert calls.note(first)
     assert calls.note(both)
     assert [one["index"] for one in (*first, *both)] == [0, 0, 1]

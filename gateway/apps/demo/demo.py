@@ -21,7 +21,7 @@ from gateway.domain.engine_traits import traits_of
 if TYPE_CHECKING:
     import socket
 
-    from gateway.config.load import Loaded
+    from gateway.config.load import LoadedFile
     from gateway.config.snapshot import Alias, Snapshot
     from simulator.fleet import SimFleet
 
@@ -71,7 +71,7 @@ def _listen(host: str, port: int) -> socket.socket:
         sys.exit(1)
 
 
-def _run(config: Path, loaded: Loaded, sock: socket.socket, data: str, speedup: float) -> None:
+def _run(config: Path, loaded: LoadedFile, sock: socket.socket, data: str, speedup: float) -> None:
     """Serve both on one loop until a signal. The fleet is started before and stopped after the gateway in runs of the
     loop of their own, so that a Ctrl-C does not cancel the clean-up."""
     import uvloop
@@ -160,10 +160,10 @@ def sim_command(order: str, backend: str, control_url: str) -> str:
 
 def memory_held(snapshot: Snapshot) -> dict[str, dict[str, int]]:
     """Bytes that each backend holds on each of its nodes once it runs, by the memory plan; only where it knows."""
+    from gateway.apps.control.memory.model_catalog import models_of, shipped_models
+    from gateway.apps.control.memory.plan import plan
     from gateway.config.problems import ConfigError
     from gateway.config.snapshot import Mode
-    from gateway.fleet.memory.model_catalog import models_of, shipped_models
-    from gateway.fleet.memory.plan import plan
 
     try:
         catalog = models_of(snapshot)
