@@ -374,6 +374,8 @@ class Attempt:
             return
         if "nothing_said" not in answer.violations:  # an answer of thoughts alone is counted already
             self.metrics.violations.inc(self.candidate.state.name, empty_kind(answer.usage))
+        if self.request.json_schema and answer.reasoned:
+            raise self._unused(answer, "disobeyed", "answered in its thoughts, not in the form that was asked for")
         if not self._admitted.final:
             self.spare = answer
             raise self._unused(answer, "empty", "answered with nothing", spare=self)
