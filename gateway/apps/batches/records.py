@@ -49,7 +49,8 @@ class FileRecord:
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
     """One batch. `ending`: the status that follows when it is finalized. `models`: what its lines name, the first few.
-    `stamps`: field of `STAMPS` -> time. `kept`: seconds until the files that it writes expire; None = the usual."""
+    `stamps`: field of `STAMPS` -> time. `kept`: seconds until the files that it writes expire; None = the usual.
+    `stored`: bytes of its lines and results in the store, about."""
 
     id: str
     owner: str
@@ -70,6 +71,7 @@ class BatchRecord:
     errors: list[dict[str, Any]] = field(default_factory=list)
     stamps: dict[str, int] = field(default_factory=dict)
     kept: int | None = None
+    stored: int = 0
 
     @property
     def unfinished(self) -> bool:
@@ -96,12 +98,15 @@ class BatchRecord:
             "expires_at": self.expires_at,
         }
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self, waits: str = "") -> dict[str, Any]:
+        """`waits`: why none of its lines is asked for now."""
+        waiting = {"code": "waiting_for_storage", "message": waits, "param": None, "line": None}
+        errors = self.errors or ([waiting] if waits else [])
         return {
             "id": self.id,
             "object": "batch",
             "endpoint": self.endpoint,
-            "errors": {"object": "list", "data": self.errors} if self.errors else None,
+            "errors": {"object": "list", "data": errors} if errors else None,
             "input_file_id": self.input_file_id,
             "completion_window": self.window,
             "status": self.status,
