@@ -4,6 +4,7 @@ and load tests."""
 from simulator.llamacpp import SimLlama
 from simulator.ollama import SimOllama
 from simulator.other import SimOther
+from simulator.rust_front_end import SimRustFrontEnd
 from simulator.vllm import SimVllm
 
-__all__ = ["SimLlama", "SimOllama", "SimOther", "SimVllm"]
+__all__ = ["SimLlama", "SimOllama", "SimOther", "SimRustFrontEnd", "SimVllm"]

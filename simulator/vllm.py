@@ -176,13 +176,15 @@ class SimVllm(Sim):
         elif path == "/load":
             await exchange.send_json(200, {"server_load": 0}, _VARY)
         elif path == "/metrics":
-            page = render(self.engine, self.served[0], self.started_at, self.flags)
-            await exchange.send(200, page, "text/plain; version=1.0.0; charset=utf-8", _VARY)
+            await exchange.send(200, self.metrics_page(), "text/plain; version=1.0.0; charset=utf-8", _VARY)
         elif path == "/is_sleeping":
             await exchange.send_json(200, {"is_sleeping": self.engine.sleep_level is not None}, _VARY)
         else:
             cards = [] if "no_models" in faults else [self._card(name) for name in self.served]
             await exchange.send_json(200, {"object": "list", "data": cards}, _VARY)
+
+    def metrics_page(self) -> bytes:
+        return render(self.engine, self.served[0], self.started_at, self.flags)
 
     def _card(self, name: str) -> dict[str, Any]:
         created = int(self.started_at)

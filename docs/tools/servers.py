@@ -24,7 +24,7 @@ def _yes(value: bool) -> str:
 def _signs(traits: EngineTraits) -> str:
     signs = traits.signs
     assert signs is not None
-    found = [f"`owned_by: {signs.owned_by}`"] if signs.owned_by is not None else []
+    found = [f"`owned_by: {' or '.join(signs.owned_by)}`"] if signs.owned_by else []
     found += [f"`{signs.header[0]}: {signs.header[1]}…`"] if signs.header is not None else []
     return ", ".join([*found, *([f"`{signs.path}`"] if signs.path is not None else [])])
 

@@ -124,7 +124,7 @@ def _budgets_of(backend: Backend, client: Client | None) -> list[tuple[Account, 
         return []
     found = [(Account("backend", backend.name), backend.budget)] if backend.budget is not None else []
     if client is not None and client.budget is not None:
-        found.append((Account("client", client.name), client.budget))
+        found.append((Account("client", client.owner), client.budget))
     return found
 
 

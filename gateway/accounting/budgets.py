@@ -149,4 +149,4 @@ def _budgets(snapshot: Snapshot) -> Iterator[tuple[str, Account, Budget]]:
             yield backend.name, Account("backend", backend.name), backend.budget
     for client in snapshot.clients.values():
         if client.budget is not None and client.budget.usd > 0:
-            yield f"client {client.name}", Account("client", client.name), client.budget
+            yield f"client {client.owner}", Account("client", client.owner), client.budget

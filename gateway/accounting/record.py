@@ -12,14 +12,14 @@ import msgspec
 
 from gateway.accounting.accounts import Reservation
 from gateway.accounting.limits import Charge
-from gateway.config.snapshot import Client
+from gateway.config.snapshot import OPEN, Client
 from gateway.domain.backend import BackendState
+from gateway.domain.privacy import NO_MARKS, Privacy
 from gateway.domain.request import Endpoint, InferenceRequest
 from gateway.domain.usage import NO_TOKENS, Tokens
 from gateway.errors import CATALOGUE
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer
-from gateway.metrics.registry import OPEN
 from gateway.routing.refusal import FailedAttempt
 
 
@@ -55,6 +55,7 @@ class RequestRecord:
     client: Client | None = None
     request: InferenceRequest | None = None  # None: the body could not be read
     alias: str = ""  # "" = none was found
+    privacy: Privacy = NO_MARKS  # what the request says about it, once it was read
     charge: Charge | None = None  # tokens that were counted against the client's tpm
     reserved: list[Reservation] = field(default_factory=list)  # the probable cost of its attempts
     attempts: list[AttemptRecord] = field(default_factory=list)

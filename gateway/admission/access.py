@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from gateway.admission.origins import check_source
-from gateway.config.snapshot import Alias, Client, Snapshot
+from gateway.config.snapshot import OPEN, Alias, Client, Snapshot
 from gateway.domain.request import InferenceRequest
 from gateway.errors import GatewayError, model_not_found
 from gateway.routing.tasks import task_alias
@@ -17,8 +17,8 @@ _NO = frozenset((b"0", b"false", b"no", b"off"))
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who sent a request. `name`: the client's name, else the source address. `label`: the client's name or "open",
-    for metrics."""
+    """Who sent a request. `name`: the client's name, else the source address. `label`: under which things are kept and
+    counted for it, "open" without `clients`."""
 
     name: str
     label: str
@@ -41,14 +41,14 @@ def identify(snapshot: Snapshot, headers: Mapping[bytes, bytes], peer: str) -> I
     """
     check_source(snapshot, headers)
     if not snapshot.clients:
-        return Identity(peer, "open")
+        return Identity(peer, OPEN)
     key = given_key(headers)
     if key is None:
         raise GatewayError("invalid_api_key", "No API key: send `Authorization: Bearer KEY` or `x-api-key: KEY`.")
     client = snapshot.clients_by_key.get(sha256(key).hexdigest())
     if client is None:
         raise GatewayError("invalid_api_key", "This API key is not one of the gateway's `clients`.")
-    return Identity(client.name, client.name, client)
+    return Identity(client.name, client.owner, client)
 
 
 def given_key(headers: Mapping[bytes, bytes]) -> bytes | None:

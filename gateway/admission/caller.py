@@ -13,6 +13,7 @@ from gateway.admission import access
 from gateway.admission.access import Identity
 from gateway.admission.origins import check_json
 from gateway.config.snapshot import Snapshot
+from gateway.domain.privacy import Privacy
 from gateway.engines.outgoing import passed_on
 from gateway.routing.balance import session_of
 
@@ -49,8 +50,16 @@ class Caller:
             self._is_json = True
 
     @cached_property
-    def asks_local_only(self) -> bool:
+    def _asks_local_only(self) -> bool:
         return access.asks_local_only(self.headers)
+
+    def privacy(self, client: Identity) -> Privacy:
+        """What the headers say, and routes.yaml of the client."""
+        return Privacy(local_only=client.local_only or self._asks_local_only)
+
+    def with_privacy(self, privacy: Privacy) -> Caller:
+        """A caller whose request says this too. This one may be that of other requests: it is not changed."""
+        return Caller({**self.headers, **privacy.headers()}, self.peer, self.http_version)
 
     @cached_property
     def passed_on(self) -> list[tuple[str, str]]:

@@ -11,8 +11,8 @@ from gateway.admission.access import Identity, identify
 from gateway.admission.caller import Caller
 from gateway.admission.origins import check_json, check_origin, has_body, is_from_here
 from gateway.domain.body import unreadable
+from gateway.domain.privacy import Privacy
 from gateway.errors import GatewayError, exhausted
-from gateway.metrics.registry import OPEN
 from gateway.proxy.exchange import Scope
 from gateway.proxy.header_map import header_map
 from gateway.runtime.gateway import Gateway
@@ -68,9 +68,14 @@ def identify_caller(gateway: Gateway, caller: Caller) -> Identity:
 def owner_of(gateway: Gateway, scope: Scope) -> str:
     """The client whose files, batches and kept responses these are; without `clients` all callers share them. Raises
     `invalid_api_key`, `foreign_origin`."""
+    return caller_of(scope).identify(gateway.snapshot).label
+
+
+def owner_and_privacy(gateway: Gateway, scope: Scope) -> tuple[str, Privacy]:
+    """As `owner_of`, and what the request says about privacy."""
     caller = caller_of(scope)
-    identity = identify(gateway.snapshot, caller.headers, caller.peer)
-    return identity.name if identity.client is not None else OPEN
+    client = caller.identify(gateway.snapshot)
+    return client.label, caller.privacy(client)
 
 
 def admit(gateway: Gateway, caller: Caller, what: str = "/admin") -> None:

@@ -21,7 +21,7 @@ from gateway import __version__
 from gateway.admission.access import identify
 from gateway.admission.capacity import capacity
 from gateway.api.admin import may_admin
-from gateway.config.snapshot import Alias
+from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
 from gateway.domain.drift import drift
 from gateway.domain.events import Event
@@ -52,7 +52,7 @@ def router(gateway: Gateway) -> APIRouter:
     def admitted(request: Request) -> Viewer:
         peer = request.client.host if request.client else "local"
         identity = identify(gateway.snapshot, header_map(request.scope["headers"]), peer)
-        return Viewer(identity.client.name if identity.client is not None else None, may_admin(gateway, request))
+        return Viewer(identity.client, may_admin(gateway, request))
 
     @routes.get("/status")
     async def status(request: Request) -> JSONResponse:
@@ -61,7 +61,7 @@ def router(gateway: Gateway) -> APIRouter:
         if viewer.admin:
             _add_words(gateway, answer)
         answer["batches"] = gateway.apps.batches_shown(viewer.may_see)
-        answer["you"] = {"client": viewer.client, "admin": viewer.admin}
+        answer["you"] = {"client": viewer.client.name if viewer.client is not None else None, "admin": viewer.admin}
         answer["budgets"] = {
             name: round(share, 4) for name, share in gateway.budget_shares().items() if viewer.may_see_budget(name)
         }
@@ -101,12 +101,12 @@ def router(gateway: Gateway) -> APIRouter:
 class Viewer(NamedTuple):
     """The caller. `client` None = there are no `clients` in routes.yaml, so every caller may see everything."""
 
-    client: str | None
+    client: Client | None
     admin: bool
 
     def may_see(self, client: str) -> bool:
-        """May the viewer see the usage of this client?"""
-        return self.client is None or self.admin or self.client == client
+        """May the viewer see the usage of this client (`Client.owner`)?"""
+        return self.client is None or self.admin or self.client.owner == client
 
     def may_see_budget(self, name: str) -> bool:
         whose = name.removeprefix("client ")
@@ -124,14 +124,14 @@ def describe(gateway: Gateway) -> dict[str, Any]:
     tracker = gateway.alias_status
     tracker.look()
     waiting = gateway.admission.queue_depth()
-    latest, latest_operation = gateway.history.latest, gateway.operations.latest
+    latest, starts = gateway.history.latest, gateway.admission.starts
     return {
         "version": __version__,
         "started": gateway.started,
         "now": time.time(),
         "mode": gateway.snapshot.mode,
         "modes": list(gateway.snapshot.modes),
-        "operation": latest_operation.shown_to_all() if latest_operation is not None else None,
+        "operation": gateway.apps.operation(False),
         "stopping": gateway.stopping,
         "memory": gateway.memory.describe(),
         "short": list(gateway.short),
@@ -141,7 +141,7 @@ def describe(gateway: Gateway) -> dict[str, Any]:
         "backends": {
             name: {
                 **_backend(state, tracker.backends[name], waiting.get(name, 0)),
-                "idle": gateway.starter.idle(name),
+                "idle": starts.idle(name) if starts is not None else None,
                 "now": latest["backends"].get(name, {}),
             }
             for name, state in gateway.fleet.states.items()
@@ -166,8 +166,7 @@ def _add_words(gateway: Gateway, answer: dict[str, Any]) -> None:
             "observed": {check: asdict(seen) for check, seen in state.facts.observed.items()},
             "drift": [] if state.health.set_aside else [shown_to_admin(s) for s in drift(state, time.monotonic())],
         }
-    operation = gateway.operations.latest
-    answer["operation"] = operation.as_json() if operation is not None else None
+    answer["operation"] = gateway.apps.operation(True)
     answer["events"] = [_event(event, words=True) for event in list(gateway.events)[-RECENT:]]
 
 
@@ -176,6 +175,7 @@ def _backend(state: BackendState, view: BackendView, waiting: int) -> dict[str, 
     return {
         "engine": backend.engine,
         "server": state.server,
+        "front_end": state.reported.front_end,
         "cloud": backend.cloud,
         "nodes": list(backend.nodes),
         "run": backend.run,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pkgutil import resolve_name
 from typing import Any
 
 import click
@@ -10,27 +11,32 @@ from click.shell_completion import CompletionItem
 
 from gateway.cli.options import refuse_unknown
 
+CommandTable = Mapping[str, tuple[str, str]]  # name → summary, and `module:attribute` where the click command is
+
 
 class LazyGroup(click.Group):
-    """`summaries`: name → summary of each command. `load` imports the command of that name."""
+    """`commands_of` tells the commands when they are asked for."""
 
-    def __init__(
-        self, *args: Any, summaries: Mapping[str, str], load: Callable[[str], click.Command], **options: Any
-    ) -> None:
+    def __init__(self, *args: Any, commands_of: Callable[[], CommandTable], **options: Any) -> None:
         super().__init__(*args, **options)
-        self._summaries = summaries
-        self._load = load
+        self._commands_of = commands_of
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self._summaries)
+        return list(self._commands_of())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return self._load(cmd_name) if cmd_name in self._summaries else None
+        return self.load(cmd_name) if cmd_name in self._commands_of() else None
+
+    def load(self, name: str) -> click.Command:
+        """Import the module of this command and return the command."""
+        command = resolve_name(self._commands_of()[name][1])
+        assert isinstance(command, click.Command)
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        refuse_unknown(ctx, args[0], self._summaries)
+        refuse_unknown(ctx, args[0], self._commands_of())
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -44,9 +50,9 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(self._summaries.items()))
+            formatter.write_dl([(name, summary) for name, (summary, _) in self._commands_of().items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        names = [name for name in self._summaries if name.startswith(incomplete)]
-        found = [CompletionItem(name, help=self._summaries[name]) for name in names]
+        commands = self._commands_of().items()
+        found = [CompletionItem(name, help=summary) for name, (summary, _) in commands if name.startswith(incomplete)]
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]

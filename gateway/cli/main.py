@@ -1,48 +1,43 @@
-"""`gateway COMMAND`. A command's module is imported only when that command runs, so `gateway --help` is quick."""
+"""`gateway COMMAND`. The core's own are listed here, those of an app in `gateway/apps/<name>/commands.py`, found by its
+folder. A command's module is imported only when that command runs, so `gateway --help` is quick."""
 
 from __future__ import annotations
 
 import os
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 
 import click
 
 from gateway import __version__
-from gateway.cli.lazy_group import LazyGroup
+from gateway.cli.lazy_group import CommandTable, LazyGroup
 
-# name → summary. The module is `gateway.cli.<name>` (MODULES has the exceptions), its click command `command`.
-COMMANDS = {
-    "serve": "Run the gateway in front of the fleet of routes.yaml.",
-    "demo": "Run a simulated fleet and the gateway; nothing else is needed.",
-    "init": "Discover running servers and write a routes.yaml for them.",
-    "import": "Convert another gateway's config, a unit, compose file or script to a routes.yaml.",
-    "check": "Check routes.yaml, and show where each alias leads.",
-    "explain": "Show where a request to an alias would go, and why not elsewhere.",
-    "probe": "Show with tiny real requests what the backends do.",
-    "bench": "Measure how fast an alias or a server is, and what the gateway adds.",
-    "top": "Show the fleet in a terminal: states, slots, queues, who answers, what happened.",
-    "batch": "Run many requests from a file, and compare what several judges say.",
-    "usage": "Show who has used what: requests, tokens, seconds, USD.",
-    "fleet": "Check, plan and render what runs on the Sparks.",
-    "alerts": "Send a test message through every channel of `alerts`.",
-    "schema": "Print the JSON schema of routes.yaml.",
-    "completion": "Print the script that makes a shell complete commands and names.",
-    "sim": "Run one simulated backend, or start and stop those of the demo.",
+APPS = Path(__file__).parents[1] / "apps"
+CORE: CommandTable = {
+    "serve": ("Run the gateway in front of the fleet of routes.yaml.", "gateway.cli.serve:command"),
+    "schema": ("Print the JSON schema of routes.yaml.", "gateway.cli.schema:command"),
+    "completion": (
+        "Print the script that makes a shell complete commands and names.",
+        "gateway.cli.completion:command",
+    ),
 }
-MODULES = {"import": "import_"}  # a reserved word of Python
+# The order of `gateway --help`: what a new user needs first.
+FIRST = ("serve", "demo", "init", "import", "check", "explain", "probe", "bench", "top", "batch", "usage", "fleet")
 
 
-def load_command(name: str) -> click.Command:
-    """Import the module of this command and return the command."""
-    command = import_module(f"gateway.cli.{MODULES.get(name, name)}").command
-    assert isinstance(command, click.Command)
-    return command
+@cache
+def commands() -> CommandTable:
+    """All commands, in the order of `gateway --help`."""
+    found = dict(CORE)
+    for path in sorted(APPS.glob("*/commands.py")):
+        found |= import_module(f"gateway.apps.{path.parent.name}.commands").COMMANDS
+    return {name: found[name] for name in (*FIRST, *found) if name in found}
 
 
 @click.command(
     cls=LazyGroup,
-    summaries=COMMANDS,
-    load=load_command,
+    commands_of=commands,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="gateway")

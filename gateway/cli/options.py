@@ -158,6 +158,12 @@ def fail_with(error: ConfigError, *, as_json: bool) -> NoReturn:
     sys.exit(1)
 
 
+def fail(message: str) -> NoReturn:
+    """Print why the command cannot go on, and exit 1."""
+    click.echo(message, err=True)
+    sys.exit(1)
+
+
 def problem_json(problem: Problem, level: str) -> dict[str, Any]:
     return {"level": level, **asdict(problem)}
 
@@ -173,9 +179,12 @@ def counted(number: int, what: str) -> str:
 
 
 def server_shown(row: Mapping[str, Any]) -> str:
-    """`vllm`, `openai (sglang)`: the engine of a backend and, where it is another name, its row of traits."""
-    engine, server = row["engine"], row.get("server")
-    return engine if server in (None, engine) else f"{engine} ({server})"
+    """`vllm`, `openai (sglang)`, `vllm (rust front end)`: the engine of a backend, with its row of traits where that
+    has another name, and its front end where that is not the usual one."""
+    engine, server, front_end = row["engine"], row.get("server"), row.get("front_end")
+    shown = [server] if server not in (None, engine) else []
+    shown += [f"{front_end} front end"] if front_end not in (None, "python") else []
+    return f"{engine} ({', '.join(shown)})" if shown else engine
 
 
 # -- completion -------------------------------------------------------------------------------------------------------

@@ -31,6 +31,8 @@ from gateway.config.setting import about, in_file, setting
 from gateway.config.units import Budget as Budget
 from gateway.launch.families import family_of
 
+OPEN = "open"  # whose things are those of callers without `clients`
+_OWNER = "client:"  # before the name of a client that would be taken for these, or for one of this form
 # The values of `engine` in routes.yaml; each has a row of traits (gateway/domain/engine_traits.py).
 Engine = Literal["vllm", "openai", "llamacpp", "mlx", "ollama", "litellm", "http"]
 # The values of `server`: servers with OpenAI's API, each with a row there too.
@@ -284,6 +286,12 @@ class Client:
     on_unsupported: OnUnsupported | None = setting(None, "Wins over the alias' on_unsupported.")
     tasks: Tasks | None = setting(None)
 
+    @property
+    def owner(self) -> str:
+        """The name under which things are kept and counted for it: its own, but never the one for callers without
+        `clients`, whose things a client of that name would get."""
+        return f"{_OWNER}{self.name}" if self.name == OPEN or self.name.startswith(_OWNER) else self.name
+
     @cached_property
     def _answers(self) -> dict[str, bool]:
         return {}
@@ -379,6 +387,11 @@ class Snapshot:
     def clients_by_key(self) -> dict[str, Client]:
         """Clients by the SHA-256 of their key, in hex."""
         return {c.key_sha256: c for c in self.clients.values() if c.key_sha256 is not None}
+
+    @cached_property
+    def clients_by_owner(self) -> dict[str, Client]:
+        """Clients by the name under which things are kept for them."""
+        return {client.owner: client for client in self.clients.values()}
 
     @property
     def metrics_are_open(self) -> bool:

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 from gateway.config.snapshot import Backend
 from gateway.domain.capabilities import Capabilities, Timeline, timeline_of
-from gateway.domain.engine_traits import TRAITS, EngineTraits, declared_server, serving, traits_of
+from gateway.domain.engine_traits import EngineTraits, declared_server, serving, traits_of
 from gateway.domain.evidence import Evidence
 from gateway.domain.facts import LearnedFacts
+from gateway.domain.front_ends import row_of
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import Transition
 from gateway.domain.observed_flags import ObservedFlags, flag_drift
@@ -40,6 +41,7 @@ class Observers:
     transitions: list[OnTransition] = field(default_factory=list)  # of health
     gone: list[OnBackend] = field(default_factory=list)  # its port is closed
     stalled: list[OnBackend] = field(default_factory=list)  # its engine makes no progress
+    mute: list[OnBackend] = field(default_factory=list)  # it takes connections and answers nothing new
     closed: list[OnBackend] = field(default_factory=list)  # taken out of routes.yaml, and what ran there has ended
     news: list[OnNews] = field(default_factory=list)  # (backend, kind, subject) to report to other gateways
 
@@ -47,7 +49,8 @@ class Observers:
 class Reported(NamedTuple):
     """What an engine reports of itself: the name and the window (tokens) of its model, its version, when it was started
     (Unix seconds), its flags, which server it shows itself to be (a row of TRAITS), its slots, and the tokens of the
-    memory that these share, and whether its model is loaded. None = it does not report that."""
+    memory that these share, whether its model is loaded, and its front end (a name of FRONT_ENDS). None = it does not
+    report that."""
 
     model: str | None = None
     context: int | None = None
@@ -58,6 +61,7 @@ class Reported(NamedTuple):
     slots: int | None = None
     pool: int | None = None
     loaded: bool | None = None
+    front_end: str | None = None
 
 
 @dataclass(slots=True)
@@ -213,6 +217,16 @@ class BackendState:
             if before is not None:
                 self.start_over()
 
+    def saw_front_end(self, front_end: str | None) -> None:
+        """Store which front end its engine shows itself to be behind; None = not known. Facts learned from another one
+        are dropped."""
+        before = self.reported.front_end
+        if front_end != before:
+            self.reported = self.reported._replace(front_end=front_end)
+            self._conclude()
+            if before is not None:
+                self.start_over()
+
     def saw_loaded(self, loaded: bool | None) -> None:
         """Store whether a server that loads models by itself has loaded this one; None = it does not tell."""
         if loaded is not self.reported.loaded:
@@ -240,7 +254,7 @@ class BackendState:
 
     def start_over(self) -> None:
         """Drop all learned and observed facts, here and at all other gateways."""
-        self.facts.forget()
+        self.forget()
         self._report("another")
 
     # -- what its parts report ------------------------------------------------------------------------------------
@@ -272,6 +286,12 @@ class BackendState:
         for observer in self.observers.stalled:
             observer(self)
 
+    def report_mute(self) -> None:
+        """Report that it takes connections and answers nothing new, while what it has begun may go on."""
+        self.evidence.mute = True
+        for observer in self.observers.mute:
+            observer(self)
+
     def _on_fact(self, news: str, subject: Any) -> None:
         self._conclude()
         if news in ("lack", "no lack", "seen"):
@@ -286,7 +306,7 @@ class BackendState:
         backend, reported, facts = self.backend, self.reported, self.facts
         recognised = reported.server if backend.generic and backend.server is None else None
         self.server = recognised or declared_server(backend)
-        self.traits = serving(TRAITS[self.server], backend.serves)
+        self.traits = serving(row_of(self.server, reported.front_end), backend.serves)
         self.model = backend.model or reported.model
         self.checkpoint = backend.checkpoint or self.model
         self.known_slots = backend.slots

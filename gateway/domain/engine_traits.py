@@ -52,11 +52,11 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """How a server behind `engine: openai` is recognised. All that is set has to hold. `owned_by`: of an entry of its
-    model list. `header`: (name, beginning of the value) of the answer with the model list. `path`: a path below its
-    root that answers 200 with a JSON object that has all the `keys` ("a.b" = `b` inside `a`)."""
+    """How a server is recognised. All that is set has to hold. `owned_by`: of an entry of its model list, one of these.
+    `header`: (name, beginning of the value) of the answer with the model list. `path`: a path below its root that
+    answers 200 with a JSON object that has all the `keys` ("a.b" = `b` inside `a`)."""
 
-    owned_by: str | None = None
+    owned_by: tuple[str, ...] = ()
     header: tuple[str, str] | None = None
     path: str | None = None
     keys: tuple[str, ...] = ()
@@ -125,6 +125,8 @@ class EngineTraits:
     `ends_without_done`: its streams end without `[DONE]`.
     `stops_unstreamed`: it stops computing a whole answer when the connection closes; else it is asked for a stream.
     `errors`: what its messages mean beyond what their status says.
+    `always_answers`: its health check is answered however busy it is, so silence there means that it answers nothing
+    new (it drains).
 
     Others:
     `launch_flags`: vLLM's launch flags decide what it can do (parsers of calls and thoughts, media). Without a parser
@@ -171,6 +173,7 @@ class EngineTraits:
     ends_without_done: bool = False
     stops_unstreamed: bool = True
     errors: ErrorTexts = NO_TEXTS
+    always_answers: bool = False
     launch_flags: bool = False
     library: bool = False
     responses: own_responses.OwnResponses | None = None
@@ -212,7 +215,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             launch_flags=True,
             responses=own_responses.VLLM,
             probe=Probe(liveness=None, models="models", version="/version", metrics="/metrics", asleep="/is_sleeping"),
-            signs=Signs(owned_by="vllm"),
+            signs=Signs(owned_by=("vllm", "vllm-frontend-rs")),
         ),
         # Any server that is not recognised: what OpenAI's API promises is tried.
         "openai": EngineTraits(
@@ -239,7 +242,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             thoughts="reasoning_content",
             stops_unstreamed=False,
             probe=Probe(liveness=None, models="models", version=None, metrics="/metrics", slots="/slots"),
-            signs=Signs(owned_by="llamacpp"),
+            signs=Signs(owned_by=("llamacpp",)),
         ),
         # mlx_lm.server 0.32.2, seen running.
         "mlx": EngineTraits(
@@ -301,7 +304,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             logprobs=False,
             thoughts="reasoning_content",
             probe=Probe(liveness="models", models="models", version=None),
-            signs=Signs(owned_by="organization_owner"),
+            signs=Signs(owned_by=("organization_owner",)),
         ),
         # SGLang 0.5, from its source; never seen running.
         "sglang": EngineTraits(
@@ -315,7 +318,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             thinking_field="chat_template_kwargs",
             thoughts="reasoning_content",
             probe=Probe(liveness=None, models="models", version=None),
-            signs=Signs(owned_by="sglang"),
+            signs=Signs(owned_by=("sglang",)),
         ),
         # TensorRT-LLM 1.x (trtllm-serve), from its source; never seen running.
         "tensorrt-llm": EngineTraits(
@@ -326,7 +329,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             thinking_field="chat_template_kwargs",
             thoughts="reasoning_content",
             probe=Probe(liveness=None, models="models", version="/version"),
-            signs=Signs(owned_by="tensorrt_llm"),
+            signs=Signs(owned_by=("tensorrt_llm",)),
         ),
         # text-generation-inference 3.x, from its source; never seen running.
         "tgi": EngineTraits(
@@ -352,7 +355,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             thoughts="content",
             streams_usage="never",
             probe=Probe(liveness="models", models="models", version=None),
-            signs=Signs(owned_by="me", path="/openapi.json", keys=("paths./extras/tokenize/count",)),
+            signs=Signs(owned_by=("me",), path="/openapi.json", keys=("paths./extras/tokenize/count",)),
         ),
         "ollama": EngineTraits(
             _OPENAI,

@@ -46,7 +46,7 @@ def _signs() -> list[tuple[str, Signs]]:
 
 
 def _seen_in_list(signs: Signs, owners: Collection[str], headers: Mapping[str, str]) -> bool:
-    if signs.owned_by is not None and signs.owned_by not in owners:
+    if signs.owned_by and not any(owner in owners for owner in signs.owned_by):
         return False
     return signs.header is None or headers.get(signs.header[0], "").startswith(signs.header[1])
 

@@ -18,10 +18,12 @@ from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import Probe, traits_of
 from gateway.domain.events import Event
 from gateway.domain.fleet import Fleet
+from gateway.domain.front_ends import front_end_of
 from gateway.domain.health_machine import ASLEEP
 from gateway.domain.health_state import SERVING, WELL
 from gateway.domain.progress import IDLE, Work
 from gateway.domain.reason import quoting
+from gateway.domain.recognition import owners_of
 from gateway.engines.ollama.installed_models import remote_models, runs_elsewhere
 from gateway.engines.openai.engine import loaded_models
 from gateway.engines.registry import ENGINES
@@ -243,8 +245,13 @@ class Prober:
             if response.refused:
                 self._recogniser.forget(state)
             last_progress = max(state.last_event, state.progress.moved_at)
-            if response.refused or time.monotonic() - last_progress > RECENT:  # a busy backend may answer late
+            mute = response.silent and state.traits.always_answers
+            # Any other busy backend may answer late.
+            if response.refused or mute or time.monotonic() - last_progress > RECENT:
                 state.evidence.dead(response.reason, refused=response.refused)
+            if mute:
+                state.report_mute()
+                self.hurry(state)
             return
         if response.status in (401, 403):
             state.evidence.misconfigured(f"refuses our credential ({response.status}); check its api_key")
@@ -313,11 +320,12 @@ class Prober:
     async def _read_description(self, state: BackendState, probe: Probe) -> bool:
         """Read the model names, the window, the version, the start time and the flags. False = the backend is
         misconfigured or did not answer."""
-        backend = state.backend
+        backend, told = state.backend, None
         if probe.version is not None:
             response = await self._client.get(backend, probe.version)
             if not isinstance(response, ProbeFailure) and response.status == 200:
-                version = reported_version(decoded(response, {}))
+                told = decoded(response, {})
+                version = reported_version(told)
                 if version is not None:
                     state.saw_version(version)
         if probe.metrics is not None:
@@ -338,6 +346,7 @@ class Prober:
         if response.status == 200:
             model_list = decoded(response, {})
             await self._recogniser.look(state, model_list, response.headers)
+            state.saw_front_end(front_end_of(state.server, owners_of(model_list), told))
             if not self._record_models(state, model_list):
                 return False
             await self._recogniser.read_details(state)

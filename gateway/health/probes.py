@@ -196,6 +196,7 @@ def probe_report(state: BackendState, seen: Mapping[str, Observation], now: floa
         "backend": state.name,
         "engine": state.backend.engine,
         "server": state.server,
+        "front_end": state.reported.front_end,
         "model": state.model,
         "state": state.health.state.value,
         "checks": {name: asdict(observation) for name, observation in seen.items()},

@@ -126,7 +126,7 @@ def _server_fault(status: int, message: str, endpoint: str, echoed: Echoed) -> V
         return Verdict("client", reason, 400, message)
     unverified = echoed(message, True)
     if fault.lack is not None:
-        return _incapable(status, message, fault.lack, unverified=unverified)
+        return _incapable(status, fault.says or message, fault.lack, unverified=unverified)
     lack = "endpoint:" + endpoint
     return Verdict("unserved", "does not serve this endpoint", status, message, lack=lack, unverified=unverified)
 
@@ -134,7 +134,8 @@ def _server_fault(status: int, message: str, endpoint: str, echoed: Echoed) -> V
 def _bad_request(status: int, message: str, code: str | None, echoed: Echoed) -> Verdict | None:
     """What a 400 means for the backend; None = the request itself is wrong."""
     if (lack := read_lack(message)) is not None:
-        return _incapable(status, message, lack, unverified=echoed(message, True))
+        # How large a body may be is not learned: the next request is another one.
+        return _incapable(status, message, lack, unverified=lack == "body" or echoed(message, True))
     if (overflow := read_overflow(message)) is not None:
         return _too_long(status, message, overflow, unverified=not overflow.sound or echoed(message, True))
     if (most := read_batch_limit(message)) is not None:
@@ -156,6 +157,7 @@ _CANNOT = {
     "images": "takes no images: it serves a text model",
     "audio": "takes no sound: it serves a text model",
     "pdf": "takes no PDF",
+    "body": "takes no request of this size (VLLM_HTTP_MAX_REQUEST_BODY_SIZE)",
 }
 
 

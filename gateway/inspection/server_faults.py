@@ -1,5 +1,6 @@
 """The 5xx answers of servers that do not mean what a 5xx means. llama-server answers 500 to mistakes of the client, to
-what it was not started for, and, with every request that it runs, when their common memory is full.
+what it was not started for, and, with every request that it runs, when their common memory is full. vLLM's Rust front
+end answers 500 to requests with tools where it has no parser of calls, and 501 at endpoints that it lacks.
 
 Only a message that is known counts: as a whole, or by its beginning, which no client can write.
 """
@@ -18,24 +19,32 @@ _CLIENTS = re.compile(
     r"|Cannot specify (?:grammar with tools|both content and content_parts)"
     rf"|input \({_N} tokens\) is too large to process\. increase the physical batch size"
     rf" \(current batch size: {_N}\)"
-    r"|Failed to (?:download image|load image or audio file)|Invalid base64 value",
+    r"|Failed to (?:download image|load image or audio file)|Invalid base64 value"
+    r"|failed to submit chat request: chat template error: .*",  # vllm-rs: the template refuses the messages
     re.DOTALL,
 )
 _MEDIA = re.compile(
     r"(image|audio|video) input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
 )
 _TOOLS = re.compile(r"tool(?:s|_choice) param requires --jinja flag")
-_ENDPOINT = re.compile(r"This server does not support (?:embeddings|reranking)\. Start it with `--[a-z]{1,20}`")
+_NO_PARSER = "failed to submit chat request: tool parsing is disabled by frontend configuration"  # vllm-rs
+_ENDPOINT = re.compile(
+    r"This server does not support (?:embeddings|reranking)\. Start it with `--[a-z]{1,20}`"
+    r"|(?:GET|POST) /[\w/.{}-]{1,100} is not supported by the Rust frontend yet\."
+    r" Set VLLM_USE_RUST_FRONTEND=0 to use the Python frontend\."
+)
 POOL_FULL = "Context size has been exceeded."
 _LACK_OF_MEDIA = {"image": "images", "audio": "audio"}
 
 
 class ServerFault(NamedTuple):
     """What a 5xx means. `kind`: client = the request is wrong; incapable = the server lacks `lack`; unserved = it does
-    not serve this endpoint; cooldown = it has no room for what it runs."""
+    not serve this endpoint; cooldown = it has no room for what it runs. `says`: what an operator reads instead of the
+    message, where that does not name what is missing."""
 
     kind: Literal["client", "incapable", "unserved", "cooldown"]
     lack: str | None = None
+    says: str = ""
 
 
 def read_server_fault(message: str) -> ServerFault | None:
@@ -47,6 +56,8 @@ def read_server_fault(message: str) -> ServerFault | None:
         return ServerFault("incapable", lack) if lack is not None else ServerFault("client")
     if _TOOLS.fullmatch(message) is not None:
         return ServerFault("incapable", "tools")
+    if message == _NO_PARSER:
+        return ServerFault("incapable", "tool_parser", "it was started without --tool-call-parser")
     if _ENDPOINT.fullmatch(message) is not None:
         return ServerFault("unserved")
     return ServerFault("client") if _CLIENTS.fullmatch(message) is not None else None

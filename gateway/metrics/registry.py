@@ -8,11 +8,10 @@ from collections.abc import Iterable
 from msgspec.structs import astuple
 from prometheus_client import CollectorRegistry, ProcessCollector
 
+from gateway.config.snapshot import OPEN
 from gateway.domain.usage import Tokens
 from gateway.metrics.counters import Histogram, MetricFamily, MetricValue
 from gateway.supervision import Failures
-
-OPEN = "open"  # the client label where routes.yaml has no `clients`
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
 _GAPS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 10, 20, 60)
@@ -96,7 +95,7 @@ class Metrics:
         self.open_connections = MetricValue()  # kept by the listener
         self.shortages = self._family(
             "gateway_shortages_total",
-            "Times that the gateway itself lacked something: files, memory, ports, threads, disk, budget (`server.memory`)",
+            "Times that the gateway lacked something: files, memory, ports, threads, disk, budget (`server.memory`)",
             "kind",
         )
         self.seconds: Histogram = self.request_seconds.child()

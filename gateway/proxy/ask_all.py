@@ -36,7 +36,8 @@ class MemberExchange(InnerExchange):
         unread = {b"content-length", b"content-encoding", b"transfer-encoding"}
         headers = {name: value for name, value in outer.headers.items() if name not in unread}
         headers[b"x-request-id"] = f"{owner.context.record.id[:ID_MOST]}-{member.index}".encode()
-        super().__init__(headers, outer.peer, body, outer.share.sibling(), outer.share)
+        privacy = owner.context.record.privacy
+        super().__init__(headers, outer.peer, body, outer.share.sibling(), outer.share, privacy)
         self.stream = MemberStream(owner.shared, member)
         self.ended = False  # its request has ended, with an answer or without
         self._owner = owner

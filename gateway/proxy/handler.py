@@ -165,6 +165,9 @@ class RequestHandler:
         client = inner.identity if inner is not None else exchange.caller.identify(snapshot)
         record.client_label, record.client = client.label, client.client
         request = record.request = await self._read(client)
+        record.privacy = exchange.caller.privacy(client)  # the conversation that it goes on from may say more
+        if self.trace is not None:
+            self.trace.headers = exchange.headers
         request.sender = client.name
         alias = inner.alias if inner is not None else access.alias_for(snapshot, client, request)
         record.alias = alias.name
@@ -178,6 +181,7 @@ class RequestHandler:
 
     def _go_on(self, begun: Begun) -> ReceivedRequest:
         self.exchange.on_leave(self._left)
+        self.record.privacy = self.exchange.caller.privacy(begun.received.client)
         return begun.received
 
     async def _read(self, client: access.Identity) -> InferenceRequest:

@@ -11,6 +11,7 @@ from gateway.admission.access import Identity
 from gateway.admission.caller import Caller
 from gateway.admission.memory import Share
 from gateway.config.snapshot import Alias
+from gateway.domain.privacy import NO_MARKS, Privacy
 from gateway.domain.request import OwnForm
 from gateway.proxy.exchange import WAITED, ClientGone, Flow, Headers, nothing, running_task, too_large
 
@@ -29,11 +30,19 @@ class OnBehalf:
 
 class InnerExchange:
     """An `Exchange` (proxy/exchange.py) without a connection. `share`: the memory that the request holds; its answer is
-    counted in `kept`, which the caller releases."""
+    counted in `kept`, which the caller releases. `privacy`: of what it is made of."""
 
     own: OwnForm | None = None
 
-    def __init__(self, headers: Mapping[bytes, bytes], peer: str, body: bytes, share: Share, kept: Share) -> None:
+    def __init__(
+        self,
+        headers: Mapping[bytes, bytes],
+        peer: str,
+        body: bytes,
+        share: Share,
+        kept: Share,
+        privacy: Privacy = NO_MARKS,
+    ) -> None:
         self.share = share
         self.started = False
         self.status = 0  # of its answer; 0 = none yet
@@ -43,7 +52,7 @@ class InnerExchange:
         self._kept = kept
         self._sent = body
         self._peer = peer
-        self.caller = Caller(dict(headers), peer)
+        self.caller = Caller({**headers, **privacy.headers()}, peer)
         self._leave: Callable[[], object] | None = None
         self.gone = False  # nobody wants this answer any more
 

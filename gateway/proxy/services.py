@@ -27,7 +27,9 @@ with one request runs on what was decided; none (`GATEWAY_DECIDE_ALWAYS`)."""
 
 
 class RequestTrace(Protocol):
-    """The trace of one request."""
+    """The trace of one request. `headers`: those that are sent with its attempts."""
+
+    headers: dict[bytes, bytes]
 
     async def follow(self, attempt: AttemptRecord, run: Callable[[], Awaitable[None]]) -> None:
         """Run the attempt as a span of its own."""

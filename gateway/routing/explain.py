@@ -156,6 +156,7 @@ def _backend(service: Service, state: BackendState, request: InferenceRequest, n
         **_verdict(service, state),
         "engine": state.backend.engine,
         "server": state.server,
+        "front_end": state.reported.front_end,
         "url": state.backend.url,
         "cloud": state.backend.cloud,
         "state": state.health.state.value,

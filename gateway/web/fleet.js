@@ -78,13 +78,17 @@ function groupHead(title, names, status) {
   );
 }
 
+/** "rust front end", where it is another than the engine's usual one. */
+const frontEnd = ({ front_end: name }) => (name && name !== "python" ? `${name} front end` : null);
+
 function row(name, backend, status, pending) {
   const [level, mark] = MARKS[backend.state];
   const away = GONE.has(backend.state) && !backend.inflight && !backend.queue; // its last rates are not current
   const now = away ? { ...backend.now, decode: null, prefill: null } : backend.now;
   const used = backend.inflight + backend.elsewhere + backend.foreign;
   const slots = backend.slots === null ? `${used}` : `${used} / ${backend.slots}`;
-  const kind = backend.server === backend.engine ? backend.engine : `${backend.engine} (${backend.server})`;
+  const server = [backend.server === backend.engine ? null : backend.server, frontEnd(backend)].filter(Boolean).join(", ");
+  const kind = server ? `${backend.engine} (${server})` : backend.engine;
   const about = [kind, backend.model, backend.window ? `${short(backend.window)} window` : null];
   const explained = backend.state !== "ready" && backend.state !== "busy";
   return h(
@@ -116,7 +120,10 @@ const idle = (backend) =>
   present(backend.idle) && backend.idle >= 60 && !backend.inflight ? h("div", { class: "small muted" }, `on request, idle for ${span(backend.idle)}`) : null;
 
 /** The flags that the engine reports, a line each. */
-const flags = (backend) => Object.entries(backend.flags).map(([flag, value]) => `${flag}: ${value}`);
+function flags(backend) {
+  const known = Object.entries(backend.flags).map(([flag, value]) => `${flag}: ${value}`);
+  return known.length || backend.front_end !== "rust" ? known : ["its Rust front end does not tell its flags, its cache and its start"];
+}
 
 /** The gateway counts tokens when an answer ends, so its own rates are estimates. */
 const rate = (now, key) => (now.from === "gateway" && now[key] ? `≈ ${short(now[key])}` : short(now[key]));

@@ -3,6 +3,7 @@ package."""
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ APPS = sorted(path.parent.name for path in (ROOT / "gateway" / "apps").glob("*/_
 # App -> a request to a path that it serves.
 SERVED = {
     "batches": ("GET", "/v1/batches"),
+    "control": ("GET", "/admin/operations"),
     "conversations": ("GET", "/v1/responses/resp_1"),
     "dialects": ("POST", "/v1/messages/count_tokens"),
 }
@@ -92,13 +94,35 @@ def test_no_module_of_the_core_imports_an_app(tmp_path: Path) -> None:
     assert done.stdout.strip() == str(package)
 
 
-def test_a_command_says_which_app_it_lacks(tmp_path: Path) -> None:
+def gateway_command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gateway", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_a_command_goes_with_its_app(tmp_path: Path) -> None:
     copied(tmp_path, "apps/bench")
-    command = [sys.executable, "-m", "gateway", "bench", "http://127.0.0.1:9"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = gateway_command(tmp_path, "bench", "http://127.0.0.1:9")
     assert done.returncode == 2
-    assert "gateway.apps.bench" in done.stderr
+    assert "no command 'bench'" in done.stderr
     assert "Traceback" not in done.stderr
+    assert " probe " in gateway_command(tmp_path, "--help").stdout
+
+
+async def test_a_command_says_which_app_it_lacks(tmp_path: Path) -> None:
+    copied(tmp_path, "apps/probing")
+    async with SimVllm(slots=4).serve() as url:
+        done = await asyncio.to_thread(gateway_command, tmp_path, "init", url.removeprefix("http://"), "--yes")
+    assert done.returncode == 2
+    assert "gateway.apps.probing" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_explain_reads_chats_without_the_dialects(tmp_path: Path) -> None:
+    copied(tmp_path, "apps/dialects")
+    (tmp_path / "routes.yaml").write_text(routes("http://127.0.0.1:9", tmp_path))
+    done = gateway_command(tmp_path, "explain", "one", "--tools")
+    assert done.returncode == 0, done.stderr
+    assert "tried in this order: one" in done.stdout
 
 
 def routes(url: str, folder: Path) -> str:

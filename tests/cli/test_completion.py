@@ -13,7 +13,7 @@ import click
 import pytest
 
 from bench.ports import free_ports
-from gateway.cli import fleet
+from gateway.apps.fleet import group as fleet
 from gateway.cli.main import cli
 from tests.cli.test_main_conventions import ROUTES, run
 from tests.demo_process import ROOT

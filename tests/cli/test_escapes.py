@@ -21,11 +21,12 @@ from gateway.accounting.record import RequestLine
 from gateway.apps.alerts.channels import judge
 from gateway.apps.bench.report import show
 from gateway.apps.bench.results import Results
+from gateway.apps.console import explain
+from gateway.apps.console.top import StatusPoller
+from gateway.apps.console.top_view import View
 from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.render import render
-from gateway.cli import explain, probe
-from gateway.cli.top import StatusPoller
-from gateway.cli.top_view import View
+from gateway.apps.probing import command as probe
 from gateway.observe.log import EventLine, as_json, as_pretty
 from gateway.printable import visible, visible_all, visible_json, visible_lines
 from gateway.transport.bounded import client

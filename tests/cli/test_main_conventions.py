@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bench.ports import free_ports
-from gateway.cli.main import COMMANDS, cli, load_command
+from gateway.cli.main import cli, commands
 
 ROUTES = """\
 server: {listen: "127.0.0.1:%d"}
@@ -30,8 +30,8 @@ BAD = "backends: {a: {apibase: x}}\n"
 
 def every_command() -> Iterator[tuple[str, click.Command]]:
     """All commands with those inside groups: ("alerts test", its command), ..."""
-    for name in COMMANDS:
-        command = load_command(name)
+    for name in commands():
+        command = cli.load(name)
         yield name, command
         if isinstance(command, click.Group):
             context = click.Context(command)
@@ -80,7 +80,7 @@ def test_every_example_is_understood(name: str) -> None:
     for line in examples(name):
         program, command, *arguments = shlex.split(line)
         assert program == "gateway"
-        parse(load_command(command), command, arguments)
+        parse(cli.load(command), command, arguments)
 
 
 def parse(command: click.Command, name: str, arguments: list[str]) -> None:
@@ -94,9 +94,9 @@ def parse(command: click.Command, name: str, arguments: list[str]) -> None:
 
 def test_an_example_that_is_wrong_would_be_noticed() -> None:
     with pytest.raises(click.UsageError):
-        parse(load_command("check"), "check", ["--nonsense"])
+        parse(cli.load("check"), "check", ["--nonsense"])
     with pytest.raises(click.UsageError):
-        parse(load_command("alerts"), "alerts", ["test", "--nonsense"])
+        parse(cli.load("alerts"), "alerts", ["test", "--nonsense"])
 
 
 @pytest.mark.parametrize("name", EVERY)

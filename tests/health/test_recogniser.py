@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from gateway.cli.live_check import ask_fleet
+from gateway.apps.fleet.checking.live import ask_fleet
 from gateway.config.load import load_text
 from gateway.domain.drift import drift
 from gateway.domain.engine_traits import TRAITS

@@ -15,7 +15,7 @@ import click
 import httpx
 import pytest
 
-from gateway.cli.main import COMMANDS, load_command
+from gateway.cli.main import cli, commands
 from gateway.domain.health_state import State
 from gateway.domain.request import ENDPOINTS
 from gateway.errors import CATALOGUE, STREAM_INTERRUPTED, context_length_exceeded
@@ -122,11 +122,11 @@ def documented_options() -> set[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", commands())
 def test_every_command_is_documented_with_its_options(name: str) -> None:
     text, options = page("commands"), documented_options()
     missing = set()
-    for words, command in leaves(load_command(name), name):
+    for words, command in leaves(cli.load(name), name):
         assert re.search(rf"^\|[^|]*`gateway {words}\b", text, re.M), words
         for parameter in command.params:
             if isinstance(parameter, click.Option) and not parameter.hidden:
@@ -139,8 +139,8 @@ def test_every_command_is_documented_with_its_options(name: str) -> None:
 def test_no_option_is_documented_that_does_not_exist() -> None:
     have = {
         (option, words)
-        for name in COMMANDS
-        for words, command in leaves(load_command(name), name)
+        for name in commands()
+        for words, command in leaves(cli.load(name), name)
         for parameter in command.params
         if isinstance(parameter, click.Option)
         for option in (*parameter.opts, *parameter.secondary_opts)
@@ -151,7 +151,7 @@ def test_no_option_is_documented_that_does_not_exist() -> None:
 def test_no_command_is_documented_that_does_not_exist() -> None:
     for path in PAGES:
         named = re.findall(r"(?:`|^|bin/)gateway ([a-z]+)\b", path.read_text(), re.M)
-        assert set(named) <= set(COMMANDS), path.name
+        assert set(named) <= set(commands()), path.name
 
 
 @pytest.mark.parametrize("state", list(State))

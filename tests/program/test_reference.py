@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from gateway.cli.main import COMMANDS
+from gateway.cli.main import commands
 from gateway.config.keys import all_keys
 from gateway.config.snapshot import ModelServer
 from gateway.domain.request import ENDPOINTS, UPLOADS
@@ -71,7 +71,7 @@ def test_every_header_is_there(reference: str) -> None:
 
 
 def test_every_command_is_there(reference: str) -> None:
-    assert {name.split()[1] for name in part(reference, "Commands")} == set(COMMANDS)
+    assert {name.split()[1] for name in part(reference, "Commands")} == set(commands())
 
 
 def test_every_path_of_inference_is_there(reference: str) -> None:

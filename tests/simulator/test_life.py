@@ -188,7 +188,7 @@ async def test_the_command_serves_until_sigterm() -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
-        "from gateway.cli.sim import command; command()",
+        "from gateway.apps.demo.sim import command; command()",
         *("vllm", "--port", "0", "--model", "tiny", "--tool-parser", "none"),
         stdout=asyncio.subprocess.PIPE,
     )

@@ -19,6 +19,7 @@ from gateway.apps.batches.runner import LOOK, BatchRun, BatchRunner, Handle, now
 from gateway.apps.batches.store import DAY, BatchStore, Page, StoreAway, StoreFailed, Usage
 from gateway.apps.batches.store_threads import StoreThreads
 from gateway.apps.batches.upload import RETRY_AFTER, Upload, check_bytes, too_much_kept
+from gateway.domain.privacy import NO_MARKS, Privacy
 from gateway.errors import GatewayError
 from gateway.proxy.services import Services
 
@@ -209,9 +210,10 @@ class Batches:
         window: str,
         metadata: dict[str, str] | None,
         kept: int | None = None,
+        privacy: Privacy = NO_MARKS,
     ) -> BatchRecord:
-        """A new batch, which begins at once. `kept`: seconds until the files that it writes expire. Raises `not_found`,
-        `invalid_request_body`."""
+        """A new batch, which begins at once. `kept`: seconds until the files that it writes expire. `privacy`: of the
+        request; that of the input file is added. Raises `not_found`, `invalid_request_body`."""
         if endpoint not in URLS:
             raise GatewayError(
                 "invalid_request_body", f"`endpoint` must be one of {', '.join(URLS)}.", param="endpoint"
@@ -233,6 +235,7 @@ class Batches:
             at + WINDOWS[window],
             metadata=metadata,
             kept=kept,
+            privacy=privacy | record.privacy,
         )
         async with self._adding:
             used = await self._room(owner, 1, 0, self._services.snapshot.server.max_file)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 
-from gateway.api.caller import owner_of
+from gateway.api.caller import owner_and_privacy, owner_of
 from gateway.api.status import Receive, Send, until_left
 from gateway.apps.batches.batches import PURPOSES, Batches
 from gateway.apps.batches.records import FileRecord
@@ -30,7 +30,7 @@ def router(gateway: Gateway, batches: Batches) -> APIRouter:
 
     async def upload(request: Request) -> Response:
         """A form with `purpose` and `file`. The file goes to the disk as it comes."""
-        owner = owner_of(gateway, request.scope)
+        owner, privacy = owner_and_privacy(gateway, request.scope)
         async with batches.upload(owner) as new:
             try:
                 form = await read_form(request.headers.get("content-type", ""), request.stream(), new.write)
@@ -43,7 +43,8 @@ def router(gateway: Gateway, batches: Batches) -> APIRouter:
                 message = f"`purpose` must be one of {', '.join(PURPOSES)}."
                 raise GatewayError("invalid_request_body", message, param="purpose")
             expires_at = _expiry(form.fields)
-            return JSONResponse((await new.keep(form.file.filename or "file", purpose, expires_at)).as_json())
+            kept = await new.keep(form.file.filename or "file", purpose, expires_at, privacy)
+            return JSONResponse(kept.as_json())
 
     async def list_files(request: Request) -> Response:
         """Newest first; `purpose`, `limit`, `order`, `after`."""

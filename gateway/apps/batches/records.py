@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from gateway.domain.privacy import NO_MARKS, Privacy
+
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 UNFINISHED: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "cancelling")
 RUNNING: tuple[Status, ...] = ("in_progress", "cancelling")
@@ -23,7 +25,8 @@ STAMPS: dict[Status, str] = {
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """One stored file. `owner`: the client's name; "open" without `clients`. `expires_at` None = kept."""
+    """One stored file. `owner`: the client's name; "open" without `clients`. `expires_at` None = kept. `privacy`: of
+    the request that it came with."""
 
     id: str
     owner: str
@@ -32,6 +35,7 @@ class FileRecord:
     bytes: int
     created_at: int
     expires_at: int | None = None
+    privacy: Privacy = NO_MARKS
 
     def as_json(self) -> dict[str, Any]:
         shown = {
@@ -50,7 +54,8 @@ class FileRecord:
 class BatchRecord:
     """One batch. `ending`: the status that follows when it is finalized. `models`: what its lines name, the first few.
     `stamps`: field of `STAMPS` -> time. `kept`: seconds until the files that it writes expire; None = the usual.
-    `stored`: bytes of its lines and results in the store, about."""
+    `stored`: bytes of its lines and results in the store, about. `privacy`: of the request that began it and of its
+    input; that of its lines and of the files that it writes."""
 
     id: str
     owner: str
@@ -72,6 +77,7 @@ class BatchRecord:
     stamps: dict[str, int] = field(default_factory=dict)
     kept: int | None = None
     stored: int = 0
+    privacy: Privacy = NO_MARKS
 
     @property
     def unfinished(self) -> bool:

@@ -25,9 +25,9 @@ from gateway.apps.batches.lines import URLS, LineError, answered_row, failed_row
 from gateway.apps.batches.records import RUNNING, BatchRecord, LineRecord, Status
 from gateway.apps.batches.store import KEPT_MOST, BatchGone, BatchStore, Bounds, StoreAway, StoreFull
 from gateway.apps.batches.store_threads import AWAY, StoreThreads, pause_of
+from gateway.config.snapshot import OPEN
 from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
-from gateway.metrics.registry import OPEN
 from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
 from gateway.proxy.services import Services
 
@@ -280,7 +280,8 @@ class BatchRunner:
         name = f"{record.id}-{line.number}".encode()
         headers = {b"content-type": b"application/json", b"x-request-id": name}
         kept = Share(self._memory, on_behalf)
-        exchange = run.asking[task] = InnerExchange(headers, "batch", body, kept.sibling(), kept)
+        exchange = InnerExchange(headers, "batch", body, kept.sibling(), kept, record.privacy)
+        run.asking[task] = exchange
         try:
             await self._handle(URLS[record.endpoint], exchange, on_behalf)
             return Answer(exchange.status if exchange.complete else CUT, exchange.fields, bytes(exchange.body))
@@ -311,17 +312,17 @@ class BatchRunner:
 
     def knows(self, owner: str) -> bool:
         """Is this a client in routes.yaml?"""
-        clients = self._services.snapshot.clients
+        clients = self._services.snapshot.clients_by_owner
         return owner in clients if clients else owner == OPEN
 
     def _on_behalf(self, owner: str, model: str) -> OnBehalf:
         """Raises `model_not_found`, `model_not_allowed`, and Unserved when the client is gone."""
         snapshot = self._services.snapshot
-        client = snapshot.clients.get(owner)
+        client = snapshot.clients_by_owner.get(owner)
         if not self.knows(owner):
             raise Unserved(f"Client '{owner}' is not in routes.yaml any more.")
         behind = replace(client, priority="batch") if client is not None else None
-        identity = Identity(owner, owner, behind)
+        identity = Identity(owner if client is None else client.name, owner, behind)
         return OnBehalf(identity, replace(find_alias(snapshot, identity, model), priority="batch"))
 
 

@@ -34,6 +34,7 @@ from gateway.apps.batches.store import (
     too_much,
     with_model,
 )
+from gateway.domain.privacy import NO_MARKS, Privacy
 from gateway.shortage import check_disk
 from gateway.sqlite_file import SqliteFile
 
@@ -62,6 +63,17 @@ CREATE TABLE IF NOT EXISTS results (
   PRIMARY KEY (batch, number)
 );
 """
+# Beside the files, in files from before too: a gateway that does not know them goes on with the rest.
+_MARKS = "CREATE TABLE IF NOT EXISTS file_marks (id TEXT PRIMARY KEY, privacy BLOB NOT NULL)"
+_FILES = "SELECT files.*, file_marks.privacy FROM files LEFT JOIN file_marks USING (id)"
+
+
+def _add_later(connection: sqlite3.Connection) -> None:
+    """What a store of an older gateway has not: marks of files, and indexes for the lists of one client."""
+    connection.execute(_MARKS)
+    connection.execute("CREATE INDEX IF NOT EXISTS files_of ON files (owner, created_at)")
+    connection.execute("CREATE INDEX IF NOT EXISTS batches_of ON batches (owner, created_at)")
+    connection.execute("CREATE INDEX IF NOT EXISTS batches_in ON batches (status)")
 
 
 class SqliteBatchStore(BatchStore):
@@ -74,7 +86,7 @@ class SqliteBatchStore(BatchStore):
         self.where = f"{NAME} in its `server.data`"
         self.folder = folder / FILES
         self._files = FileFolder(self.folder)
-        self._file = SqliteFile(folder / NAME, _SCHEMA, VERSION, private=True, prepare=_index_owners)
+        self._file = SqliteFile(folder / NAME, _SCHEMA, VERSION, private=True, prepare=_add_later)
 
     @property
     def there(self) -> bool:
@@ -109,19 +121,24 @@ class SqliteBatchStore(BatchStore):
 
     def add_file(self, record: FileRecord) -> None:
         row = (record.id, record.owner, record.purpose, record.filename, record.bytes, record.created_at)
-        self._db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, record.expires_at))
+        with self._file.transaction() as db:
+            if record.privacy != NO_MARKS:
+                marks = record.id, msgspec.json.encode(record.privacy)
+                db.execute("INSERT OR REPLACE INTO file_marks VALUES (?, ?)", marks)
+            db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, record.expires_at))
 
     def file(self, name: str) -> FileRecord | None:
-        row = self._db.execute("SELECT * FROM files WHERE id = ?", (name,)).fetchone()
-        return FileRecord(*row) if row is not None else None
+        row = self._db.execute(f"{_FILES} WHERE id = ?", (name,)).fetchone()
+        return _file_record(row) if row is not None else None
 
     def files(self, owner: str) -> list[FileRecord]:
-        rows = self._db.execute("SELECT * FROM files WHERE owner = ? ORDER BY created_at DESC, rowid DESC", (owner,))
-        return [FileRecord(*row) for row in rows]
+        rows = self._db.execute(f"{_FILES} WHERE owner = ? ORDER BY created_at DESC, files.rowid DESC", (owner,))
+        return [_file_record(row) for row in rows]
 
     def drop_file(self, name: str) -> None:
         self._db.execute("DELETE FROM files WHERE id = ?", (name,))
         self._files.drop(name)
+        self._db.execute("DELETE FROM file_marks WHERE id = ?", (name,))
 
     def expired_files(self, now: int) -> list[str]:
         used = {record.input_file_id for record in self.unfinished()}
@@ -354,15 +371,15 @@ def _last(steps: Iterator[BatchRecord | None]) -> BatchRecord:
     return record
 
 
-def _index_owners(db: sqlite3.Connection) -> None:
-    """For the lists of one client; a store of an older gateway has no such indexes."""
-    db.execute("CREATE INDEX IF NOT EXISTS files_of ON files (owner, created_at)")
-    db.execute("CREATE INDEX IF NOT EXISTS batches_of ON batches (owner, created_at)")
-    db.execute("CREATE INDEX IF NOT EXISTS batches_in ON batches (status)")
-
-
 _UNFINISHED = ",".join("?" * len(UNFINISHED))  # for `IN`
 _decode_record = msgspec.json.Decoder(BatchRecord).decode
+_decode_privacy = msgspec.json.Decoder(Privacy).decode
+
+
+def _file_record(row: tuple[Any, ...]) -> FileRecord:
+    *found, marks = row
+    found.append(NO_MARKS if marks is None else _decode_privacy(marks))
+    return FileRecord(*found)
 
 
 def _record(row: tuple[bytes]) -> BatchRecord:

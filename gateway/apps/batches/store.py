@@ -244,4 +244,5 @@ def output_files(record: BatchRecord, now: int) -> Iterator[tuple[bool, FileReco
         name = f"file-{key}-{record.id.removeprefix('batch_')}"
         kept_until = now + (OUTPUT_DAYS * DAY if record.kept is None else record.kept)
         shown = f"{record.id}_{key}.jsonl"
-        yield key == "output", FileRecord(name, record.owner, "batch_output", shown, 0, now, kept_until)
+        file = FileRecord(name, record.owner, "batch_output", shown, 0, now, kept_until, record.privacy)
+        yield key == "output", file

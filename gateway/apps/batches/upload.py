@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from gateway.apps.batches.records import FileRecord
 from gateway.apps.batches.runner import now
 from gateway.apps.batches.store import KEPT_MOST, FileWriter, StoreAway
+from gateway.domain.privacy import NO_MARKS, Privacy
 from gateway.errors import GatewayError
 from gateway.shortage import shortage_of
 
@@ -44,10 +45,12 @@ class Upload:
         check_bytes(self.kept_before + self._batches.arriving(self._owner), self._limit)
         await self._in_thread(self._file.write, data)
 
-    async def keep(self, filename: str, purpose: str, expires_at: int | None) -> FileRecord:
+    async def keep(
+        self, filename: str, purpose: str, expires_at: int | None, privacy: Privacy = NO_MARKS
+    ) -> FileRecord:
         """The file is complete."""
         await self._in_thread(self._file.finish)
-        record = FileRecord(self._name, self._owner, purpose, filename, self.size, now(), expires_at)
+        record = FileRecord(self._name, self._owner, purpose, filename, self.size, now(), expires_at, privacy)
         await self._batches.add_file(record, self._limit)
         self._kept = True
         return record

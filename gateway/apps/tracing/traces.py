@@ -28,7 +28,6 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from gateway import __version__
 from gateway.accounting.record import AttemptRecord, RequestRecord, is_failure
-from gateway.admission.access import asks_local_only
 from gateway.apps.tracing.export import Exporter
 from gateway.apps.tracing.spans import (
     attempt_attributes,
@@ -110,7 +109,7 @@ class Tracing:
 
     def request_ended(self, trace: RequestSpans, record: RequestRecord) -> None:
         attributes = request_attributes(record)
-        if self.settings.prompts and record.request is not None and not trace.is_local(record):
+        if self.settings.prompts and record.request is not None and not record.privacy.local_only:
             messages = input_messages(record.request)
             if messages is not None:
                 attributes["gen_ai.input.messages"] = messages
@@ -153,7 +152,7 @@ class Tracing:
 class RequestSpans:
     """The trace of one request. `headers` are those that are sent with its attempts."""
 
-    __slots__ = ("_attempts", "_headers", "_tracing", "began", "context", "parent")
+    __slots__ = ("_attempts", "_tracing", "began", "context", "headers", "parent")
 
     def __init__(
         self, tracing: Tracing, headers: dict[bytes, bytes], context: SpanContext, parent: SpanContext | None
@@ -162,7 +161,7 @@ class RequestSpans:
         self.parent = parent
         self.began = time_ns()
         self._tracing = tracing
-        self._headers = headers
+        self.headers = headers
         self._attempts: list[AttemptSpan] = []
 
     async def follow(self, attempt: AttemptRecord, run: Callable[[], Awaitable[None]]) -> None:
@@ -170,7 +169,7 @@ class RequestSpans:
         trace = AttemptSpan(attempt, self._tracing.child(self.context), self.context)
         self._attempts.append(trace)
         context = trace.context
-        self._headers[_PARENT] = b"00-%032x-%016x-01" % (context.trace_id, context.span_id)
+        self.headers[_PARENT] = b"00-%032x-%016x-01" % (context.trace_id, context.span_id)
         try:
             await run()
         except BaseException as error:
@@ -191,10 +190,6 @@ class RequestSpans:
             self._tracing.request_ended(self, record)
         except Exception:  # a failure of tracing must not affect the request
             self._tracing.note(f"making the trace of request {record.id}")
-
-    def is_local(self, record: RequestRecord) -> bool:
-        """True if its prompt must not leave the LAN."""
-        return (record.client is not None and record.client.local_only) or asks_local_only(self._headers)
 
 
 class AttemptSpan:

@@ -39,6 +39,13 @@ def test_a_vllm_is_one_model_with_its_names() -> None:
     assert (server.kind, server.models) == ("vllm", (Model(QWEN, 131072, also=("qwen",)),))
 
 
+def test_a_vllm_behind_its_rust_front_end_is_one_model_with_its_names_too() -> None:
+    cards = [card(name, owned_by="vllm-frontend-rs", max_model_len=2048, parent=None) for name in ("tiny", "alias")]
+    server = identify(URL, models(*cards))
+    assert (server.kind, server.models) == ("vllm", (Model("tiny", 2048, also=("alias",)),))
+    assert len(draft_of([server]).backends) == 1
+
+
 def test_an_adapter_is_a_model_of_its_own() -> None:
     adapter = card("sql-lora", owned_by="vllm", parent=QWEN)
     replies = models(card(QWEN, owned_by="vllm", max_model_len=8), adapter)

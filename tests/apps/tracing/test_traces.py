@@ -246,6 +246,22 @@ async def test_prompts_are_exported_where_asked_but_not_those_that_must_stay(
         assert request.attributes["gen_ai.input.messages"] == expected
 
 
+async def test_what_goes_on_from_a_prompt_that_must_stay_is_traced_without_it(receiver: Receiver) -> None:
+    sim = SimVllm("a")
+    async with traced(sim, to=receiver.url, more=", prompts: true", clients="server: {keep_responses: 1h}") as gateway:
+        body = {"model": "chain", "input": SECRET}
+        first = await gateway.client.post("/v1/responses", json=body, headers={"x-gateway-local-only": "1"})
+        then = {"model": "chain", "input": "on", "previous_response_id": first.json()["id"]}
+        parent = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
+        assert (await gateway.client.post("/v1/responses", json=then, headers=parent)).status_code == 200
+        await gateway.until(gateway.idle)
+        assert gateway.gateway.apps.tracing.tracing is not None
+        await asyncio.to_thread(gateway.gateway.apps.tracing.tracing.flush)
+    assert sum(span.kind == SERVER for span in receiver.spans) == 2
+    assert SECRET not in str(receiver.spans)
+    assert CALLER not in sim.requests[-1].headers["traceparent"], "the backend's span is a child of the attempt's"
+
+
 async def test_a_new_snapshot_may_trace_elsewhere_or_not_at_all(receiver: Receiver) -> None:
     from dataclasses import replace
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Raw
 
-from gateway.admission.caller import Caller
 from gateway.apps.conversations.conversations import Conversations
 from gateway.apps.conversations.store import Conversation, Turn
 from gateway.apps.dialects.fields import expected, value_in
@@ -17,12 +16,10 @@ from gateway.apps.dialects.responses.request import KeptResponse
 from gateway.apps.dialects.translated import TranslatedExchange
 from gateway.config.snapshot import Snapshot
 from gateway.domain.body import read_fields
+from gateway.domain.privacy import NO_MARKS, Privacy
 from gateway.errors import GatewayError
-from gateway.metrics.registry import OPEN
 from gateway.proxy.exchange import Exchange, Headers, nothing
 from gateway.proxy.reply import request_id
-
-LOCAL_ONLY = b"x-gateway-local-only"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -38,7 +35,7 @@ class KeptExchange(TranslatedExchange):
     """`store: false` keeps nothing."""
 
     __slots__ = (
-        *("_before", "_conversations", "_input", "_local", "_owner", "_previous", "_response", "_snapshot"),
+        *("_before", "_conversations", "_input", "_owner", "_previous", "_privacy", "_response", "_snapshot"),
         "__weakref__",
     )
 
@@ -50,12 +47,12 @@ class KeptExchange(TranslatedExchange):
         self._owner = ""
         self._previous: str | None = None
         self._input = b""  # what is to be kept of the request; empty = nothing
-        self._local = False
+        self._privacy = NO_MARKS
 
     async def read_body(self, limit: int) -> bytes:
         body = await self._inner.read_body(limit)
         fields = read_fields(body)
-        self._owner, local = self._who()
+        self._owner, privacy = self._who()
         previous = value_in(fields.pop("previous_response_id", None), "previous_response_id")
         if previous is not None and not isinstance(previous, str):
             raise expected("previous_response_id", "the id of a response", previous)
@@ -67,12 +64,9 @@ class KeptExchange(TranslatedExchange):
                 raise GatewayError("request_too_large", f"With what is kept the request is larger than {limit} bytes.")
             self.share.add(len(joined))
             fields["input"] = Raw(joined)
-            if kept.local and not local:
-                local = True
-                self.caller = Caller(
-                    {**self.headers, LOCAL_ONLY: b"1"}, self.peer
-                )  # what stayed in the LAN stays there
-        self._previous, self._local = previous or None, local
+            before = Privacy(local_only=kept.local)
+            self.caller, privacy = self.caller.with_privacy(before), privacy | before
+        self._previous, self._privacy = previous or None, privacy
         stores = value_in(fields.get("store"), "store") is not False
         if stores:
             self._input = _items(own)
@@ -81,11 +75,10 @@ class KeptExchange(TranslatedExchange):
         self._response.kept = KeptResponse(self._previous, stores)
         return await self._translate(_encode(fields), len(body))
 
-    def _who(self) -> tuple[str, bool]:
-        """(whose responses these are, is the request to stay in the LAN?)"""
+    def _who(self) -> tuple[str, Privacy]:
+        """(whose responses these are, what the request says about privacy)"""
         identity = self.caller.identify(self._snapshot)
-        owner = identity.name if identity.client is not None else OPEN
-        return owner, identity.local_only or self.caller.asks_local_only
+        return identity.label, self.caller.privacy(identity)
 
     async def _choose_name(self) -> None:
         """The response gets the id that the client chose for its request, where no other of its responses has it."""
@@ -121,7 +114,8 @@ class KeptExchange(TranslatedExchange):
         if ended is None or not self._input:
             return
         turn, self._input = Turn(self._input, ended), b""
-        await self._conversations.add(self._owner, self._response.id, self._previous, turn, local=self._local)
+        name, local = self._response.id, self._privacy.local_only
+        await self._conversations.add(self._owner, name, self._previous, turn, local=local)
 
 
 def _items(raw: Raw) -> bytes:

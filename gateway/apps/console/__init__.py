@@ -1,0 +1,1 @@
+"""Views of a gateway in a terminal: its plans, its state and its usage."""

@@ -1,0 +1,93 @@
+"""Operations on the fleet: `POST /admin/mode`, `POST /admin/backends/{name}/start | stop`, `GET /admin/operations`."""
+
+from __future__ import annotations
+
+import msgspec
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from gateway.api.admin import admit, backend_of
+from gateway.apps.control.operations import Operations
+from gateway.apps.control.record import Kind, described
+from gateway.errors import GatewayError
+from gateway.runtime.gateway import Gateway
+
+BEGUN = 202
+
+
+class Order(msgspec.Struct):
+    """The body of a request. `mode`: the target of a switch. `force`: also if it does not fit, or a command is missing.
+    `dry_run`: only say the steps. `profile`: the one to start a backend with, "" = none; without it that of the mode in
+    force."""
+
+    mode: str = ""
+    force: bool = False
+    dry_run: bool = False
+    profile: str | None = None
+
+
+def router(gateway: Gateway, operations: Operations) -> APIRouter:
+    """An operation that begins is answered with 202 and followed at `/admin/operations/{id}`."""
+    routes = APIRouter(prefix="/admin")
+
+    async def obey(request: Request, kind: Kind, name: str | None) -> Response:
+        order = _order(await request.body())
+        name = _mode_of(order) if name is None else name
+        if order.profile is not None and kind != "start":
+            raise GatewayError("invalid_request_body", "`profile` is for a start of one backend.", param="profile")
+        if order.dry_run:
+            steps = await operations.planned(kind, name, profile=order.profile)
+            return JSONResponse(described(kind, name, gateway.snapshot.mode, steps))
+        operation = await operations.begin(kind, name, force=order.force, profile=order.profile)
+        return JSONResponse(operation.as_json(), BEGUN)
+
+    @routes.post("/mode")
+    async def switch_mode(request: Request) -> Response:
+        """Switch to another mode: `{"mode": NAME, "force": false}`."""
+        admit(gateway, request)
+        return await obey(request, "switch", None)
+
+    @routes.post("/backends/{name}/start")
+    async def start_backend(request: Request, name: str) -> Response:
+        """Start one backend, and wait until it serves. With another `profile`, it is stopped first."""
+        admit(gateway, request)
+        return await obey(request, "start", backend_of(gateway, name).name)
+
+    @routes.post("/backends/{name}/stop")
+    async def stop_backend(request: Request, name: str) -> Response:
+        """Drain one backend, and stop it."""
+        admit(gateway, request)
+        return await obey(request, "stop", backend_of(gateway, name).name)
+
+    @routes.get("/operations")
+    async def latest(request: Request) -> Response:
+        """`{mode, operation}`: the mode in force, and the operation under way or the last one; null = none."""
+        admit(gateway, request)
+        operation = operations.latest
+        found = operation.as_json() if operation is not None else None
+        return JSONResponse({"mode": gateway.snapshot.mode, "operation": found})
+
+    @routes.get("/operations/{name}")
+    async def one_operation(request: Request, name: str) -> Response:
+        """One operation: `{id, mode, state, steps: [{backend, what, state, seconds, output}], ...}`."""
+        admit(gateway, request)
+        return JSONResponse(operations.get(name).as_json())
+
+    return routes
+
+
+def _order(body: bytes) -> Order:
+    if not body.strip():
+        return Order()
+    try:
+        return msgspec.json.decode(body, type=Order)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise GatewayError("invalid_request_body", f"The request body is not valid: {error}") from None
+
+
+def _mode_of(order: Order) -> str:
+    if not order.mode:
+        raise GatewayError(
+            "invalid_request_body", "`mode` is missing: the name of the mode to switch to.", param="mode"
+        )
+    return order.mode

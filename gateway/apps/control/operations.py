@@ -1,0 +1,303 @@
+"""Begins operations on the fleet, one at a time, and knows the latest ones."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gateway.apps.control.elsewhere import Elsewhere
+from gateway.apps.control.planning import presence_of, steps_of
+from gateway.apps.control.record import (
+    GAVE_WAY,
+    INTERRUPTED,
+    Cause,
+    Kind,
+    Operation,
+    Step,
+    new_operation,
+    save,
+    saved,
+)
+from gateway.apps.control.runner import Limits, Runner
+from gateway.config.snapshot import Backend, Snapshot
+from gateway.domain.events import Event
+from gateway.errors import GatewayError
+from gateway.fleet.switching import Steps
+from gateway.runtime.gateway import Gateway
+from gateway.supervision import Failures
+
+log = logging.getLogger("gateway.operations")
+
+KEPT = 20  # operations that are known by their id
+_LOUD = ("failed",)
+
+
+class Operations:
+    """The operations of a gateway, and of the others that share its fleet. The latest is kept in `server.data`."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.limits = Limits()
+        self._gateway = gateway
+        self._data = Path(gateway.snapshot.server.data)
+        self._known: dict[str, Operation] = {}
+        self._task: asyncio.Task[Any] | None = None
+        self._planning = False
+        self._saving = asyncio.Lock()  # drains of several backends run side by side
+        self._switching_to: str | None = None  # the mode of a switch that is being planned
+        self._interruption = INTERRUPTED  # why a cancelled operation has ended
+        self._closed = False
+        self._elsewhere = Elsewhere(self, gateway.shared.operations) if gateway.shared is not None else None
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Read the latest operation. One that ran when the last process ended has failed, and its mode is the one in
+        force if a backend was stopped."""
+        await self._open()
+        if self._elsewhere is not None:
+            self._elsewhere.open()
+
+    async def _open(self) -> None:
+        operation = await asyncio.to_thread(saved, self._data)
+        if operation is None:
+            return
+        seen = self._known.get(operation.id)
+        if seen is not None and seen.state != "running":  # another gateway has recorded how it ended
+            return
+        self._known[operation.id] = operation
+        if operation.state != "running":
+            return
+        await self.interrupted(operation, INTERRUPTED)
+
+    async def close(self) -> None:
+        """Ends an operation under way: it has failed, and says where it was."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # -- what there is --------------------------------------------------------------------------------------------
+
+    @property
+    def latest(self) -> Operation | None:
+        """The operation under way, else the last one."""
+        return max(self._known.values(), key=lambda one: (one.state == "running", one.began), default=None)
+
+    @property
+    def switching_to(self) -> str | None:
+        """The target of a switch that is under way, or about to be; None = there is none."""
+        latest = self.latest
+        return latest.mode if latest is not None and latest.state == "running" else self._switching_to
+
+    def get(self, name: str) -> Operation:
+        """The operation with this id. Raises `not_found`."""
+        operation = self._known.get(name)
+        if operation is None:
+            raise GatewayError("not_found", "There is no such operation: the gateway knows the latest ones only.")
+        return operation
+
+    # -- planning -------------------------------------------------------------------------------------------------
+
+    async def planned(self, kind: Kind, name: str, *, profile: str | None = None) -> Steps:
+        """The steps to the mode, or for the backend, of this name. `profile`: the one to start the backend with, "" =
+        none; None = that of the mode in force. Raises `not_found`."""
+        return await self._planned(kind, name, self._gateway.written, profile)
+
+    async def _planned(self, kind: Kind, name: str, snapshot: Snapshot, profile: str | None) -> Steps:
+        self._check_name(kind, name, snapshot)
+        if profile:
+            _check_profile(snapshot.backends[name], profile)
+        presence = {one: presence_of(state) for one, state in self._gateway.fleet.states.items()}
+        if (unasked := self._unasked()) is not None and presence.get(unasked.backend or "") == "away":
+            presence[unasked.backend or ""] = "drained"  # it loads, and goes on loading when its start gives way
+        started, idle = self._profiles(), self.latest.not_started if self.latest is not None else ()
+        known = presence, started, idle
+        return await asyncio.to_thread(steps_of, kind, name, snapshot, self._gateway.snapshot.mode, *known, profile)
+
+    def _profiles(self) -> dict[str, str]:
+        """Backend -> the profile that the gateway last started it with."""
+        return dict(self.latest.profiles) if self.latest is not None else {}
+
+    def _check_name(self, kind: Kind, name: str, snapshot: Snapshot) -> None:
+        if kind == "switch" and name not in snapshot.modes:
+            there = ", ".join(snapshot.modes) or "none: routes.yaml has no `modes`"
+            raise GatewayError("not_found", f"There is no mode '{name}'. Modes: {there}.", param="mode")
+        if kind != "switch" and name not in snapshot.backends:
+            raise GatewayError("not_found", f"There is no backend '{name}'.")
+
+    # -- running --------------------------------------------------------------------------------------------------
+
+    async def begin(self, kind: Kind, name: str, *, force: bool = False, profile: str | None = None) -> Operation:
+        """Begin an operation, and return it at once; what nobody has ordered gives way to it. `profile`: as for
+        `planned`. Raises `not_found`, `operation_running`, and `operation_refused` with the reasons unless it is
+        forced."""
+        self._check_free(unasked_too=False)
+        self._planning, self._switching_to = True, name if kind == "switch" else None
+        try:
+            written = self._gateway.written
+            steps = await self._planned(kind, name, written, profile)
+            if steps.refusals and not force:
+                raise GatewayError("operation_refused", f"{'; '.join(steps.refusals)} (`force` begins anyway)")
+            self._check_open()
+            await self._end_unasked()
+            return await self._begin(kind, name, steps, written, force)
+        finally:
+            self._planning, self._switching_to = False, None
+
+    async def begin_unasked(self, kind: Kind, name: str, steps: Steps, cause: Cause) -> Operation:
+        """Begin an operation that no operator has ordered, with these steps, and return it at once. Raises
+        `operation_running`."""
+        self._check_free()
+        self._planning = True
+        try:
+            return await self._begin(kind, name, steps, self._gateway.written, False, cause)
+        finally:
+            self._planning = False
+
+    async def finished(self) -> None:
+        """Until the operation under way, if any, has ended."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    async def _begin(
+        self, kind: Kind, name: str, steps: Steps, written: Snapshot, force: bool, cause: Cause = "operator"
+    ) -> Operation:
+        operation = new_operation(kind, name, self._gateway.snapshot.mode, steps, forced=force, cause=cause)
+        operation.profiles = self._profiles()
+        if self._elsewhere is not None:
+            await self._elsewhere.claim(operation)
+        try:
+            self._check_open()
+            await self._save(operation)
+        except BaseException:
+            self._release()
+            raise
+        self.know(operation)
+        runner = Runner(self._gateway, operation, steps, written, self._changed, self.limits)
+        failures = self._gateway.metrics.failures
+        self._task = failures.once("operation", self._run(runner, operation), operation.title)
+        return operation
+
+    @property
+    def failures(self) -> Failures:
+        return self._gateway.metrics.failures
+
+    def find(self, name: str) -> Operation | None:
+        return self._known.get(name)
+
+    def know(self, operation: Operation) -> None:
+        """Keep an operation of this gateway or of another one."""
+        self._known[operation.id] = operation
+        while len(self._known) > KEPT:
+            del self._known[next(iter(self._known))]
+
+    async def interrupted(self, operation: Operation, why: str) -> None:
+        """An operation that runs no more has failed; its mode is the one in force if a backend was stopped."""
+        operation.end(why)
+        log.error("%s: %s; %s", operation.title, why, operation.hint)
+        mode = operation.mode
+        if mode is not None and mode in self._gateway.snapshot.modes and operation.has_stopped:
+            await self._gateway.put_mode_in_force(mode)
+        self._count(operation)
+        await self._save(operation)
+
+    def _unasked(self) -> Operation | None:
+        """The operation under way, if no operator has ordered it."""
+        latest = self.latest
+        return latest if latest is not None and latest.state == "running" and latest.cause != "operator" else None
+
+    async def _end_unasked(self) -> None:
+        if self._unasked() is not None and self._task is not None:
+            self._interruption = GAVE_WAY
+            try:
+                self._task.cancel()
+                await asyncio.wait({self._task})
+            finally:
+                self._interruption = INTERRUPTED
+
+    def _check_free(self, *, unasked_too: bool = True) -> None:
+        self._check_open()
+        latest = self.latest if self.latest is not None and self.latest.state == "running" else None
+        if latest is not None and self._elsewhere is not None and not self._elsewhere.counts(latest):
+            latest = None
+        if not self._planning and not unasked_too and self._unasked() is not None:
+            return
+        if self._planning or latest is not None:
+            what = f": {latest.named}" if latest is not None else ""
+            raise GatewayError("operation_running", f"Another operation is under way{what}.")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise GatewayError("no_backend_available", "The gateway is stopping.")
+
+    async def _run(self, runner: Runner, operation: Operation) -> None:
+        error: str | None = "a defect in the gateway; the log has the traceback"
+        try:
+            error = await runner.run()
+        except asyncio.CancelledError:
+            error = self._interruption
+            raise
+        finally:
+            runner.close(failed=error is not None)
+            operation.end(error)
+            self._tell(operation, None)
+            self._count(operation)
+            # Others learn in one message that it has ended and that they may begin one, before a slow disk has it.
+            self._publish(operation)
+            self._release()
+            await asyncio.shield(self._write(operation))
+
+    def _release(self) -> None:
+        """Another gateway may begin an operation now."""
+        if self._elsewhere is not None:
+            self._elsewhere.release()
+
+    async def _changed(self, operation: Operation, step: Step) -> None:
+        """A step has begun or ended."""
+        self._tell(operation, step)
+        await self._save(operation)
+
+    def _tell(self, operation: Operation, step: Step | None) -> None:
+        """A line of the log and an event, of a step or of the whole operation."""
+        state = operation.state if step is None else step.state
+        what = operation.title if step is None else f"{operation.title}: {step.what} {step.backend}"
+        output = (operation.error or "") if step is None else step.output.replace("\n", "; ")
+        level = logging.WARNING if state in _LOUD else logging.INFO
+        log.log(level, "%s: %s%s", what, state, f": {output}" if output else "")
+        # Without the output: everybody who may read the status reads events.
+        self._gateway.emit(Event(time.time(), "operation", step.backend if step else "", what, after=state))
+
+    def _count(self, operation: Operation) -> None:
+        if operation.kind == "switch":
+            self._gateway.metrics.switches.inc(operation.state)
+
+    async def _save(self, operation: Operation) -> None:
+        self._publish(operation)
+        await self._write(operation)
+
+    def _publish(self, operation: Operation) -> None:
+        """For the other gateways."""
+        if self._elsewhere is not None:
+            self._elsewhere.publish(operation)
+
+    async def _write(self, operation: Operation) -> None:
+        """A file that cannot be written stops nothing: the engines are more important than the record."""
+        try:
+            async with self._saving:
+                await asyncio.to_thread(save, msgspec.json.encode(operation), self._data)
+        except OSError as error:
+            log.warning("%s cannot be recorded in %s: %s", operation.title, self._data, error)
+
+
+def _check_profile(backend: Backend, profile: str) -> None:
+    """Raises `not_found` where the backend has no such profile."""
+    if profile not in backend.profiles:
+        there = ", ".join(backend.profiles) or "none"
+        raise GatewayError(
+            "not_found", f"'{backend.name}' has no profile '{profile}'. Profiles: {there}.", param="profile"
+        )

@@ -1,0 +1,81 @@
+"""The steps of an operation, with the memory plan behind them. Reads files of models; changes nothing.
+
+The planner of memory is imported by the first plan: a gateway that only serves has no use for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from gateway.apps.control.record import Kind
+from gateway.config.problems import ConfigError
+from gateway.config.snapshot import Snapshot
+from gateway.domain.backend import BackendState
+from gateway.domain.health_state import State
+from gateway.fleet.switching import (
+    NOTHING,
+    Presence,
+    Steps,
+    beside,
+    start_steps,
+    stop_steps,
+    switch_steps,
+    usual_profile,
+)
+
+if TYPE_CHECKING:
+    from gateway.fleet.memory.plan import FleetPlan
+
+
+def steps_of(
+    kind: Kind,
+    name: str,
+    snapshot: Snapshot,
+    current: str | None,
+    presence: Mapping[str, Presence],
+    started: Mapping[str, str] = NOTHING,
+    idle: Collection[str] = (),
+    profile: str | None = None,
+) -> Steps:
+    """The steps to the mode, or for the backend, of this name, which there is. `current`: the mode in force; `started`:
+    backend -> the profile that the gateway last started it with; `idle`: backends that it knows not to have started;
+    `profile`: the one that a start asks for, None = any. Takes a while: for a thread."""
+    if kind == "stop":
+        return stop_steps(snapshot, name, presence)
+    if kind == "switch":
+        return switch_steps(snapshot, name, current, presence, _memory_plan(snapshot, name), started, idle)
+    usual = usual_profile(snapshot, name, current)
+    runs = started.get(name, usual)
+    is_there = presence.get(name, "away") != "away"
+    wanted = profile if profile is not None else runs if is_there else usual
+    found = _memory_plan(beside(snapshot, name, presence, current, wanted), None)
+    return start_steps(snapshot, name, presence, found, wanted, runs)
+
+
+def presence_of(state: BackendState) -> Presence:
+    """Whether a backend serves, or answers and gets no requests, as far as its checks say."""
+    health = state.health
+    if health.state in (State.READY, State.BUSY, State.SUSPECT):
+        return "up"
+    return "drained" if health.state in (State.DRAINING, State.PARKED) and health.oks > 0 else "away"
+
+
+def assumed_presence(snapshot: Snapshot, current: str | None) -> dict[str, Presence]:
+    """Without a gateway to ask: the backends of the mode in force run, and no others."""
+    mode = snapshot.modes.get(current) if current is not None else None
+    running = mode.backends if mode is not None else ()
+    return {name: "up" if name in running else "away" for name in snapshot.backends}
+
+
+def _memory_plan(snapshot: Snapshot, mode: str | None) -> FleetPlan | str:
+    """The memory plan of a mode; a text instead says what is wrong with the operator's catalogue."""
+    from gateway.fleet.catalog import catalog_of
+    from gateway.fleet.memory.model_files import read_models
+    from gateway.fleet.memory.plan import plan
+
+    try:
+        catalog = catalog_of(snapshot).memory
+    except ConfigError as error:
+        return str(error)
+    return plan(snapshot, mode, catalog, {}, read_models(snapshot))

@@ -1,0 +1,1 @@
+"""A simulated fleet on this machine: `gateway demo`, and single servers of it."""

@@ -1,0 +1,220 @@
+"""`gateway check`: what is wrong or odd in routes.yaml, where each alias leads, and which aliases can leave the LAN."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from gateway.cli.options import (
+    config_option,
+    counted,
+    examples,
+    fail_with,
+    in_mode_or_exit,
+    is_there,
+    json_option,
+    mode_option,
+    no_file,
+    problem_json,
+)
+from gateway.config.problems import ConfigError
+from gateway.printable import visible
+
+if TYPE_CHECKING:
+    from gateway.apps.fleet.checking.alias_facts import AliasFacts, StepBackend
+    from gateway.apps.fleet.checking.live import BackendAnswer
+    from gateway.apps.fleet.lint.finding import Finding
+    from gateway.config.loaded import Loaded
+
+FINE = "fine"
+
+
+@examples(
+    "gateway check",
+    "gateway check --live                    # are they there, and do they serve what the file says?",
+    "gateway check --mode ds4                # the second of the file's modes",
+    "gateway check new.yaml --json",
+)
+@click.command()
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@config_option
+@click.option("--live", is_flag=True, help="Also ask every backend whether it is there and what it serves.")
+@mode_option
+@json_option
+def command(file: Path | None, config: Path, live: bool, mode: str | None, as_json: bool) -> None:
+    """Say what is wrong or odd in FILE, and where each alias leads.
+
+    The findings of `gateway fleet check` are shown, too. Exit code 0: it can be served; 1: it has a mistake, an extra
+    that it needs is not installed, a mode cannot run, or (--live) a backend differs from it; 2: there is no such file.
+    """
+    from gateway.config.load import load
+
+    path = file or config
+    if not is_there(path):
+        raise no_file(path)
+    try:
+        loaded = load(path)
+    except ConfigError as error:
+        _fail(error, as_json)
+    snapshot = in_mode_or_exit(loaded.snapshot, mode)
+    found = _findings(loaded, as_json)  # of the file itself: it has all modes and profiles
+    loaded = replace(loaded, snapshot=snapshot)
+    answers = _ask(loaded) if live else []
+    if as_json:
+        click.echo(json.dumps(_as_json(loaded, found, answers), indent=2))
+    else:
+        _print_text(loaded, found, answers, path)
+    sys.exit(0 if _verdict(loaded, found) == FINE and not any(answer.problems for answer in answers) else 1)
+
+
+def _verdict(loaded: Loaded, found: list[Finding]) -> str:
+    """Whether the file can be served as it is, without a look at the backends."""
+    from gateway.apps.fleet.lint.command import mode_cannot_run
+    from gateway.config.extras import lacks_cloud
+
+    if lacks_cloud(backend.engine for backend in loaded.snapshot.backends.values()):
+        return "an extra is not installed"
+    return "a mode cannot run" if mode_cannot_run(found) else FINE
+
+
+def _findings(loaded: Loaded, as_json: bool) -> list[Finding]:
+    from gateway.apps.fleet.lint.command import findings_of
+
+    try:
+        return findings_of(loaded)
+    except ConfigError as error:
+        fail_with(error, as_json=as_json)
+
+
+def _ask(loaded: Loaded) -> list[BackendAnswer]:
+    from gateway.apps.fleet.checking.live import ask_fleet
+
+    return asyncio.run(ask_fleet(loaded.snapshot))
+
+
+def _fail(error: ConfigError, as_json: bool) -> NoReturn:
+    """Print the mistakes to stdout, because they are the result of this command, and exit."""
+    if as_json:
+        fail_with(error, as_json=True)
+    for problem in error.problems:
+        click.echo(str(problem))
+    count = len(error.problems)
+    click.echo(f"\n{count} mistake{'s' if count > 1 else ''}: the file is not loaded.")
+    sys.exit(1)
+
+
+def _as_json(loaded: Loaded, found: list[Finding], answers: list[BackendAnswer]) -> dict[str, Any]:
+    from gateway.apps.fleet.checking.alias_facts import alias_facts
+
+    facts = alias_facts(loaded.snapshot)
+    return {
+        "ok": _verdict(loaded, found) == FINE and not any(answer.problems for answer in answers),
+        "mode": loaded.snapshot.mode,
+        "problems": [problem_json(p, "warning") for p in loaded.warnings],
+        "findings": [one.as_json() for one in found],
+        "aliases": [alias.as_json() for alias in facts],
+        "leaves_lan": {alias.name: list(alias.leaves_lan) for alias in facts if alias.leaves_lan},
+        "live": [{"name": a.name, "said": a.result, "problems": a.problems} for a in answers],
+    }
+
+
+def _print_text(loaded: Loaded, found: list[Finding], answers: list[BackendAnswer], path: Path) -> None:
+    from gateway.apps.fleet.checking.alias_facts import alias_facts
+    from gateway.apps.fleet.lint.command import print_findings
+
+    snapshot = loaded.snapshot
+    facts = alias_facts(snapshot)
+    kinds = {"backend": snapshot.backends, "alias": snapshot.aliases, "client": snapshot.clients}
+    click.echo(
+        f"{path}: {_verdict(loaded, found)} ({', '.join(counted(len(found), kind) for kind, found in kinds.items())})"
+    )
+    if snapshot.mode is not None:
+        click.echo(f"in mode {snapshot.mode} of {', '.join(snapshot.modes)}")
+    if loaded.warnings:
+        click.echo("\nWarnings")
+        for warning in loaded.warnings:
+            click.echo(f"  {warning}")
+    found = [one for one in found if one.rule != "agent-window"]  # a warning already
+    if found:
+        click.echo("\nFindings (gateway fleet check)")
+        print_findings(found)
+    if sys.stdout.isatty():
+        _print_table(facts)
+    else:
+        _print_aliases(facts)
+    click.echo("\nAliases that can leave the LAN")
+    leaving = [alias for alias in facts if alias.leaves_lan]
+    for alias in leaving:
+        click.echo(f"  {alias.name}: to {', '.join(alias.leaves_lan)} ({_when(alias)})")
+    if not leaving:
+        click.echo("  none can")
+    if answers:
+        click.echo("\nAnswers")
+        for answer in answers:
+            problems = "".join(f"\n    problem: {visible(problem)}" for problem in answer.problems)
+            click.echo(f"  {answer.name}: {visible(answer.result)}{problems}")
+
+
+def _when(alias: AliasFacts) -> str:
+    if any(member.cloud and member.step == 1 for member in alias.members):
+        return "its first step"
+    never = alias.cloud_when == "never entered"
+    return alias.cloud_when if never else f"when everything before is {alias.cloud_when}"
+
+
+def _window(tokens: int | None) -> str:
+    return "read" if tokens is None else f"{tokens:,}"
+
+
+def _thinking(member: StepBackend) -> str:
+    """`optional, thinks unless told not to`."""
+    words = {True: ", thinks unless told not to", False: ", thinks when told to"}
+    return member.thinking + ("" if member.thinks_by_default is None else words[member.thinks_by_default])
+
+
+def _title(alias: AliasFacts) -> str:
+    further = f" (also {', '.join(alias.also)})" if alias.also else ""
+    kind = " (a backend under its own name)" if alias.implicit else " (asks all)" if alias.ask_all else ""
+    small = "; too small for Hermes" if alias.too_small_for_hermes else ""
+    return f"{alias.name}{further}{kind}{small}"
+
+
+def _print_aliases(facts: list[AliasFacts]) -> None:
+    click.echo("\nAliases")
+    for alias in facts:
+        click.echo(f"  {_title(alias)}")
+        for member in alias.members:
+            click.echo(f"    {_line(member)}")
+            for reason in member.skipped:
+                click.echo(f"       skipped {reason}")
+
+
+def _line(member: StepBackend) -> str:
+    words = [f"{member.step}. {member.backend}", member.engine, member.host, f"window {_window(member.window)}"]
+    words += [f"slots {member.slots}", f"tools {member.tools}", f"thinking {_thinking(member)}"]
+    return "  ".join([*words, *(["CLOUD"] if member.cloud else [])])
+
+
+def _print_table(facts: list[AliasFacts]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title="Aliases", title_justify="left")
+    for column in ("alias", "step", "backend", "engine", "host", "window", "slots", "tools", "thinking", "skipped"):
+        table.add_column(column, overflow="fold")
+    for alias in facts:
+        name = _title(alias)
+        for member in alias.members:
+            row = [name, str(member.step), member.backend, member.engine, member.host, _window(member.window)]
+            row += [member.slots, member.tools, _thinking(member), "\n".join(member.skipped)]
+            table.add_row(*(Text(cell, style="yellow" if member.cloud else "") for cell in row))
+            name = ""
+        table.add_section()
+    Console().print(table)

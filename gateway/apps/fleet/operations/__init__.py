@@ -1,0 +1,1 @@
+"""`gateway fleet switch`, `start`, `stop` and `status`."""

@@ -1,0 +1,166 @@
+"""`gateway fleet switch`, `start`, `stop` and `status`: what the running gateway does with the fleet."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import quote
+
+import click
+
+from gateway.apps.fleet.operations.following import leave, operator_options, print_notes, print_step, run
+from gateway.cli.options import complete_backend, config_option, examples, json_option, load_or_exit
+from gateway.cli.running import GatewayClient, GatewayRefusal, GatewayUnreachable, url_of
+
+
+@examples(
+    "gateway fleet switch ds4 --dry-run           # the steps, and nothing is done",
+    "gateway fleet switch ds4",
+    "gateway fleet switch daily --gateway http://192.168.1.5:4000 --json",
+)
+@click.command()
+@click.argument("mode")
+@config_option
+@click.option("--dry-run", is_flag=True, help="Print the steps, and do nothing.")
+@click.option("--force", is_flag=True, help="Also if the mode does not fit, or a node's preflight fails.")
+@json_option
+@operator_options
+def switch(mode: str, config: Path, dry_run: bool, force: bool, as_json: bool, at: str | None, key: str | None) -> None:
+    """Put MODE in force: drain and stop what leaves, start what comes in the order of the memory plan, and wait until
+    it serves. The running gateway does it; the command shows each step, and may be ended without ending the switch.
+
+    Exit code 0: done; 1: it failed, was refused, or the gateway could not be reached; 2: there is no such mode.
+    """
+    asking = GatewayClient(url_of(config, at, as_json=as_json), key)
+    body = {"mode": mode, "force": force}
+    if not dry_run:
+        run(asking, "/admin/mode", body, as_json=as_json)
+    try:
+        steps = asking.post("/admin/mode", {**body, "dry_run": True})
+    except GatewayRefusal as error:
+        leave(error, as_json=as_json)
+    except GatewayUnreachable as away:
+        steps = _from_file(mode, config, str(away), as_json=as_json)
+    _show(steps, force=force, as_json=as_json)
+
+
+def _from_file(mode: str, config: Path, away: str, *, as_json: bool) -> dict[str, Any]:
+    """The steps as far as the file tells them."""
+    from gateway.apps.control.planning import assumed_presence, steps_of
+    from gateway.apps.control.record import described
+
+    snapshot = load_or_exit(config, as_json=as_json).snapshot
+    if mode not in snapshot.modes:
+        there = ", ".join(snapshot.modes) or "none: the file has no `modes`"
+        leave(GatewayRefusal(404, f"There is no mode '{mode}'. Modes: {there}."), as_json=as_json)
+    current = next(iter(snapshot.modes))
+    steps = steps_of("switch", mode, snapshot, current, assumed_presence(snapshot, current))
+    found = described("switch", mode, current, steps)
+    found["notes"].insert(0, f"{away}; so this is as if mode {current} were in force and ran")
+    return found
+
+
+def _show(steps: dict[str, Any], *, force: bool, as_json: bool) -> NoReturn:
+    refused = bool(steps["refusals"]) and not force
+    if as_json:
+        click.echo(json.dumps({"ok": not refused, **steps}, indent=2))
+        sys.exit(1 if refused else 0)
+    click.echo(f"From {steps['before'] or 'no mode'} to {steps['mode']}:")
+    print_notes(steps)
+    for step in steps["steps"]:
+        print_step(step)
+    if not steps["steps"]:
+        click.echo("Nothing to do.")
+    for refusal in steps["refusals"]:
+        click.echo(f"{'Forced' if force else 'Refused'}: {refusal}", err=True)
+    sys.exit(1 if refused else 0)
+
+
+@examples("gateway fleet start ds4", "gateway fleet start ds4 --profile latency")
+@click.command()
+@click.argument("backend", shell_complete=complete_backend)
+@config_option
+@click.option(
+    "--profile", metavar="NAME", help="Start it with this profile; where it runs with another one, stop it first."
+)
+@click.option("--force", is_flag=True, help="Also if it does not fit, or its node's preflight fails.")
+@json_option
+@operator_options
+def start(
+    backend: str, config: Path, profile: str | None, force: bool, as_json: bool, at: str | None, key: str | None
+) -> None:
+    """Look the nodes of BACKEND over, start it, and wait until it serves. The running gateway does it. Without
+    --profile it is started as in the mode in force.
+
+    Exit code 0: it serves; 1: it failed, was refused, or the gateway could not be reached; 2: there is no such backend
+    or profile.
+    """
+    body = {"force": force} if profile is None else {"force": force, "profile": profile}
+    asking = GatewayClient(url_of(config, at, as_json=as_json), key)
+    run(asking, f"/admin/backends/{quote(backend, safe='')}/start", body, as_json=as_json)
+
+
+@examples("gateway fleet stop ds4")
+@click.command()
+@click.argument("backend", shell_complete=complete_backend)
+@config_option
+@json_option
+@operator_options
+def stop(backend: str, config: Path, as_json: bool, at: str | None, key: str | None) -> None:
+    """Send nothing new to BACKEND, wait until its streams have ended, and stop it. The running gateway does it, and
+    does not take it for a failure. It gets requests again after `gateway fleet start`.
+
+    Exit code 0: it is stopped; 1: it failed, was refused, or the gateway could not be reached; 2: there is no such
+    backend.
+    """
+    asking = GatewayClient(url_of(config, at, as_json=as_json), key)
+    run(asking, f"/admin/backends/{quote(backend, safe='')}/stop", {}, as_json=as_json)
+
+
+@examples("gateway fleet status", "gateway fleet status --json")
+@click.command()
+@config_option
+@json_option
+@operator_options
+def status(config: Path, as_json: bool, at: str | None, key: str | None) -> None:
+    """Show which mode is in force, how far the operation under way is (or how the last one ended), and how each backend
+    is.
+
+    Exit code 0: it was shown; 1: the gateway could not be reached, or refuses the key; 2: wrong usage.
+    """
+    asking = GatewayClient(url_of(config, at, as_json=as_json), key)
+    try:
+        found = asking.get("/admin/operations")
+        backends = asking.get("/status").get("backends", {})
+    except (GatewayUnreachable, GatewayRefusal) as error:
+        leave(GatewayUnreachable(str(error)), as_json=as_json)
+    states = {name: {key: one.get(key) for key in ("state", "reason")} for name, one in backends.items()}
+    if as_json:
+        click.echo(json.dumps({"ok": True, **found, "backends": states}, indent=2))
+        return
+    click.echo(f"Mode: {found['mode'] or 'none, routes.yaml has no `modes`'}")
+    _print_operation(found["operation"])
+    width = max((len(name) for name in states), default=0)
+    for name, one in states.items():
+        click.echo(f"{name:{width}}  {one['state']:13}  {one['reason'] or ''}")
+
+
+def _print_operation(operation: Mapping[str, Any] | None) -> None:
+    """The operation under way with its steps, or a failed one; of one that is done a line."""
+    if operation is None:
+        return
+    switch = operation["kind"] == "switch"
+    title = f"switch to {operation['mode']}" if switch else f"{operation['kind']} {operation['backend']}"
+    title += {"request": " for a request", "idle": ", which is idle"}.get(operation.get("cause", ""), "")
+    if operation.get("gateway"):
+        title += f" at gateway {operation['gateway']}"
+    click.echo(f"{'Under way' if operation['state'] == 'running' else 'Last'}: {title}, {operation['state']}")
+    if operation["state"] == "done":
+        return
+    for step in operation["steps"]:
+        print_step(step)
+    if operation["error"]:
+        click.echo(f"Failed: {operation['error']}\nWhat to do: {operation['hint']}.")

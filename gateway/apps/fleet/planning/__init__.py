@@ -1,0 +1,1 @@
+"""`gateway fleet plan`: the memory of every node."""

@@ -1,0 +1,211 @@
+"""`gateway fleet plan`: memory per node. Does a mode fit, in which order to load it, and what would a change make."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.options import config_option, examples, fail, fail_with, json_option, load_or_exit
+from gateway.config.problems import ConfigError
+from gateway.printable import visible
+
+if TYPE_CHECKING:
+    from gateway.apps.fleet.planning.live import LiveFleet
+    from gateway.config.snapshot import Backend, Snapshot
+    from gateway.fleet.memory.demand import Demand
+    from gateway.fleet.memory.plan import FleetPlan, NodePlan
+
+_WIDTH = 120  # columns at least; a narrower terminal wraps the lines
+_COLUMNS = ("backend", "target", "holds", "weights", "cache", "tokens", "full windows", "source")
+
+
+@examples(
+    "gateway fleet plan",
+    "gateway fleet plan two-models --set qwen80b.gpu-memory-utilization=0.85",
+    "gateway fleet plan --svg plan.svg",
+    "gateway fleet plan ds4 --json",
+    "gateway fleet plan --live                   # beside what the nodes and engines tell",
+)
+@click.command()
+@click.argument("mode", required=False)
+@config_option
+@click.option(
+    "--set", "changes", multiple=True, metavar="BACKEND.FLAG=VALUE", help="Plan with this flag instead; none = without."
+)
+@click.option(
+    "--models",
+    "folders",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Where models are on this machine: DIR/ORG/NAME, or a cache of Hugging Face.",
+)
+@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Also draw the plan into this file.")
+@click.option("--live", is_flag=True, help="Also ask the nodes' exporters and the engines what they hold now.")
+@json_option
+def command(
+    mode: str | None,
+    config: Path,
+    changes: tuple[str, ...],
+    folders: tuple[Path, ...],
+    svg: Path | None,
+    live: bool,
+    as_json: bool,
+) -> None:
+    """Say whether the backends of MODE fit into the memory of their nodes, and in which order to load them.
+
+    Without MODE: the first mode of the file, or without modes every backend that always runs.
+
+    Exit code 0: it fits, or it is not known; 1: a node does not fit; 2: there is no such mode, backend or file.
+    """
+    from gateway.fleet.catalog import catalog_of
+    from gateway.fleet.memory.live import with_observed
+    from gateway.fleet.memory.model_files import read_models
+    from gateway.fleet.memory.plan import plan, plan_json
+
+    snapshot = load_or_exit(config, as_json=as_json).snapshot
+    if mode is not None and mode not in snapshot.modes:
+        raise click.UsageError(_no_mode(mode, snapshot))
+    wanted = _changes(changes, snapshot)
+    try:
+        catalog = catalog_of(snapshot).memory
+    except ConfigError as error:
+        fail_with(error, as_json=as_json)
+    fleet = plan(snapshot, mode, catalog, wanted, read_models(snapshot, folders))
+    found = _ask(snapshot, fleet) if live else None
+    if found is not None:
+        fleet = with_observed(fleet, found.engines)
+    if svg is not None:
+        _draw(fleet, svg)
+    if as_json:
+        written = plan_json(fleet)
+        if found is not None:
+            found.add_to(written)
+        click.echo(json.dumps(written, indent=2))
+    else:
+        _print(fleet, snapshot, found)
+    sys.exit(0 if fleet.fits else 1)
+
+
+def _ask(snapshot: Snapshot, fleet: FleetPlan) -> LiveFleet:
+    from gateway.apps.fleet.planning.live import ask_plan
+
+    return asyncio.run(ask_plan(snapshot, fleet))
+
+
+def _no_mode(mode: str, snapshot: Snapshot) -> str:
+    there = ", ".join(snapshot.modes)
+    return f"no mode '{visible(mode)}': {f'there are {there}' if there else 'the file has no `modes`'}"
+
+
+def _draw(fleet: FleetPlan, file: Path) -> None:
+    from gateway.fleet.memory.plan_svg import plan_svg
+
+    try:
+        file.write_text(plan_svg(fleet), "utf-8")
+    except OSError as error:
+        fail(f"cannot write '{file}': {error.strerror or error}")
+
+
+# -- what-ifs ---------------------------------------------------------------------------------------------------------
+
+
+def _changes(written: tuple[str, ...], snapshot: Snapshot) -> Mapping[str, Mapping[str, Any]]:
+    """`--set BACKEND.FLAG=VALUE` as backend -> flag -> value. Raises UsageError."""
+    from gateway.config.document import plain_value
+
+    changes: dict[str, dict[str, Any]] = {}
+    for one in written:
+        place, equals, value = one.partition("=")
+        backend, flag = _target(place, snapshot)
+        if not (equals and flag and value):
+            raise click.UsageError(f"--set {visible(one)}: write BACKEND.FLAG=VALUE, as in qwen36.max-model-len=65536")
+        if snapshot.backends[backend].launch is None:
+            raise click.UsageError(f"--set {visible(one)}: {backend} has no launch block, so it has no flags")
+        changes.setdefault(backend, {})[flag] = plain_value(value)
+        _refuse_mistakes(snapshot.backends[backend], changes[backend], one)
+    return changes
+
+
+def _refuse_mistakes(backend: Backend, changes: Mapping[str, Any], written: str) -> None:
+    """Raises UsageError where vLLM would refuse the command line with these flags, and not the one of the file."""
+    from gateway.launch.command import with_changes
+
+    assert backend.launch is not None
+    before = set(backend.launch.parsed.mistakes)
+    for mistake in with_changes(backend.launch.parsed, changes).mistakes:
+        if mistake not in before and mistake.severity == "error":
+            fix = f"; write {mistake.fix}" if mistake.fix else ""
+            raise click.UsageError(f"--set {visible(written)}: {visible(mistake.message + fix)}")
+
+
+def _target(place: str, snapshot: Snapshot) -> tuple[str, str]:
+    """(backend, flag); names of backends may have dots, too: the longest that fits is meant."""
+    names = [name for name in snapshot.backends if f"{place}.".startswith(f"{name}.")]
+    if not names:
+        there = ", ".join(name for name, backend in snapshot.backends.items() if backend.launch is not None)
+        raise click.UsageError(
+            f"--set {visible(place)}: no such backend; with a launch block there are {there or 'none'}"
+        )
+    backend = max(names, key=len)
+    return backend, place[len(backend) + 1 :].lstrip("-")
+
+
+# -- printing ---------------------------------------------------------------------------------------------------------
+
+
+def _print(fleet: FleetPlan, snapshot: Snapshot, live: LiveFleet | None) -> None:
+    click.echo(f"Mode {fleet.mode}" if fleet.mode is not None else "Backends that always run")
+    if not fleet.nodes:
+        click.echo("\nNothing to plan: no backend is on a node, and no node has `memory`.")
+    for node in fleet.nodes.values():
+        click.echo(f"\n{_head(node)}\n  {visible(node.reason)}")
+        if node.demands:
+            click.echo(f"  load {', then '.join(node.order)}")
+            _print_table(node)
+        for line in live.lines(node) if live is not None else ():
+            click.echo(f"  {visible(line)}")
+    if loose := _without_node(fleet, snapshot):
+        click.echo(f"\nNot planned, because they are on no node: {', '.join(loose)}")
+    if fleet.uncounted:
+        names = ", ".join(fleet.uncounted)
+        click.echo(f"\nNot counted, because nothing says what they hold (launch.resident): {names}")
+
+
+def _head(node: NodePlan) -> str:
+    size = f", {node.memory:.2f} GiB" if node.memory is not None else ""
+    return f"{node.name}{size}: {node.fits}"
+
+
+def _without_node(fleet: FleetPlan, snapshot: Snapshot) -> list[str]:
+    names = snapshot.modes[fleet.mode].backends if fleet.mode is not None else tuple(snapshot.backends)
+    chosen = [snapshot.backends[name] for name in names]
+    return [one.name for one in chosen if not one.nodes and not one.cloud and (fleet.mode or one.run == "always")]
+
+
+def _print_table(node: NodePlan) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in _COLUMNS:
+        right = column not in ("backend", "source")
+        table.add_column(column, justify="right" if right else "left", no_wrap=right, overflow="fold")
+    for demand in node.demands.values():
+        table.add_row(*(Text(cell, style="red" if demand.backend in node.failed else "") for cell in _cells(demand)))
+    Console(width=max(Console().width, _WIDTH)).print(table)
+
+
+def _cells(demand: Demand) -> tuple[str, ...]:
+    sizes = (demand.target, demand.resident, demand.weights, demand.kv)
+    gib = ("-" if size is None else f"{size:.1f} GiB" for size in sizes)
+    tokens = "-" if demand.tokens is None else f"{demand.tokens:,}"
+    windows = "-" if demand.windows is None else f"{demand.windows:.2f}"
+    return (demand.backend, *gib, tokens, windows, demand.source)

@@ -1,0 +1,187 @@
+"""`gateway import`: converts another gateway's configuration, or what starts engines, to a routes.yaml, with a note for
+every difference."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.apps.importing.output import STDOUT, output_options, refuse_to_overwrite, render_and_verify, write
+from gateway.cli.options import counted, examples, fail_with, is_host, is_there, json_option, problem_json
+from gateway.config.problems import ConfigError
+from gateway.printable import visible
+
+if TYPE_CHECKING:
+    from gateway.apps.importing.draft import Draft, ImportNote
+    from gateway.apps.importing.source import SourceFile
+    from gateway.config.loaded import Loaded
+
+_FORMATS = ("litellm", "llama-swap", "olla")
+_STARTS = ("systemd", "compose", "shell")  # what starts engines: they become launch blocks
+_WORDS = {"to_do": "to do", "changed": "changed", "left_out": "left out"}
+_COLOURS = {"to_do": "yellow", "changed": "cyan", "left_out": "bright_black"}
+_MOST = 4 * 1024 * 1024  # bytes of a source
+
+
+@examples(
+    "gateway import litellm-config.yaml",
+    "gateway import litellm-config.yaml -o -                # look at it first",
+    "gateway import config.yaml --from llama-swap -o swap.yaml",
+    "gateway import litellm-config.yaml --json --force      # notes for scripts",
+    "gateway import vllm-qwen36.service --address 192.168.1.11",
+    "gateway import compose.yaml --address spark1 -o -",
+)
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--from", "kind", type=click.Choice((*_FORMATS, *_STARTS)), help="Format of FILE; default: detected.")
+@click.option(
+    "--address", metavar="HOST", help="The machine on which a unit, a script or a compose file starts engines."
+)
+@output_options
+@json_option
+def command(file: Path, kind: str | None, address: str | None, output: Path, force: bool, as_json: bool) -> None:
+    """Convert FILE to a routes.yaml: the config of LiteLLM's proxy, llama-swap or Olla; or a systemd unit, a compose
+    file or a shell script that starts vLLM, which become launch blocks.
+
+    Settings without a counterpart, with another effect or that need a change are listed with their line. Keys are never
+    copied: they become ${NAME}. Exit code 0: written; 1: FILE cannot be read, or nothing in it can be used; 2: wrong
+    usage.
+    """
+    refuse_to_overwrite(output, force=force)
+    if address is not None and not is_host(address):
+        raise click.UsageError(f"--address {address}: write a host name or an address, without a port")
+    kind, draft = _converted(file, kind, address, as_json)
+    text, loaded = render_and_verify(draft, output) if draft.backends else ("", None)
+    if text and not (as_json and output == STDOUT):
+        write(text, output, force=force)
+    if as_json:
+        click.echo(json.dumps(_as_json(kind, draft, text, loaded, output), indent=2))
+    else:
+        _print(kind, draft, loaded, file, output)
+    sys.exit(0 if draft.backends else 1)
+
+
+def _converted(file: Path, kind: str | None, address: str | None, as_json: bool) -> tuple[str, Draft]:
+    """(the format, the draft). Exits 1 with the mistakes of the file."""
+    from gateway.apps.importing.formats import FORMATS, STARTS, text_format_of
+    from gateway.apps.importing.source import read_source
+
+    text = _read_config(file)
+    try:
+        kind = kind or text_format_of(text)
+        source = None if kind in STARTS else read_source(text, file.name)
+        kind = kind or _kind(source, file)
+        if kind in STARTS:
+            return kind, _with_head(STARTS[kind](text, file.name, address), file.name, kind)
+        assert source is not None
+        if address is not None:
+            raise click.UsageError(f"--address is for {', '.join(_STARTS)}: a config of {kind} has addresses")
+        return kind, _with_head(FORMATS[kind](source), file.name, kind)
+    except ConfigError as error:
+        fail_with(error, as_json=as_json)
+
+
+def _read_config(file: Path) -> str:
+    from gateway.config.sources import read_file
+
+    if not is_there(file):
+        raise click.UsageError(f"there is no file '{file}'")
+    try:
+        return read_file(file, _MOST).decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        click.echo(f"cannot read '{file}': {why}", err=True)
+        sys.exit(1)
+
+
+def _kind(source: SourceFile | None, file: Path) -> str:
+    from gateway.apps.importing.formats import OURS, format_of
+
+    kind = format_of(source.data) if source is not None else None
+    if kind == OURS:
+        raise click.UsageError(f"'{file}' is a routes.yaml already: `gateway check {file}` shows what is in it")
+    if kind is None:
+        raise click.UsageError(
+            f"'{file}' does not look like a config of {', '.join((*_FORMATS, *_STARTS))}: choose the format with --from"
+        )
+    return kind
+
+
+def _with_head(draft: Draft, file: str, kind: str) -> Draft:
+    draft.head = [
+        f"Imported from {file} ({kind}). `gateway check` shows where each alias leads.",
+        "Keys and addresses written as ${NAME} are read from the environment and from .env.",
+    ]
+    open_notes = [note for note in draft.notes if note.kind != "changed"]
+    if open_notes:
+        draft.tail = [f"# Not taken over from {file}, or to be done by hand:"]
+        draft.tail += [f"#   {_line(note)}" for note in open_notes]
+    return draft
+
+
+def _line(note: ImportNote) -> str:
+    problem = note.problem
+    where = f"line {problem.line}, " if problem.line is not None else ""
+    return visible(f"{where}{problem.path}: {problem.message}" + (f" - {problem.hint}" if problem.hint else ""))
+
+
+# -- output -----------------------------------------------------------------------------------------------------------
+
+
+def _as_json(kind: str, draft: Draft, text: str, loaded: Loaded | None, output: Path) -> dict[str, Any]:
+    document: dict[str, Any] = {"ok": bool(draft.backends), "from": kind, "written": None, "notes": []}
+    if text and output != STDOUT:
+        document["written"] = str(output)
+    elif text:
+        document["routes"] = text
+    document["notes"] = [{"kind": note.kind, **_without_level(note)} for note in draft.notes]
+    document["warnings"] = [problem_json(p, "warning") for p in loaded.warnings] if loaded else []
+    document["variables"] = _variables(text)
+    for section in ("backends", "aliases", "clients"):
+        document[section] = list(getattr(draft, section))
+    return document
+
+
+def _without_level(note: ImportNote) -> dict[str, Any]:
+    document = problem_json(note.problem, "")
+    del document["level"]
+    return document
+
+
+def _variables(text: str) -> list[str]:
+    from gateway.apps.importing.round_trip import variables
+
+    return variables(text) if text else []
+
+
+def _print(kind: str, draft: Draft, loaded: Loaded | None, file: Path, output: Path) -> None:
+    """Everything goes to stderr, because stdout may be the file."""
+    for note in draft.notes:
+        word = click.style(f"{_WORDS[note.kind]:8}", fg=_COLOURS[note.kind])
+        click.echo(f"{word}  {note.problem}", err=True)
+    if loaded is None:
+        click.echo(f"\nNothing in '{file}' ({kind}) could be used; nothing is written.", err=True)
+        return
+    counts = Counter[str](note.kind for note in draft.notes)
+    notes = ", ".join(f"{counts[k]} {word}" for k, word in _WORDS.items() if counts[k]) or "nothing to note"
+    target = "stdout" if output == STDOUT else str(output)
+    sections = (("backend", draft.backends), ("alias", draft.aliases), ("client", draft.clients))
+    contents = ", ".join(counted(len(found), word) for word, found in sections)
+    click.echo(f"\n{file} ({kind}) -> {target}: {contents}; {notes}", err=True)
+    for warning in loaded.warnings:
+        click.echo(f"{click.style('warning', fg='yellow')}   {warning}", err=True)
+    if names := _variables_of(draft):
+        click.echo(f"Set these before serving (in the environment or .env): {', '.join(names)}", err=True)
+    if output != STDOUT:
+        click.echo(f"Next: gateway check --live --config {output}", err=True)
+
+
+def _variables_of(draft: Draft) -> list[str]:
+    from gateway.apps.importing.render import render
+
+    return _variables(render(draft))

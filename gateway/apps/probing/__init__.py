@@ -1,0 +1,1 @@
+"""`gateway probe`: what backends do, seen with tiny real requests."""

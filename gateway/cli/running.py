@@ -1,0 +1,121 @@
+"""The gateway that runs: where a command finds it, and how it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from gateway.cli.options import key_option, load_or_exit, server_url
+from gateway.printable import visible, visible_all
+
+if TYPE_CHECKING:
+    from gateway.config.snapshot import Server
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+HEALTH_WAIT = 5.0  # seconds for the answer of /health
+HEALTH_MOST = 64 * 1024  # bytes of it
+WAIT = 60.0  # seconds for any other answer: a plan reads files of models
+ANSWER_MOST = 16 * 1024 * 1024  # bytes of an answer
+
+
+def gateway_options(whose: str) -> Callable[[F], F]:
+    """`--gateway URL` and `--key KEY`, given to the command as `at` and `key`. `whose`: the words of the key's help."""
+    at = click.option("--gateway", "at", metavar="URL", help="Where the gateway is; default `server.listen`.")
+    return lambda command: at(key_option(whose)(command))
+
+
+def url_of(config: Path, at: str | None, *, as_json: bool) -> str:
+    """The URL of the gateway: `at`, else that of the file."""
+    if at is not None:
+        return server_url(at).removesuffix("/v1")
+    return address(load_or_exit(config, as_json=as_json).snapshot.server)
+
+
+def address(server: Server) -> str:
+    """The URL of the gateway of this file, as seen from its own machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(server.host, server.host)
+    return f"http://[{host}]:{server.port}" if ":" in host else f"http://{host}:{server.port}"
+
+
+async def is_running(url: str) -> bool:
+    """Does a gateway answer at `url`? Raises GatewayUnreachable when something else does."""
+    import httpx
+
+    from gateway.transport.bounded import async_client, fetch
+
+    try:
+        async with async_client(HEALTH_WAIT) as client:
+            answer = await fetch(client, "GET", url + "/health", most=HEALTH_MOST, seconds=HEALTH_WAIT)
+            if answer.status_code == 200 and answer.json() == {"status": "ok"}:
+                return True
+    except httpx.ConnectError:
+        return False
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
+        pass
+    raise GatewayUnreachable(f"what listens at {url} does not answer as a gateway")
+
+
+class GatewayUnreachable(Exception):
+    """The gateway did not answer; the text says why."""
+
+
+class GatewayRefusal(Exception):
+    """The gateway refused, with this status and message."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class GatewayClient:
+    """Asks one gateway; all that it answers is safe to print. Raises GatewayUnreachable and GatewayRefusal."""
+
+    def __init__(self, url: str, key: str | None) -> None:
+        self.url = url
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+
+    def get(self, path: str) -> dict[str, Any]:
+        return self._ask("GET", path)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return self._ask("POST", path, json=dict(body))
+
+    def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        import httpx
+
+        from gateway.transport.bounded import client, fetch_now
+
+        try:
+            with client(WAIT, base_url=self.url, headers=self._headers) as asking:
+                answer = fetch_now(asking, method, path, most=ANSWER_MOST, seconds=WAIT, **options)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            why = visible(str(error)) or type(error).__name__
+            raise GatewayUnreachable(f"the gateway at {self.url} cannot be reached: {why}") from None
+        try:
+            found = answer.json()
+        except (ValueError, RecursionError):
+            found = None
+        if answer.status_code in (200, 202) and isinstance(found, dict):
+            return dict(visible_lines_of(found))
+        raise GatewayRefusal(answer.status_code, _message(found, answer.status_code, self.url))
+
+
+def visible_lines_of(value: Any) -> Any:
+    """Decoded JSON that is safe to print: texts of several lines keep their line ends."""
+    if isinstance(value, str):
+        return "\n".join(visible(line) for line in value.split("\n"))
+    if isinstance(value, dict):
+        return {visible(str(key)): visible_lines_of(inner) for key, inner in value.items()}
+    return [visible_lines_of(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _message(found: Any, status: int, url: str) -> str:
+    try:
+        message = str(visible_all(found["error"]["message"]))
+    except (KeyError, TypeError):
+        return f"what listens at {url} does not answer as a gateway ({status})"
+    return f"{message} (--key KEY, or GATEWAY_KEY)" if status in (401, 403) else message
