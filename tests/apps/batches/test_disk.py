@@ -177,7 +177,9 @@ async def test_results_leave_the_disk_its_room_and_the_batch_waits(monkeypatch: 
                 status = (await f.gateway.client.get("/status")).json()
                 assert status["short"] == ["disk"]
                 assert "disk" in status["batches"][0]["waits"]
-                upload = await f.gateway.client.post("/v1/files", content=BODY, headers=FORM)
+                upload = await f.gateway.client.post(
+                    "/v1/files", content=BODY.replace(b"{}", b"x" * 200_000), headers=FORM
+                )
                 assert (upload.status_code, upload.headers["retry-after"].isdigit()) == (503, True)
                 asked = len(f.asked())
                 assert asked < len(names)
