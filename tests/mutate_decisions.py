@@ -38,7 +38,7 @@ TESTS = (
     "tests/admission/test_caller_local_only.py",
     "tests/admission/test_memory_of_gateway.py",
     "tests/test_large_bodies.py",
-    "tests/cluster",
+    "tests/apps/cluster",
 )
 # Conditions that only save work, or that another one makes sure of as well.
 HARMLESS = {

@@ -15,7 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
-    from gateway.config.loaded import Loaded
+    from gateway.config.load import Loaded
     from gateway.config.problems import ConfigError, Problem
     from gateway.config.snapshot import Snapshot
 

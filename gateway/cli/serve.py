@@ -17,7 +17,7 @@ from gateway.cli.options import config_option, examples, load_or_exit, port_opti
 if TYPE_CHECKING:
     import socket
 
-    from gateway.config.loaded import Loaded
+    from gateway.config.load import Loaded
     from gateway.config.snapshot import LogForm, Snapshot
     from gateway.http.app import App
     from gateway.observe.log_writer import LogWriter
@@ -80,7 +80,7 @@ def run(
 
 def warnings_of(loaded: Loaded, host: str | None, port: int) -> list[str]:
     """The warnings of the file; where `host` overrides `server.listen`, the warning is about `host` instead."""
-    from gateway.config.exposure import SHUT, exposure
+    from gateway.config.resolve import SHUT, exposure
 
     if host is None:
         return [str(warning) for warning in loaded.warnings]

@@ -6,10 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.config.keys import was_tried
 from gateway.config.modes import first_step
 from gateway.config.problems import Path, Report
-from gateway.config.schema import Section, built
+from gateway.config.schema import Section, built, was_tried
 from gateway.config.snapshot import Alias, Backend
 from gateway.config.suggest import did_you_mean, listed
 from gateway.config.units import is_further_name

@@ -6,18 +6,31 @@ import os
 import stat
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gateway.config.document import read_document
 from gateway.config.expand import Expander, ExpandError, parse_env
-from gateway.config.loaded import Loaded
-from gateway.config.problems import ConfigError, Problem, Report
+from gateway.config.problems import ConfigError, Digests, Problem, Report
+from gateway.config.problems import Path as KeyPath
 from gateway.config.resolve import resolve
 from gateway.config.setting import settings_of
 from gateway.config.snapshot import Server, Snapshot
 from gateway.config.sources import Sources
 from gateway.config.validate import validated
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A valid file: its snapshot and the warnings. `sources` are the digests of the files that were read: the file
+    itself, the env file (also one that does not exist yet) and those of `${file:...}`. `lines`: path of a key or a
+    list member -> its line."""
+
+    snapshot: Snapshot
+    warnings: list[Problem]
+    sources: Digests = field(default_factory=dict)
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)
 
 
 def load(path: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> Loaded:

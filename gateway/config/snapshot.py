@@ -37,8 +37,9 @@ _OWNER = "client:"  # before the name of a client that would be taken for these,
 Engine = Literal["vllm", "openai", "llamacpp", "mlx", "ollama", "litellm", "http"]
 # The values of `server`: servers with OpenAI's API, each with a row there too.
 ModelServer = Literal[
-    "vllm", "llamacpp", "mlx", "transformers", "lmstudio", "sglang", "tensorrt-llm", "tgi", "llama-cpp-python"
-]
+    "vllm", "llamacpp", "mlx", "transformers", "lmstudio", "sglang", "tensorrt-llm", "tgi", "llama-cpp-python",
+    "openai-cloud", "nvidia", "deepseek", "mistral", "moonshot", "zai", "minimax", "openrouter", "fireworks",
+]  # fmt: skip
 Serves = Literal["transcriptions", "translations", "speech", "chat", "completions", "embeddings", "rerank", "score"]
 Balance = Literal["affinity", "least_busy", "round_robin"]
 CloudWhen = Literal["down", "too_long", "incapable", "busy"]

@@ -8,7 +8,7 @@ backend by other gateways. Observers of changes subscribe to `observers`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from gateway.config.snapshot import Backend
@@ -16,6 +16,7 @@ from gateway.domain.capabilities import Capabilities, Timeline, timeline_of
 from gateway.domain.engine_traits import EngineTraits, declared_server, serving, traits_of
 from gateway.domain.evidence import Evidence
 from gateway.domain.facts import LearnedFacts
+from gateway.domain.forms import Forms, learned_forms
 from gateway.domain.front_ends import row_of
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import Transition
@@ -25,6 +26,7 @@ from gateway.domain.progress import Progress
 from gateway.domain.token_ratio import TokenRatio
 from gateway.domain.turns import Turns
 from gateway.domain.upstream import Client
+from gateway.launch.families import family_of
 
 COUNTS_EACH = 2  # prompts that a server counts for one client at a time
 
@@ -110,6 +112,7 @@ class BackendState:
     known_slots: int | None = field(init=False)
     slots: int = field(init=False)  # as a number in any case
     pool: int | None = field(init=False)  # tokens of the memory that its slots share; None = each has its own
+    _forms: Forms = field(init=False, repr=False)  # by its server and its model's family
     _timeline: Timeline = field(init=False, repr=False)
     _window: int | None = field(init=False, repr=False)  # of what is declared and reported
     _basis: tuple[object, ...] = ()  # of the revision
@@ -161,6 +164,11 @@ class BackendState:
         received."""
         key = self.backend.api_key
         return answer if key is None or not key.reveal() else answer.replace(key.reveal().encode(), b"***")
+
+    def forms(self, now: float) -> Forms:
+        """What it reads of a chat."""
+        row, lacks = self._forms, self.facts.lacks
+        return learned_forms(row, [fact for fact, until in lacks.items() if until > now]) if lacks else row
 
     # -- definition and identity ----------------------------------------------------------------------------------
 
@@ -309,6 +317,9 @@ class BackendState:
         self.traits = serving(row_of(self.server, reported.front_end), backend.serves)
         self.model = backend.model or reported.model
         self.checkpoint = backend.checkpoint or self.model
+        self._forms = self.traits.forms
+        if self._forms.efforts is None and (family := family_of(self.checkpoint)) is not None and family.efforts:
+            self._forms = replace(self._forms, efforts=family.efforts)
         self.known_slots = backend.slots
         if backend.slots_assumed and reported.slots is not None:
             self.known_slots = reported.slots

@@ -139,6 +139,7 @@ class InferenceRequest:
     exact: dict[str, int] = field(default_factory=dict)  # backend name -> prompt tokens, where one has counted them
     refused: dict[str, Refusal] | None = None  # by backend name; None = none has refused it for its size
     sender: str = ""  # identifies the client (access.Identity.name)
+    corrected: dict[str, tuple[str, ...]] | None = None  # backend name -> forms that are tried after a refusal
     own: OwnForm | None = None  # set where a server may be asked at the client's own endpoint
     _media: Media | None = field(default=None, init=False, repr=False, compare=False)  # None = not searched yet
 

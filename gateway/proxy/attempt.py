@@ -46,7 +46,7 @@ from gateway.inspection.whole import WholeAnswer, read_whole
 from gateway.large_bodies import LARGE, apart
 from gateway.proxy.exchange import ClientGone
 from gateway.proxy.failures import AttemptFailed, StreamBroken
-from gateway.proxy.feedback import count_found, verdict_of
+from gateway.proxy.feedback import count_found, learn_forms, verdict_of
 from gateway.proxy.lanes import AdmittedRequest
 from gateway.proxy.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
 from gateway.proxy.results import judge_results
@@ -124,6 +124,8 @@ class Attempt:
             found = await self._relay(response, policy, thoughts)
             delivered = True
             state.evidence.succeeded()
+            if self.request.corrected is not None:
+                learn_forms(state, self.request, self.request_id)
             violation = getattr(response, "violation", None)  # set by engines that detect one themselves
             if violation is not None and violation not in found:
                 self.metrics.violations.inc(state.name, violation)

@@ -31,7 +31,7 @@ from gateway.proxy.attempt import Attempt
 from gateway.proxy.blame import Blame, earlier_failures
 from gateway.proxy.exchange import ClientGone, Exchange
 from gateway.proxy.failures import AttemptFailed, Spare, StreamBroken
-from gateway.proxy.feedback import ask_again, learn, within_reason
+from gateway.proxy.feedback import ask_again, correct, learn, within_reason
 from gateway.proxy.inner_exchange import OnBehalf
 from gateway.proxy.lanes import AdmittedRequest, Begun, PlannedRequest
 from gateway.proxy.planning import Planner
@@ -77,6 +77,7 @@ class RequestHandler:
         self.planned: PlannedRequest | None = None  # None = not planned yet, or refused before
         self.blame: Blame | None = None  # None = no attempt has failed
         self.retried: list[BackendState] = []  # backends with a second attempt, with a smaller limit
+        self.refusals: dict[str, Verdict] = {}  # by backend, before the request was put in another form
         self.spare: Spare | None = None  # an attempt with a complete but empty answer
         self.heartbeat: asyncio.Task[None] | None = None  # the latest one
 
@@ -277,6 +278,12 @@ class RequestHandler:
         state, failover, request = candidate.state, planned.failover, planned.received.request
         verdict = within_reason(failure.verdict, state, request, failover.plan.alias)
         self.record.trying, metrics = None, self.services.metrics
+        if correct(state, request, failover.plan.alias, verdict):
+            metrics.attempts.inc(state.name, "client_error")
+            self.refusals.setdefault(state.name, verdict)
+            return candidate
+        if verdict.kind in ("client", "failed"):  # in the other form it is refused too: the first error counts
+            verdict = self.refusals.pop(state.name, verdict)
         if verdict.kind == "client":
             metrics.attempts.inc(state.name, "client_error")
             raise PassedOn(verdict.status, verdict.message, verdict.param, verdict.code)

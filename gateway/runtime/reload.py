@@ -14,8 +14,7 @@ from typing import Any, Protocol
 
 from gateway.config.changes import changes, local_keys, needs_restart, openings
 from gateway.config.edits import edits
-from gateway.config.load import load
-from gateway.config.loaded import Loaded
+from gateway.config.load import Loaded, load
 from gateway.config.problems import ConfigError, NotRead, Problem
 from gateway.config.snapshot import Snapshot
 from gateway.config.sources import look

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.expand import parse_env
-from gateway.config.load import load, load_text
-from gateway.config.loaded import Loaded
+from gateway.config.load import Loaded, load, load_text
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Secret
 

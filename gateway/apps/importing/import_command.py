@@ -19,7 +19,7 @@ from gateway.printable import visible
 if TYPE_CHECKING:
     from gateway.apps.importing.draft import Draft, ImportNote
     from gateway.apps.importing.source import SourceFile
-    from gateway.config.loaded import Loaded
+    from gateway.config.load import Loaded
 
 _FORMATS = ("litellm", "llama-swap", "olla")
 _STARTS = ("systemd", "compose", "shell")  # what starts engines: they become launch blocks
@@ -154,7 +154,7 @@ def _without_level(note: ImportNote) -> dict[str, Any]:
 
 
 def _variables(text: str) -> list[str]:
-    from gateway.apps.importing.round_trip import variables
+    from gateway.apps.importing.output import variables
 
     return variables(text) if text else []
 

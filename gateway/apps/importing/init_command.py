@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.apps.importing.discovery import Scan
     from gateway.apps.importing.draft import Draft
     from gateway.apps.importing.servers import FoundServer
-    from gateway.config.loaded import Loaded
+    from gateway.config.load import Loaded
     from gateway.config.snapshot import Backend
 
 _SKIPPED = {

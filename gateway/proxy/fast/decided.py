@@ -68,7 +68,7 @@ TABLE: Mapping[type, Fields] = {
     EngineTraits: Fields(
         decided="endpoints model_optional clamps_since calls_on_demand named_calls assumes_no_calls emulates_calls"
         " enforces_schema logprobs continues_text takes_pdf thinking_field streams_usage launch_flags library"
-        " integer_bias",
+        " integer_bias leaves_calls_unread forms",
         nothing="loads_on_demand loaded default_model lists_cache window describes takes_window cuts_silently"
         " refuses_unread computes_beyond counts checks_limits thoughts ends_without_done errors responses"
         " embeds_or_ranks probe signs many_choices list_prompts always_answers",
@@ -93,7 +93,8 @@ TABLE: Mapping[type, Fields] = {
         decided="endpoint fields model stream wants_usage own_usage tools tool_choice json_schema logprobs thinking"
         " thinking_wish",
         each="limits prompt_bytes sender",
-        nothing="exact refused file_at own",  # a chat that names a file is read into other fields than it came with
+        # A chat that names a file is read into other fields than it came with.
+        nothing="exact refused corrected file_at own",
         never="choices continues",
     ),
 }

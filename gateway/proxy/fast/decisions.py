@@ -73,7 +73,7 @@ class Decision:
     """Holds while `snapshot` is in force, and for each member while its revision is the same; `outdated`: one was not.
     `fleet`: all backends.
     `like`: what these requests have in common. `limit`: of the answer, by the alias' params. `searched`: the prompt
-    must have no media."""
+    must have no media. `unread`: a member does not read the role `developer`."""
 
     snapshot: Snapshot
     fleet: Mapping[str, BackendState]
@@ -86,6 +86,7 @@ class Decision:
     by_state: Mapping[str, Member]
     limit: int
     searched: bool
+    unread: bool
     stream_lines: bytes
     renaming: Renaming
     outdated: bool = False
@@ -182,7 +183,8 @@ def decide(services: Services, caller: Caller, body: bytes, shape: Shape) -> Dec
     states = tuple([member.state for member in members])
     lines = _lines(STREAM_HEADERS)
     renaming = Renaming(request.model)
-    found = tuple(members), states, by_state, max(limits), searched, lines, renaming
+    unread = not all(state.traits.forms.developer for state in states)
+    found = tuple(members), states, by_state, max(limits), searched, unread, lines, renaming
     return Decision(snapshot, services.fleet.states, client, alias, shape, like, *found)
 
 
@@ -226,6 +228,8 @@ def _member(
     if kinds or any(name in request.fields and name not in _COMPARED for name in changes):
         return None
     dropped = tuple([name for name in request.fields if name not in sent])
+    if request.limits and any(name in CHAT.limits for name in (*changes, *dropped)):
+        return None  # a limit goes by another name
     headers = [JSON, (ID, ""), *caller.passed_on]
     try:
         before, after = state.client.frame(backend.api_path + CHAT.path, authorized(headers, backend), ID)

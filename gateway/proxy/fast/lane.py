@@ -15,6 +15,7 @@ from gateway.domain.body import read_fields
 from gateway.domain.health_state import READY
 from gateway.domain.request import may_have_media
 from gateway.domain.token_ratio import MIN_ROOM, RATIO_LEAST
+from gateway.engines.forms import names_developer
 from gateway.errors import GatewayError
 from gateway.large_bodies import SEARCHED
 from gateway.proxy.fast.client import FastClient
@@ -111,7 +112,8 @@ class FastLane:
                 return None
             if state.health.state is not READY or window > member.window:  # a pause is found with the slot
                 return None
-        if decision.searched and may_have_media(fields["messages"]):
+        messages = fields["messages"]
+        if (decision.searched and may_have_media(messages)) or (decision.unread and names_developer(messages)):
             return None
         kind = FastStream if decision.like.stream else FastRequest
         request = kind(self._services, self._memory, client, caller, decision, fields, now)

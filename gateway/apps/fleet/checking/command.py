@@ -29,8 +29,8 @@ from gateway.printable import visible
 if TYPE_CHECKING:
     from gateway.apps.fleet.checking.alias_facts import AliasFacts, StepBackend
     from gateway.apps.fleet.checking.live import BackendAnswer
-    from gateway.apps.fleet.lint.finding import Finding
-    from gateway.config.loaded import Loaded
+    from gateway.apps.fleet.lint.subject import Finding
+    from gateway.config.load import Loaded
 
 FINE = "fine"
 
@@ -76,7 +76,7 @@ def command(file: Path | None, config: Path, live: bool, mode: str | None, as_js
 def _verdict(loaded: Loaded, found: list[Finding]) -> str:
     """Whether the file can be served as it is, without a look at the backends."""
     from gateway.apps.fleet.lint.command import mode_cannot_run
-    from gateway.config.extras import lacks_cloud
+    from gateway.config.backends import lacks_cloud
 
     if lacks_cloud(backend.engine for backend in loaded.snapshot.backends.values()):
         return "an extra is not installed"

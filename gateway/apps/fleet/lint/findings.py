@@ -14,11 +14,10 @@ from gateway.apps.fleet.lint import (
     rules_routes,
     rules_tools,
 )
-from gateway.apps.fleet.lint.finding import ORDER, Finding, Remark
-from gateway.apps.fleet.lint.subject import Rule, Subject, subjects
+from gateway.apps.fleet.lint.catalog import Catalog
+from gateway.apps.fleet.lint.subject import ORDER, Finding, Remark, Rule, Subject, subjects
 from gateway.config.problems import Path, dotted
 from gateway.config.snapshot import Snapshot
-from gateway.fleet.catalog import Catalog
 from gateway.fleet.memory.model_files import ModelFiles
 
 RULES: Mapping[str, Rule] = {

@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gateway.apps.fleet.render.docker_run import docker_flags
 from gateway.apps.fleet.render.launches import NodeLaunch, Note
 from gateway.apps.fleet.render.order import Start
 from gateway.apps.fleet.render.paths import COMPOSE, env_path
+from gateway.apps.fleet.render.script import docker_flags
 from gateway.apps.fleet.render.words import compose_text
 from gateway.config.snapshot import Mode
 from gateway.launch.docker import DockerFlag

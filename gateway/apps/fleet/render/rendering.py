@@ -25,8 +25,7 @@ from gateway.apps.fleet.render.paths import (
 from gateway.apps.fleet.render.script import script_values, warms_up
 from gateway.apps.fleet.render.templates import Templates
 from gateway.config.snapshot import Node, Snapshot
-from gateway.fleet.commands import PROFILES, profile_path
-from gateway.fleet.ssh import KEY, KNOWN_HOSTS
+from gateway.fleet.commands import KEY, KNOWN_HOSTS, PROFILES, profile_path
 
 OWN_UNITS = ("spark-gateway", "spark-gateway-next")  # they take turns (docs/deploy.md)
 _FOLDER = "/etc/spark-gateway/ssh"

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.apps.fleet.planning import command as fleet_plan
-from gateway.config.loaded import Loaded
+from gateway.config.load import Loaded
 from gateway.config.snapshot import Mode, Snapshot
 from tests.fleet.sparks import QWEN4B, fleet, qwen4b, qwen36, qwen80b, vllm
 
