@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.apps.importing.draft import Draft
+from gateway.apps.importing.output import verify_round_trip
 from gateway.apps.importing.render import render
-from gateway.apps.importing.round_trip import verify_round_trip
 from gateway.apps.importing.server_draft import draft_of
 from gateway.apps.importing.servers import MODELS, FoundServer, Model, ServerReply, further_paths, identify
 
