@@ -44,6 +44,7 @@ def policy_for(
         name=name,
         hold=adapt.verify and call != "auto",
         reasoning_field=alias.reasoning_field,
+        unread=state.traits.leaves_calls_unread,
     ), thoughts
 
 
