@@ -9,7 +9,7 @@ from typing import Any
 from gateway.config.modes import first_step
 from gateway.config.problems import Path, Report
 from gateway.config.schema import Section, built, was_tried
-from gateway.config.snapshot import Alias, Backend
+from gateway.config.snapshot import Alias, Backend, Failover
 from gateway.config.suggest import did_you_mean, listed
 from gateway.config.units import is_further_name
 
@@ -61,7 +61,8 @@ class _Resolver:
         unique = tuple(dict.fromkeys(ask_all))
         if unique:
             steps = (unique,)
-        return built(Alias, section, name=self.name, steps=steps, also=self._also(), ask_all=unique)
+        failover = built(Failover, section.failover)
+        return built(Alias, section, name=self.name, steps=steps, also=self._also(), ask_all=unique, failover=failover)
 
     def _error(self, key: str, message: str, hint: str | None = None) -> None:
         self.report.error((*self.path, key), message, hint)

@@ -30,7 +30,7 @@ class Probe:
     `models` has no model list; any status below 500 then counts as healthy. `metrics`: vLLM's page of counters, which
     show whether the engine makes progress; None = there is none. `slots`: a list of the slots with `is_processing`,
     answered by the engine's own loop, so that it also shows a hung one. `asleep`: says whether the engine was put to
-    sleep, where it exists."""
+    sleep, where it exists. `held`: the models that it has in memory."""
 
     liveness: str | None  # None = `health.path` of routes.yaml
     models: str | None
@@ -38,6 +38,7 @@ class Probe:
     metrics: str | None = None
     asleep: str | None = None
     slots: str | None = None
+    held: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +390,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             emulates_calls=True,
             enforces_schema=True,
             thinking_field="think",
-            probe=Probe(liveness="/api/tags", models="/api/tags", version="/api/version"),
+            probe=Probe(liveness="/api/tags", models="/api/tags", version="/api/version", held="/api/ps"),
         ),
         # No probe: every request to a cloud is billed.
         "litellm": EngineTraits(

@@ -37,6 +37,7 @@ class EngineRequest:
     request_id: str
     own: NativeRequest | None = None  # set where the server is asked at the client's own endpoint
     upload: Upload | None = None  # the file of a form; then the body is a form with these fields
+    checks: bool = False  # it is one of the gateway's own, which may load a model but does not have others wait for it
 
 
 class Engine(Protocol):

@@ -7,15 +7,9 @@ import asyncio
 import time
 from collections.abc import Collection
 from functools import partial
-from math import inf
 
-from gateway.admission.capacity import capacity
-from gateway.domain.backend import BackendState
 from gateway.domain.body import UNREADABLE, unreadable
 from gateway.domain.reason import prefixed, quoting, reason_of
-from gateway.domain.request import InferenceRequest
-from gateway.domain.request_timer import RequestTimer
-from gateway.domain.token_ratio import silence_budget
 from gateway.domain.upstream import (
     ConnectFailure,
     OwnFailure,
@@ -48,11 +42,13 @@ from gateway.proxy.exchange import ClientGone
 from gateway.proxy.failures import AttemptFailed, StreamBroken
 from gateway.proxy.feedback import count_found, learn_forms, verdict_of
 from gateway.proxy.lanes import AdmittedRequest
-from gateway.proxy.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
+from gateway.proxy.reply import LOADING_TOLD, Header, StreamReply, attempt_headers, base_headers, send_whole
 from gateway.proxy.results import judge_results
+from gateway.proxy.silence import expect_first
 from gateway.proxy.stages import RequestContext
 from gateway.proxy.stream_relay import StreamRelay
 from gateway.routing.inspection_policy import policy_for
+from gateway.routing.loads import loads_first
 from gateway.routing.resume import BrokenStream, may_continue
 from gateway.shortage import shortage_of
 
@@ -60,22 +56,6 @@ ERROR_BODY_MOST = 1024 * 1024  # bytes of an upstream's error answer that are re
 LAST_MOST = 64 * 1024  # bytes of last events that are written together with the end; more waits for the client to read
 KIND_MOST = 100  # characters of a content-type in a message
 TAIL = 1.0  # seconds for upstream to end its body after the last event
-
-
-def expect_first(timer: RequestTimer, state: BackendState, request: InferenceRequest) -> None:
-    """Arm the silence budget of the time before the first event of a backend's answer, and the total one, for a request
-    that was sent when the timer last `heard`."""
-    timeouts, progress = state.backend.timeouts, state.progress
-    if progress.last is not None:
-        # The engine's counters show whether it works, also on requests in its own queue and on tokens not sent yet.
-        timer.excuse = lambda: max(state.last_event, progress.moved_at)
-    elif state.inflight > capacity(state):
-        # The backend has more requests than slots, so this one may wait inside: progress of the others counts.
-        timer.excuse = lambda: state.last_event
-    loads = state.reported.loaded is not None
-    budget = silence_budget(request, state.prompt_tokens, progress.prefill, progress.decode, loads=loads)
-    timer.budget = timeouts.first_byte or budget
-    timer.total_at = inf if timeouts.total is None else timer.heard + timeouts.total
 
 
 def is_stream(response: Response) -> bool:
@@ -222,8 +202,12 @@ class Attempt:
         )
 
     def _expect_first(self) -> None:
-        self.timer.heard = self.timer.now()
-        expect_first(self.timer, self.candidate.state, self.request)
+        timer, state = self.timer, self.candidate.state
+        timer.heard = timer.now()
+        expect_first(timer, state, self.request)
+        if self.reply is not None and loads_first(state):
+            self.reply.loading = lambda: state.loading(time.monotonic())
+            timer.beat_at = min(timer.beat_at, timer.heard + LOADING_TOLD)
 
     def _failure(self, failure: UpstreamFailure) -> Exception:
         """What a failure of the connection means: StreamBroken after content, else AttemptFailed."""

@@ -7,10 +7,13 @@ from collections.abc import Mapping
 
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
-from gateway.proxy.reply import StreamReply, base_headers
+from gateway.engines.ollama.installed_models import window_of
+from gateway.engines.ollama.loading import begin_load
+from gateway.proxy.reply import LOADING_TOLD, StreamReply, base_headers
 from gateway.proxy.stages import ReceivedRequest, RequestContext
 from gateway.routing.balance import affinity_key
 from gateway.routing.first_choice import first_choice
+from gateway.routing.loads import loads_first
 from gateway.routing.needs import Resort
 from gateway.routing.plan import Candidate, Plan, make_plan
 
@@ -56,7 +59,7 @@ class Planner:
         starts = services.admission.starts
         if context.snapshot is not services.snapshot:
             alias, states = self._alias_now(alias)
-        return make_plan(
+        plan = make_plan(
             alias,
             states,
             request,
@@ -70,6 +73,9 @@ class Planner:
             outcomes=outcomes,
             refuses_start=None if starts is None else starts.decision,
         )
+        for state in plan.loads:
+            begin_load(state, window_of(state), kept=True)
+        return plan
 
     def _alias_now(self, alias: Alias) -> tuple[Alias, Mapping[str, BackendState]]:
         """routes.yaml was edited since the request arrived. The request keeps its alias, with the backends that have
@@ -91,6 +97,7 @@ def stream_reply(context: RequestContext, received: ReceivedRequest, first: Back
     if not request.stream:
         return None
     if first is not None:
-        context.timer.beat_at = record.began + first.backend.timeouts.hold
+        hold = first.backend.timeouts.hold
+        context.timer.beat_at = record.began + (min(hold, LOADING_TOLD) if loads_first(first) else hold)
     base = base_headers(record.id, received.alias.name)
     return StreamReply(context.exchange, context.timer, request.endpoint, request.model, record.id, base)

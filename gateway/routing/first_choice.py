@@ -15,6 +15,7 @@ from gateway.domain.health_state import State
 from gateway.domain.request import InferenceRequest
 from gateway.domain.token_ratio import room_needed, surely_fits
 from gateway.routing.balance import order
+from gateway.routing.loads import loads_first
 from gateway.routing.needs import NO_NEEDS, Needs, needs_of
 from gateway.routing.plan import Candidate, adapted, declines_media, why_not
 
@@ -38,7 +39,7 @@ def first_choice(
     usable: list[BackendState] = []
     for name in alias.steps[0]:
         state = states[name]
-        if state.backend.cloud or state.pool is not None:
+        if state.backend.cloud or state.pool is not None or loads_first(state):
             return None
         if _surely_serves(state, request, needs, room, now):
             usable.append(state)

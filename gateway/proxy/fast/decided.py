@@ -47,7 +47,7 @@ TABLE: Mapping[type, Fields] = {
         decided="name steps also params thinking",
         each="balance",
         # Queues, clouds, starts and what cannot be served are for requests that the first step does not serve at once.
-        nothing="on_busy cloud_when on_unsupported priority while_starting listed implicit",
+        nothing="on_busy cloud_when on_unsupported priority while_starting failover listed implicit",
         never="ask_all min_max_tokens reasoning_field resume",
     ),
     Client: Fields(
@@ -62,7 +62,7 @@ TABLE: Mapping[type, Fields] = {
         " vision audio pdf serves server api_key launch",
         each="slots slots_assumed timeouts",
         nothing="nodes dimensions embedding_model max_batch responses paths fields fixed run stop_after min_run budget"
-        " health queue profiles start stop parked in_mode",
+        " exclusive health queue profiles start stop parked in_mode",
         never="cloud price",
     ),
     EngineTraits: Fields(
@@ -78,7 +78,7 @@ TABLE: Mapping[type, Fields] = {
     BackendState: Fields(
         decided="backend client reported facts revision name server traits model checkpoint",
         each="health shared ratio progress inflight prompt_tokens foreign last_event cooldown_until known_slots slots",
-        nothing="observers evidence counting reserved_tokens sleepless flag_drift",
+        nothing="observers evidence counting reserved_tokens sleepless flag_drift held load load_seconds unloaded_at",
         never="pool",
     ),
     Reported: Fields(

@@ -24,7 +24,6 @@ from gateway.domain.usage import NO_TOKENS, Tokens
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer, read_plain, read_whole
 from gateway.large_bodies import LARGE
-from gateway.proxy.attempt import expect_first
 from gateway.proxy.exchange import PIECE, ClientGone
 from gateway.proxy.fast.client import FastClient
 from gateway.proxy.fast.decisions import Decision, Member
@@ -32,6 +31,7 @@ from gateway.proxy.fast.under_way import UnderWay, new_record
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.reply import request_id
 from gateway.proxy.services import Services
+from gateway.proxy.silence import expect_first
 from gateway.routing.inspection_policy import policy_for
 from gateway.transport.h1_connection import Connection
 from gateway.transport.h1_response import H1Response
