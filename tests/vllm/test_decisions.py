@@ -1,4 +1,4 @@
-"""What the real vLLM answers is what the fast lane knows: its streams are followed by the form of an earlier one."""
+"""Requests to the real vLLM that are alike run on what was decided before, and their streams come whole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from gateway.proxy.handler import RequestHandler
+from gateway.proxy.decisions import Decision
 from tests.support import running_gateway
 
 from .asks import CHAT, chat, script
@@ -20,10 +20,10 @@ MORE: tuple[dict[str, Any], ...] = ({}, {"stream_options": {"include_usage": Tru
 
 
 @pytest.mark.parametrize("more", MORE)
-async def test_streams_are_passed_on_without_a_task_and_come_whole(plain: VllmServer, more: dict[str, Any]) -> None:
+async def test_streams_of_requests_that_are_alike_come_whole(plain: VllmServer, more: dict[str, Any]) -> None:
     async with running_gateway(f"backends: {{tiny: {{url: '{plain.url}', api_key: {KEY}}}}}") as gateway:
         await gateway.until_ready("tiny")
-        with patch.object(RequestHandler, "run", autospec=True, side_effect=RequestHandler.run) as by_task:
+        with patch.object(Decision, "backend_for", autospec=True, side_effect=Decision.backend_for) as decided:
             for number in range(12):
                 said = SAID[number % len(SAID)]
                 body = chat(model="tiny", stream=True, **script(said), **more)
@@ -34,4 +34,4 @@ async def test_streams_are_passed_on_without_a_task_and_come_whole(plain: VllmSe
                 text = "".join(choice["delta"].get("content") or "" for one in chunks for choice in one["choices"])
                 assert said.startswith(text) if "max_tokens" in more else text == said
                 assert any(one.get("usage") for one in chunks) == ("stream_options" in more)
-        assert by_task.call_count <= 3, "the first with this head, then none"
+        assert decided.call_count >= 9, "all but the first with this head"

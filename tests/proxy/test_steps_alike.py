@@ -1,4 +1,4 @@
-"""Each step of the fast lane comes to what the general one comes to."""
+"""Each step that recognises what is like something before comes to what is read or made anew."""
 
 from __future__ import annotations
 
@@ -6,28 +6,19 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
-import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.accounting.limits import RateLimits, text_estimate
 from gateway.admission.caller import Caller
-from gateway.admission.scheduler import Scheduler
-from gateway.config.snapshot import Backend, Client, HealthSettings
-from gateway.domain.backend import BackendState
-from gateway.domain.health_machine import Health
-from gateway.domain.health_state import State
 from gateway.domain.request import CHAT, parse
-from gateway.errors import GatewayError
 from gateway.http.request_head import END, parse_head, repeated_head
 from gateway.inspection.inspector import Inspector
 from gateway.inspection.rewrite import Identity, Renaming, whole
 from gateway.inspection.stream_track import StreamTrack
 from gateway.proxy.header_map import header_map
-from gateway.routing.balance import first_by_affinity, order
 from gateway.transport.known_head import AnswerHeads, known_head, known_stream_head
-from tests.proxy.fast.house import END as END_OF_STREAM
-from tests.proxy.fast.house import event
+from tests.proxy.house import END as END_OF_STREAM
+from tests.proxy.house import event
 
 # -- heads -------------------------------------------------------------------------------------------------------------
 
@@ -39,7 +30,7 @@ def test_a_request_is_taken_whole_only_as_it_would_be_read(
     body: bytes, number: bytes, more: bytes, right: bool
 ) -> None:
     raw = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %s\r\naccept: */*"
-    known = repeated_head(raw % b"5", head := parse_head(raw % b"5"), Caller(header_map(head.headers), "local"))
+    known = repeated_head(raw % b"5", head := parse_head(raw % b"5"), Caller(header_map(head.headers), "local"), CHAT)
     assert known is not None
     number = b"%d" % len(body) if right else number
     taken = known.body_of(raw % number + END + body + more)
@@ -138,113 +129,6 @@ def test_a_model_is_renamed_as_in_any_answer(answers: list[tuple[object, str, bo
         fields = {"model": name, "text": text} if first else {"text": text, "model": name}
         body = msgspec.json.encode(fields)
         assert renaming.apply(body, name) == whole(body, name, "alias")
-
-
-# -- slots and limits --------------------------------------------------------------------------------------------------
-
-
-def backend(name: str = "a", slots: int = 2) -> BackendState:
-    state = BackendState(Backend(name, url="http://10.0.0.1:1", slots=slots), None, Health(name, HealthSettings()))
-    state.health.state = State.READY
-    return state
-
-
-steps = st.lists(st.tuples(st.booleans(), st.sampled_from(["x", "y"]), st.sampled_from([None, 1, 2])), max_size=12)
-
-
-@given(steps, st.integers(1, 3), st.sampled_from([*State]))
-def test_one_slot_is_acquired_and_released_as_by_any_request(
-    moves: list[tuple[bool, str, int | None]], slots: int, after: State
-) -> None:
-    one, any_ = backend(slots=slots), backend(slots=slots)
-    fast, general = Scheduler(), Scheduler()
-    held, grants = [], []
-    for now, (takes, client, limit) in enumerate(moves, 1):
-        if takes:
-            taken = fast.acquire_one(one, now, client, limit)
-            grant = general.try_acquire(any_, 1, now, client, limit)
-            assert taken == (grant is not None)
-            if grant is not None:
-                held.append((client, now))
-                grants.append(grant)
-        elif held:
-            fast.release_one(one, *held.pop(), now)
-            general.release(grants.pop(), now)
-        assert (one.inflight, fast._running) == (any_.inflight, general._running)
-        queues = [next(iter(s._queues.values()), None) for s in (fast, general)]
-        seen = [q and (q.service_time, q.freed_at) for q in queues]
-        assert seen[0] == seen[1]
-    one.health.state = any_.health.state = after
-    assert fast.acquire_one(one, 99, "z", None) == (general.try_acquire(any_, 1, 99, "z", None) is not None)
-
-
-moments = st.floats(0, 200) | st.integers(0, 800).map(lambda quarters: quarters / 4)
-
-
-@given(st.lists(moments, max_size=40), st.integers(1, 5))
-@example([0.5, 1.0, 1.5, 61.5, 61.75, 62.0], 3)
-@example([0.5, 1.0, 61.0, 61.5, 62.0], 3)
-def test_requests_per_minute_are_counted_as_for_any_request(times: list[float], rpm: int) -> None:
-    client, request = Client("x", rpm=rpm), parse(CHAT, b'{"model": "a", "messages": []}')
-    fast, general = RateLimits(), RateLimits()
-    for now in sorted(times):
-        try:
-            general.check(client, request, now)
-            admitted = True
-        except GatewayError:
-            admitted = False
-        assert fast.admits(client, now) == admitted
-
-
-asked = st.tuples(st.floats(0, 200), st.integers(0, 3000), st.sampled_from([None, 1, 700, 5000]), st.integers(0, 4000))
-
-
-@given(st.lists(asked, max_size=20), st.sampled_from([None, 3]), st.integers(1, 5000))
-def test_tokens_per_minute_are_counted_as_for_any_request(
-    requests: list[tuple[float, int, int | None, int]], rpm: int | None, tpm: int
-) -> None:
-    client = Client("x", rpm=rpm, tpm=tpm)
-    fast, general = RateLimits(), RateLimits()
-    for now, size, limit, used in sorted(requests, key=lambda made: made[0]):
-        body = {"model": "a", "messages": [{"role": "user", "content": "x" * size}], "max_tokens": limit}
-        request = parse(CHAT, msgspec.json.encode(body))
-        charge = fast.charge(client, text_estimate(request.prompt_bytes, request.limit()), now)
-        try:
-            expected = general.check(client, request, now)
-        except GatewayError:
-            expected = None
-        assert (charge and charge.tokens) == (expected and expected.tokens)
-        if charge is not None and expected is not None:
-            fast.spent(charge, used, now)
-            general.spent(expected, used, now)
-
-
-# -- affinity ----------------------------------------------------------------------------------------------------------
-
-usual = st.tuples(st.integers(0, 4), st.just(State.READY), st.none())
-load = st.tuples(st.integers(0, 6), st.sampled_from([State.READY, State.SUSPECT]), st.sampled_from([None, True, False]))
-loads_of_members = st.lists(usual, min_size=1, max_size=4) | st.lists(load, min_size=1, max_size=4)
-
-
-@given(loads_of_members, st.binary(max_size=8))
-def test_the_first_by_affinity_is_that_of_the_order(loads: list[tuple[int, State, bool | None]], key: bytes) -> None:
-    members = [backend(f"b{i}", slots=5) for i in range(len(loads))]
-    for member, (inflight, state, loaded) in zip(members, loads, strict=True):
-        member.inflight, member.health.state = inflight, state
-        member.saw_loaded(loaded)
-    first = first_by_affinity(members, key)
-    assert first is None or first is order(members, "affinity", 0, lambda: key, 0.0)[0]
-    if all(i < 5 and s is State.READY and ok is not False for i, s, ok in loads):
-        assert first is not None
-
-
-@pytest.mark.parametrize("number", range(20))
-def test_of_those_that_are_equally_idle_the_first_by_affinity_is_taken(number: int) -> None:
-    members, key = [backend(f"b{i}", slots=5) for i in range(4)], b"%d" % number
-    ranked = order(members, "affinity", 0, lambda: key, 0.0)
-    for member in ranked[:2]:
-        member.inflight = 4
-    assert first_by_affinity(members, key) is order(members, "affinity", 0, lambda: key, 0.0)[0] is ranked[2]
 
 
 # -- events ------------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
-"""What a request depends on, and which of it may be decided ahead: every field of the configuration, of a backend and
-of a request is named here, once. Another value than the usual one in a field that is not named is never decided ahead.
+"""What a request depends on, and which of it may be kept for requests that are alike: every field of the configuration,
+of a backend and of a request is named here, once. With another value than the usual one in a field that is not named,
+nothing is kept.
 """
 
 from __future__ import annotations
@@ -34,46 +35,44 @@ TABLE: Mapping[type, Fields] = {
     Snapshot: Fields(
         decided="backends aliases clients",
         each="server",
-        nothing="nodes alerts modes mode own_catalog source",
-        never="traces",
+        nothing="nodes alerts modes mode own_catalog source traces",
     ),
     Server: Fields(
         decided="hosts",
         each="max_body memory",
-        nothing="host port data keep_responses max_kept max_file shutdown metrics log proxies",
-        never="shared",
+        nothing="host port data keep_responses max_kept max_file shutdown metrics log proxies shared",
     ),
     Alias: Fields(
         decided="name steps also params thinking",
-        each="balance",
+        each="balance resume",
         # Queues, clouds, starts and what cannot be served are for requests that the first step does not serve at once.
         nothing="on_busy cloud_when on_unsupported priority while_starting failover listed implicit",
-        never="ask_all min_max_tokens reasoning_field resume",
+        never="ask_all min_max_tokens reasoning_field",
     ),
     Client: Fields(
         decided="name key_sha256 aliases",
-        each="rpm tpm max_inflight",
-        # What is decided ahead stays in the LAN, costs nothing and starts nothing.
-        nothing="priority local_only may_start admin budget on_unsupported",
-        never="tasks",
+        each="rpm tpm max_inflight tasks budget",
+        # What is decided ahead stays in the LAN and starts nothing.
+        nothing="priority local_only may_start admin on_unsupported",
     ),
     Backend: Fields(
         decided="name engine url model context kv_pool tool_parser auto_tools reasoning_parser thinking thinking_switch"
         " vision audio pdf serves server api_key launch",
-        each="slots slots_assumed timeouts",
+        each="slots slots_assumed timeouts price",
         nothing="nodes dimensions embedding_model max_batch responses paths fields fixed run stop_after min_run budget"
         " exclusive health queue profiles start stop parked in_mode",
-        never="cloud price",
+        never="cloud",
     ),
     EngineTraits: Fields(
         decided="endpoints model_optional clamps_since calls_on_demand named_calls assumes_no_calls emulates_calls"
         " enforces_schema logprobs continues_text takes_pdf thinking_field streams_usage launch_flags library"
         " integer_bias leaves_calls_unread forms",
+        # A server with another one of these is asked in another way than the client asked, when it is sent.
+        each="withholds_tools enforces_stop stops_unstreamed many_choices list_prompts",
         nothing="loads_on_demand loaded default_model lists_cache window describes takes_window cuts_silently"
         " refuses_unread computes_beyond counts checks_limits thoughts ends_without_done errors responses"
-        " embeds_or_ranks probe signs many_choices list_prompts always_answers",
-        # A server with another one is asked in another way than the client asked.
-        never="short_answers withholds_tools enforces_stop stops_unstreamed",
+        " embeds_or_ranks probe signs always_answers",
+        never="short_answers",
     ),
     BackendState: Fields(
         decided="backend client reported facts revision name server traits model checkpoint",
@@ -90,12 +89,12 @@ TABLE: Mapping[type, Fields] = {
         " doubtful mendable hosted sources"
     ),
     InferenceRequest: Fields(
-        decided="endpoint fields model stream wants_usage own_usage tools tool_choice json_schema logprobs thinking"
-        " thinking_wish",
+        decided="endpoint fields model stream choices wants_usage own_usage tools tool_choice json_schema logprobs"
+        " thinking thinking_wish",
         each="limits prompt_bytes sender",
         # A chat that names a file is read into other fields than it came with.
         nothing="exact refused corrected file_at own",
-        never="choices continues",
+        never="continues",
     ),
 }
 

@@ -1,5 +1,5 @@
-"""A request that has begun on the fast lane goes on in the slow one, whatever happens to it: to the client it is one
-request, and everything that it held is released."""
+"""A request that runs on what was decided before, whatever happens to it: to the client it is one request, and
+everything that it held is released."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import pytest
 import gateway.proxy.reply as gateway_reply
 from gateway.accounting.record import RequestLine
 from gateway.domain.upstream import SilenceFailure
-from gateway.inspection import whole
 from gateway.proxy.exchange import PIECE
-from tests.proxy.fast.house import END, ROLE, event, house, pieces, released, said, well
+from tests.proxy.house import END, ROLE, event, house, pieces, released, said, well
 from tests.scripted import Turn, answer, chunked, json_answer
 from tests.waiting import turns
 
@@ -92,8 +91,7 @@ async def test_a_failed_answer_is_had_from_the_next_backend(script: Callable[[Tu
         await h.ask()
         status, body = await h.client.answer()
         assert (status, json.loads(body)["choices"][0]["message"]["content"]) == (200, "Yes.")
-        assert len(h.fast) == 1
-        assert h.over
+        assert len(h.kept) == 1
         assert len(h.b.turns) == 1
         await released(h)
         assert h.count("200", "b") == 1
@@ -108,7 +106,7 @@ async def test_a_failed_stream_is_had_from_the_next_backend(script: Callable[[Tu
         assert b"x-gateway-backend: b\r\n" in answered
         assert b"x-gateway-attempts: 2\r\n" in answered
         assert answered.count(b'"content":"Yes."') == 1
-        assert len(h.fast) == 1
+        assert len(h.kept) == 1
         await released(h)
         assert h.count("200", "b") == 1
 
@@ -152,7 +150,7 @@ async def test_a_leaked_call_is_mended(stream: bool) -> None:
         await h.prepared(leaks, stream=stream, tools=TOOLS)
         await h.ask(stream=stream, tools=TOOLS)
         got = await h.client.until(b"[DONE]\n\n\r\n0\r\n\r\n") if stream else (await h.client.answer())[1]
-        assert len(h.fast) == 1
+        assert len(h.kept) == 1
         assert b'"tool_calls"' in got
         assert b"<tool_call>" not in got
         assert h.gateway.metric("gateway_mended_total", backend="a", kind="tool_calls") == 1
@@ -177,8 +175,7 @@ async def test_a_long_answer_and_one_in_parts_come_whole() -> None:
             await h.ask()
             status, body = await h.client.answer()
             assert (status, json.loads(body)["choices"][0]["message"]["content"]) == (200, expected)
-        assert len(h.fast) == 2
-        assert h.over == h.fast[:1], "a long one is sent as fast as the client reads it"
+        assert len(h.kept) == 2
         await released(h)
 
 
@@ -216,7 +213,7 @@ async def test_an_interruption_ends_it_before_its_first_pulse() -> None:
     async with house() as h:
         await h.prepared(held)
         await h.ask()
-        await h.gateway.until(lambda: len(h.fast) == 1)
+        await h.gateway.until(lambda: len(h.a.turns) == 1)
         h.gateway.gateway.active.interrupt_all()
         status, body = await h.client.answer()
         assert (status, json.loads(body)["error"]["code"]) == (503, "no_backend_available")
@@ -224,19 +221,20 @@ async def test_an_interruption_ends_it_before_its_first_pulse() -> None:
         assert h.gateway.gateway.memory.used == 0
 
 
-async def test_two_reasons_at_once_are_one_handing_over() -> None:
+async def test_two_reasons_at_once_end_it_once() -> None:
     async with house() as h:
         await h.prepared(held)
         await h.ask()
-        await h.gateway.until(lambda: len(h.fast) == 1)
-        (request,) = h.fast
+        await h.gateway.until(lambda: len(h.a.turns) == 1)
+        lines: list[RequestLine] = []
+        h.gateway.gateway.services.line_observers.append(lines.append)
+        (request,) = h.gateway.gateway.active
         request.timer.interrupt(SilenceFailure("silent"))
         request.timer.interrupt(SilenceFailure("silent still"))
-        request.left()
+        h.client.close()
         await h.gateway.until(h.gateway.idle)
-        request.left()
-        assert h.gateway.idle()
-        assert h.count("client_gone", "a") == 1
+        assert len(lines) == 1
+        assert h.gateway.gateway.memory.used == 0
 
 
 @pytest.mark.parametrize("before", [(), (ROLE,)])
@@ -260,7 +258,6 @@ async def test_a_stream_that_waits_gets_its_status_and_heartbeats(
         go.set()
         rest = await h.client.until(b"[DONE]\n\n\r\n0\r\n\r\n")
         assert rest.count(b'"content":"Yes."') == 1
-        assert h.over
         await released(h)
 
 
@@ -282,20 +279,17 @@ async def test_a_stream_that_breaks_after_content_ends_with_an_error_event() -> 
 
 
 @pytest.mark.parametrize("reader", ["whole", "relay"])
-async def test_a_defect_of_our_own_is_the_slow_lanes_too(monkeypatch: pytest.MonkeyPatch, reader: str) -> None:
+async def test_a_defect_of_our_own_is_told_and_holds_nothing(monkeypatch: pytest.MonkeyPatch, reader: str) -> None:
     stream = reader != "whole"
     async with house() as h:
         await h.prepared(well, stream=stream)
         if stream:
             monkeypatch.setattr("gateway.inspection.stream_track.StreamTrack.feed", broken)
         else:
-            monkeypatch.setattr("gateway.proxy.fast.request.read_plain", broken)
+            monkeypatch.setattr("gateway.inspection.whole.WholeAnswer.read", broken)
         await h.ask(stream=stream)
-        if stream:
-            assert (await h.client.answer())[0] == 502
-        else:
-            assert (await h.client.answer())[0] == 200, "another backend, which the slow lane reads"
-        assert len(h.fast) == 1
+        assert (await h.client.answer())[0] == 502
+        assert len(h.kept) == 1
         monkeypatch.undo()
         await h.gateway.until(h.gateway.idle)
         assert h.gateway.gateway.memory.used == 0
@@ -304,7 +298,7 @@ async def test_a_defect_of_our_own_is_the_slow_lanes_too(monkeypatch: pytest.Mon
 async def test_what_fails_behind_the_answer_harms_neither_client_nor_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     async with house() as h:
         await h.prepared(well)
-        monkeypatch.setattr(h.gateway.gateway.services.settler, "settle_usual", broken)
+        monkeypatch.setattr(h.gateway.gateway.services.settler, "settle", broken)
         lines: list[RequestLine] = []
         h.gateway.gateway.services.line_observers.append(lines.append)
         await h.ask()
@@ -332,11 +326,3 @@ async def test_a_gateway_that_stops_closes_the_connection_behind_the_answer() ->
         got = await h.client.rest()
         assert b"connection: close\r\n" in got
         assert b"Yes." in got
-
-
-def test_what_the_slow_lane_reads_is_what_the_fast_one_did_not_deal_with() -> None:
-    """`read_plain` is no second truth: what it takes, `read_whole` finds nothing in."""
-    for body in (said("Yes."), said(None), said("!" * 30), said("<think>a</think>b"), said("Yes", "length")):
-        raw = json.dumps(body).encode()
-        plain = whole.read_plain(raw, None)
-        assert (plain is None) == (body["choices"][0]["message"]["content"] not in ("Yes.", "Yes"))

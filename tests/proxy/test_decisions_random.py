@@ -1,4 +1,4 @@
-"""A request that takes the fast lanes comes to what it comes to without them: what the client gets, what the backends
+"""A request that runs on what was decided comes to what it comes to without: what the client gets, what the backends
 get, what is counted and logged."""
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from gateway.accounting.record import RequestLine
 from gateway.http.request_head import RepeatedHead
 from gateway.inspection.inspector import Inspector
 from gateway.inspection.stream_track import StreamTrack
-from gateway.proxy.fast.lane import FastLane
-from gateway.proxy.handler import RequestHandler
-from gateway.proxy.planning import Planner
+from gateway.proxy.decisions import Decision, Decisions
+from gateway.proxy.stages import Planner
 from gateway.proxy.stream_relay import StreamRelay
 from gateway.transport.h1_response import H1Response
+from gateway.transport.known_head import KnownHead
 from tests.scripted import SSE_HEAD, Script, ScriptedBackend, Turn, chunked, json_answer
 from tests.support import RunningGateway, running_gateway
 
@@ -137,7 +137,7 @@ async def whole(turn: Turn, fault: str, deltas: list[dict[str, Any]], end: str, 
         turn.close()
 
 
-# -- with and without the fast lanes -----------------------------------------------------------------------------------
+# -- on what was decided, and decided anew -----------------------------------------------------------------------------
 
 
 def _to_the_task(relay: StreamRelay, data: bytes) -> bool:
@@ -146,11 +146,13 @@ def _to_the_task(relay: StreamRelay, data: bytes) -> bool:
 
 
 @contextmanager
-def slow_lanes() -> Iterator[None]:
-    """Nothing is recognised as the usual case."""
-    slow: list[tuple[type, str, Any]] = [
-        (FastLane, "serve", lambda _lane, _client, _caller, _body: None),
+def everything_anew() -> Iterator[None]:
+    """Nothing is recognised as like something before."""
+    anew: list[tuple[type, str, Any]] = [
+        (Decisions, "find", lambda _decisions, _snapshot, _fields: None),
         (RepeatedHead, "match", lambda _head, _raw: None),
+        (RepeatedHead, "body_of", lambda _head, _data: None),
+        (KnownHead, "body_of", lambda _head, _data: None),
         (Planner, "first_choice", lambda _planner: None),
         (Inspector, "note_plain", lambda _inspector, _message, _finish: False),
         (Inspector, "inspect_plain", lambda _inspector, _choice: None),
@@ -159,8 +161,9 @@ def slow_lanes() -> Iterator[None]:
         (H1Response, "read_past", None),
     ]
     with ExitStack() as stack:
-        for owner, name, replaced in slow:
+        for owner, name, replaced in anew:
             stack.enter_context(patch.object(owner, name, replaced))
+        stack.enter_context(patch.object(Decisions, "add", lambda *_: None))
         yield
 
 
@@ -247,21 +250,19 @@ def counted(gateway: RunningGateway) -> list[tuple[str, list[tuple[str, str]], f
 
 @settings(max_examples=25)  # each starts two gateways
 @given(st.lists(asks, min_size=2, max_size=4))
-def test_both_lanes_come_to_the_same(asked: list[Ask]) -> None:
-    fast = asyncio.run(outcome(asked))
-    with slow_lanes():
-        slow = asyncio.run(outcome(asked))
-    assert fast == slow
+def test_what_was_decided_comes_to_what_is_decided_anew(asked: list[Ask]) -> None:
+    kept = asyncio.run(outcome(asked))
+    with everything_anew():
+        anew = asyncio.run(outcome(asked))
+    assert kept == anew
 
 
-async def test_a_usual_request_takes_the_fast_lane_and_no_handler_is_made() -> None:
+async def test_usual_requests_run_on_what_was_decided() -> None:
     """So that the comparison above compares something."""
-    with patch.object(RequestHandler, "run", autospec=True, side_effect=RequestHandler.run) as run:
+    with patch.object(Decision, "backend_for", autospec=True, side_effect=Decision.backend_for) as decided:
         for fields in ({}, {"stream": True}, {"tools": TOOLS}, {"tools": TOOLS, "stream": True, "max_tokens": 9}):
-            run.reset_mock()
+            decided.reset_mock()
             asked: list[Ask] = [("pair", fields, "other", "text", "text")] * 3
             found = await outcome(asked)
             assert [one[0] for one in found if isinstance(one, tuple) and one[0] == 200] == [200] * 12
-            by_handler = [call.args[0].begun for call in run.call_args_list]
-            assert by_handler.count(None) <= 4, "the first with its head, and the first at each backend"
-            assert len(by_handler) == by_handler.count(None), "none was handed over"
+            assert decided.call_count >= 11, "all but the first with its head"

@@ -1,5 +1,4 @@
-"""A request on the fast lane for which no connection to its backend is open: one is opened, and whatever comes of that
-is what comes of any request."""
+"""A request for which no connection to its backend is open: one is opened."""
 
 from __future__ import annotations
 
@@ -13,11 +12,9 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.upstream import OwnFailure, ResetFailure, UpstreamFailure
 from gateway.transport.h1 import H1Client
-from gateway.transport.h1_response import H1Response
-from tests.proxy.fast.house import House, house, released, well
-from tests.proxy.fast.test_handed_over import closes
+from tests.proxy.house import House, house, released, well
+from tests.proxy.test_handler_decided import closes
 from tests.scripted import Script
 
 END = b"[DONE]\n\n\r\n0\r\n\r\n"
@@ -25,7 +22,7 @@ END = b"[DONE]\n\n\r\n0\r\n\r\n"
 
 @asynccontextmanager
 async def shut(more: str = "", *scripts: Script, stream: bool = False) -> AsyncIterator[House]:
-    """The next request takes the fast lane, and has no connection."""
+    """The next request has no connection."""
     async with house(more) as h:
         await h.prepared(*(scripts or (well,)), stream=stream)
         client = client_of(h)
@@ -70,8 +67,7 @@ async def test_a_connection_is_opened_and_its_first_answer_is_recognised(stream:
         await h.ask(stream=stream)
         got = await h.client.until(END) if stream else (await h.client.answer())[1]
         assert b"Yes." in got
-        assert len(h.fast) == 1
-        assert not h.over
+        assert len(h.kept) == 1
         assert h.a.connections == connections + 1
         await h.gateway.until(h.gateway.idle)
         assert h.count("200", "a") == 4
@@ -85,7 +81,7 @@ async def test_a_backend_that_refuses_connections_is_left_for_the_next(stream: b
         await h.ask(stream=stream)
         got = await h.client.until(END) if stream else (await h.client.answer())[1]
         assert b"Yes." in got
-        assert len(h.fast) == len(h.over) == 1
+        assert len(h.kept) == 1
         assert h.count("200", "b") == 1
         await released(h)
 
@@ -116,16 +112,14 @@ async def test_a_shortage_of_our_own_is_waited_for(monkeypatch: pytest.MonkeyPat
         await released(h)
 
 
-async def test_an_error_that_nobody_expects_leaves_the_request_to_the_next_backend(
+async def test_an_error_that_nobody_expects_is_told_and_holds_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with shut() as h:
         with monkeypatch.context() as patch:
             patch.setattr(client_of(h), "_connect", unexpected)
             await h.ask()
-            await h.gateway.until(lambda: bool(h.over))
-        assert (await h.client.answer())[0] == 200
-        assert h.count("200", "b") == 1
+            assert (await h.client.answer())[0] == 500
         await released(h)
 
 
@@ -152,7 +146,6 @@ async def test_a_request_that_ends_meanwhile_opens_nothing(
         await ends(h)
         await h.gateway.until(h.gateway.idle)
         await h.gateway.until(lambda: door.cancelled)
-        assert not client_of(h)._opening
         assert not h.a.turns
         assert h.gateway.gateway.memory.used == 0
         assert h.count(code, "a") == 1
@@ -178,58 +171,3 @@ async def test_a_new_connection_that_ends_at_once_is_no_stale_one() -> None:
         assert len(h.a.turns) == 1, "it was sent once, and may have been processed"
         assert h.count("200", "b") == 1
         await released(h)
-
-
-# -- the connection ----------------------------------------------------------------------------------------------------
-
-
-class Told:
-    """A taker that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.response: H1Response | None = None
-        self.failure: UpstreamFailure | None = None
-
-    def answered(self, body: bytes) -> None:
-        raise NotImplementedError
-
-    def goes_on(self, data: bytes) -> bool:
-        raise NotImplementedError
-
-    def streamed(self, data: bytes, *, last: bool) -> bool:
-        raise NotImplementedError
-
-    def expect(self, response: H1Response) -> None:
-        self.response = response
-
-    def arrived(self) -> None:
-        assert self.response is not None
-        self.failure = self.response.failure
-
-
-async def test_a_client_that_is_closed_ends_what_waits_for_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = H1Client(("http", "127.0.0.1", 9), 5.0)
-    door, told = Door(monkeypatch), Told()
-    connection = client.open()
-    connection.begin_taken(b"GET / HTTP/1.1\r\n\r\n", b"", told)
-    await door.asked.wait()
-    task = connection.opening
-    assert task is not None
-    await client.close()
-    assert isinstance(told.failure, ResetFailure)
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert door.cancelled
-
-
-async def test_what_lacks_is_told_to_the_taker(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = H1Client(("http", "127.0.0.1", 9), 5.0)
-    Door(monkeypatch, OSError(errno.EMFILE, "no"))
-    told = Told()
-    connection = client.open()
-    connection.begin_taken(b"GET / HTTP/1.1\r\n\r\n", b"", told)
-    assert connection.opening is not None
-    await connection.opening
-    assert isinstance(told.failure, OwnFailure)
-    assert told.failure.unsent
-    await client.close()

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.proxy.fast.house import END, ROLE, event, house, pieces, released, well
+from tests.proxy.house import END, ROLE, event, house, pieces, released, well
 from tests.scripted import Script, Turn
 
 
@@ -58,7 +58,7 @@ async def test_a_stream_whose_end_comes_after_its_client_has_left_is_counted_as_
 
 
 async def test_a_stream_whose_end_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.proxy.fast.stream.TAIL", 0.05)
+    monkeypatch.setattr("gateway.proxy.attempt.TAIL", 0.05)
 
     async def never_ends(turn: Turn) -> None:
         await turn.send(pieces(ROLE, event({"content": "Yes."}), *END))

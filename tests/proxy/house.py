@@ -1,4 +1,4 @@
-"""A gateway whose next request of its client takes the fast lane, in front of scripted backends."""
+"""A gateway whose next request of its client runs on what was decided before, in front of scripted backends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-from gateway.proxy.fast.request import FastRequest
+from gateway.config.snapshot import Alias
+from gateway.domain.request import InferenceRequest
+from gateway.proxy.decisions import DecidedBackend, Decision
+from gateway.routing.plan import Candidate
 from tests.raw_client import RawClient, chat, raw_client
 from tests.scripted import Script, ScriptedBackend, Turn, chunked, json_answer
 from tests.support import RunningGateway, running_gateway
@@ -46,15 +49,14 @@ async def well(turn: Turn) -> None:
 
 @dataclass
 class House:
-    """`fast`: the requests that took the fast lane since `prepared`; `over`: those of them that were handed over."""
+    """`kept`: what the attempts since `prepared` ran on of what was decided before."""
 
     gateway: RunningGateway
     a: ScriptedBackend
     b: ScriptedBackend
     client: RawClient
     headers: str = ""
-    fast: list[FastRequest] = field(default_factory=list)
-    over: list[FastRequest] = field(default_factory=list)
+    kept: list[DecidedBackend] = field(default_factory=list)
 
     async def ask(self, alias: str = "chain", **fields: Any) -> None:
         body = json.dumps(chat(alias, **fields), separators=(",", ":")).encode()  # as a field is written anew
@@ -62,7 +64,7 @@ class House:
         await self.client.send(head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body)
 
     async def prepared(self, *scripts: Script, **fields: Any) -> None:
-        """From here on `a` plays these scripts, and a request with these fields takes the fast lane to it."""
+        """From here on `a` plays these scripts, and a request with these fields runs on what was decided."""
         for _ in range(3):
             await self.ask(**fields)
             if fields.get("stream"):
@@ -70,9 +72,8 @@ class House:
             else:
                 assert (await self.client.answer())[0] == 200
             await self.gateway.until(self.gateway.idle)
-        assert self.fast, "the fast lane is not taken"
-        self.fast.clear()
-        self.over.clear()
+        assert self.kept, "nothing was decided before"
+        self.kept.clear()
         self.a.play(*scripts)
 
     def count(self, code: str, backend: str) -> float:
@@ -94,17 +95,17 @@ async def house(more: str = "", client: str = "") -> AsyncIterator[House]:
             await gateway.until_ready("a", "b")
             found = House(gateway, a, b, asking)
             found.headers = "authorization: Bearer k-one-long-enough\r\n" if client else ""
-            send, hand_over = FastRequest.send, FastRequest.hand_over
+            decided_for = Decision.backend_for
 
-            def sent(request: FastRequest, connection: Any) -> None:
-                found.fast.append(request)
-                send(request, connection)
+            def noted(
+                decision: Decision, candidate: Candidate, alias: Alias, request: InferenceRequest
+            ) -> DecidedBackend | None:
+                decided = decided_for(decision, candidate, alias, request)
+                if decided is not None:
+                    found.kept.append(decided)
+                return decided
 
-            def handed_over(request: FastRequest) -> None:
-                found.over.append(request)
-                hand_over(request)
-
-            with patch.object(FastRequest, "send", sent), patch.object(FastRequest, "hand_over", handed_over):
+            with patch.object(Decision, "backend_for", noted):
                 yield found
 
 

@@ -1,4 +1,4 @@
-"""A client with a limit of tokens takes the fast lane, and its tokens are counted as on the slow one."""
+"""The tokens of a client with a limit, whose requests run on what was decided before."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.proxy.fast.house import USAGE, house, well
-from tests.proxy.fast.test_handed_over import closes, fails
+from tests.proxy.house import USAGE, house, well
+from tests.proxy.test_handler_decided import closes, fails
 from tests.scripted import Turn
 
 
@@ -37,7 +37,7 @@ async def test_a_client_over_its_tpm_is_refused_and_nothing_is_held() -> None:
             await h.ask(max_tokens=900)
             assert (await h.client.answer())[0] == expected
             h.gateway.gateway.services.accounts.limits._clients["one"].tokens.add(1000, time.monotonic())
-        assert len(h.fast) == 1
+        assert len(h.kept) == 1
         await h.gateway.until(h.gateway.idle)
         assert h.gateway.gateway.memory.used == 0
         assert not h.gateway.gateway.admission.scheduler._running
