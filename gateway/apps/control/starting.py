@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gateway.domain.start_decision import StartDecision
+
 if TYPE_CHECKING:
-    from gateway.fleet.memory.demand import Demand
+    from gateway.apps.control.memory.demand import Demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +44,6 @@ class Room:
     memory: float | None = None
     free: float | None = None
     demands: Mapping[str, Demand] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class StartDecision:
-    """`refusal`: empty if it is started, after those of `stops` were stopped. `stops`: backend -> for how long it has
-    been idle (seconds), the longest first. `notes`: remarks on the start, for the operator. `wait`: seconds after which
-    the refusal may end by itself; None if not known."""
-
-    refusal: str = ""
-    stops: Mapping[str, float] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    wait: float | None = None
 
 
 def decide(
@@ -102,8 +92,8 @@ def _missing(
 
 
 def _missing_on(node: str, name: str, others: Sequence[StartMember], room: Room, gone: set[str]) -> str:
-    from gateway.fleet.memory.arithmetic import SYSTEM_GIB  # the planner of memory, which serving has no use for
-    from gateway.fleet.memory.demand import Demand
+    from gateway.apps.control.memory.arithmetic import SYSTEM_GIB  # the planner of memory, which serving has no use for
+    from gateway.apps.control.memory.demand import Demand
 
     demand = room.demands.get(name, Demand(name, verdict="unknown"))
     if demand.verdict == "no":

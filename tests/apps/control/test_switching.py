@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gateway.apps.control.memory.plan import plan
+from gateway.apps.control.switching import Presence, Steps, load_order, start_steps, stop_steps, switch_steps
 from gateway.config.load import load_text
 from gateway.config.snapshot import Snapshot
-from gateway.fleet.memory.plan import plan
-from gateway.fleet.switching import Presence, Steps, load_order, start_steps, stop_steps, switch_steps
 
 ROUTES = """\
 nodes:

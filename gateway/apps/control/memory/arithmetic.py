@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil, floor
 
-from gateway.fleet.memory.geometry import AttentionLayers, Geometry, StateLayers
+from gateway.apps.control.memory.geometry import AttentionLayers, Geometry, StateLayers
 
 GIB = 2**30
 

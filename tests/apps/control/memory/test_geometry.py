@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.fleet.memory.arithmetic import CacheSettings, cache_layout
-from gateway.fleet.memory.geometry import AttentionLayers, Geometry, StateLayers, read_geometry
+from gateway.apps.control.memory.arithmetic import CacheSettings, cache_layout
+from gateway.apps.control.memory.geometry import AttentionLayers, Geometry, StateLayers, read_geometry
 
 PLAIN = {"num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
 GEMMA4 = {

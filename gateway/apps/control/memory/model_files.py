@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gateway.apps.control.memory.arithmetic import GIB
+from gateway.apps.control.memory.geometry import Geometry, read_geometry
 from gateway.config.snapshot import Backend, Launch, Snapshot
 from gateway.config.sources import read_file
-from gateway.fleet.memory.arithmetic import GIB
-from gateway.fleet.memory.geometry import Geometry, read_geometry
 
 _MOST_CONFIG = 1024 * 1024
 _MOST_INDEX = 64 * 1024 * 1024

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.apps.control.memory.arithmetic import GIB
+from gateway.apps.control.memory.demand import Demand
+from gateway.apps.control.memory.model_catalog import ModelCatalog, shipped_models
+from gateway.apps.control.memory.plan import FleetPlan, NodePlan, plan
 from gateway.config.snapshot import Backend, Launch, Mode, Node, Snapshot
-from gateway.fleet.memory.arithmetic import GIB
-from gateway.fleet.memory.demand import Demand
-from gateway.fleet.memory.model_catalog import ModelCatalog, shipped_models
-from gateway.fleet.memory.plan import FleetPlan, NodePlan, plan
 from gateway.launch.command import ServeCommand
 
 SPARK = 119.67

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from gateway.apps.control.memory.arithmetic import ENGINE_GIB, GIB, SYSTEM_GIB
+from gateway.apps.control.memory.model_files import ModelFiles
+from gateway.apps.control.memory.plan import mode_conflicts, plan, plan_json
 from gateway.config.snapshot import Backend, Launch, Mode
-from gateway.fleet.memory.arithmetic import ENGINE_GIB, GIB, SYSTEM_GIB
-from gateway.fleet.memory.model_files import ModelFiles
-from gateway.fleet.memory.plan import mode_conflicts, plan, plan_json
 from gateway.launch.command import parse
-from tests.fleet.sparks import (
+from tests.apps.control.memory.sparks import (
     CATALOG,
     ESTIMATE_ONLY,
     SPARK,

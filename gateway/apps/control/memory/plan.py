@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.apps.control.memory.arithmetic import ADVISED_FREE_GIB, GIB, SYSTEM_GIB
+from gateway.apps.control.memory.demand import Demand, Place, Verdict, demand_of
+from gateway.apps.control.memory.model_catalog import SPARK_GIB, ModelCatalog
+from gateway.apps.control.memory.model_files import ModelFiles
 from gateway.config.snapshot import Backend, Mode, Snapshot
 from gateway.domain.engine_traits import traits_of
-from gateway.fleet.memory.arithmetic import ADVISED_FREE_GIB, GIB, SYSTEM_GIB
-from gateway.fleet.memory.demand import Demand, Place, Verdict, demand_of
-from gateway.fleet.memory.model_catalog import SPARK_GIB, ModelCatalog
-from gateway.fleet.memory.model_files import ModelFiles
 from gateway.launch.command import ServeCommand, with_changes
 
 Changes = Mapping[str, Mapping[str, Any]]

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from gateway.apps.control.memory.arithmetic import GIB
+from gateway.apps.control.memory.live import beside_the_plan
+from gateway.apps.control.memory.model_catalog import models_of
+from gateway.apps.control.memory.model_files import read_models
+from gateway.apps.control.memory.plan import FleetPlan, plan, plan_json
+from gateway.apps.control.memory.plan_svg import plan_svg
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import SERVING
-from gateway.fleet.memory.arithmetic import GIB
-from gateway.fleet.memory.live import beside_the_plan
-from gateway.fleet.memory.model_catalog import models_of
-from gateway.fleet.memory.model_files import read_models
-from gateway.fleet.memory.plan import FleetPlan, plan, plan_json
-from gateway.fleet.memory.plan_svg import plan_svg
 from gateway.health.nodes import Machine
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from gateway.apps.control.memory.arithmetic import GIB
+from gateway.apps.control.memory.geometry import Geometry
+from gateway.apps.control.memory.model_files import ModelFiles, read_models
 from gateway.config.snapshot import Backend, Launch
-from gateway.fleet.memory.arithmetic import GIB
-from gateway.fleet.memory.geometry import Geometry
-from gateway.fleet.memory.model_files import ModelFiles, read_models
 from gateway.launch.command import ServeCommand
-from tests.fleet.sparks import fleet
+from tests.apps.control.memory.sparks import fleet
 
 CONFIG = {"num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64}
 

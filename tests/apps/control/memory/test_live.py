@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.fleet.memory.demand import Demand
-from gateway.fleet.memory.live import TOLERANCE, beside_the_plan
-from gateway.fleet.memory.plan import NodePlan
+from gateway.apps.control.memory.demand import Demand
+from gateway.apps.control.memory.live import TOLERANCE, beside_the_plan
+from gateway.apps.control.memory.plan import NodePlan
 
 
 def node(free: float | None = 20.0) -> NodePlan:

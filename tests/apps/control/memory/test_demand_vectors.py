@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from gateway.apps.control.memory.arithmetic import ADVISED_FREE_GIB, SYSTEM_GIB
+from gateway.apps.control.memory.model_catalog import ModelCatalog
 from gateway.config.snapshot import Backend
-from gateway.fleet.memory.arithmetic import ADVISED_FREE_GIB, SYSTEM_GIB
-from gateway.fleet.memory.model_catalog import ModelCatalog
-from tests.fleet.sparks import (
+from tests.apps.control.memory.sparks import (
     CATALOG,
     ESTIMATE_ONLY,
     SPARK,

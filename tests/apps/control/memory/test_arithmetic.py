@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.apps.control.memory.arithmetic import CacheSettings, cache_layout, longest_window, pool_of, resident_gib
+from gateway.apps.control.memory.geometry import AttentionLayers, Geometry, StateLayers, read_geometry
+from gateway.apps.control.memory.plan import plan
 from gateway.config.snapshot import Backend
-from gateway.fleet.memory.arithmetic import CacheSettings, cache_layout, longest_window, pool_of, resident_gib
-from gateway.fleet.memory.geometry import AttentionLayers, Geometry, StateLayers, read_geometry
-from gateway.fleet.memory.plan import plan
-from tests.fleet.sparks import CATALOG, ESTIMATE_ONLY, demand, fleet, ollama, qwen4b, qwen36, qwen80b
+from tests.apps.control.memory.sparks import CATALOG, ESTIMATE_ONLY, demand, fleet, ollama, qwen4b, qwen36, qwen80b
 
 counts = st.integers(1, 128)
 attentions = st.builds(

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.apps.control.memory.geometry import Geometry
 from gateway.config.units import number_of
-from gateway.fleet.memory.geometry import Geometry
 from gateway.launch.command import Mistake, ServeCommand
 from gateway.launch.values import is_reference
 

@@ -6,13 +6,13 @@ import re
 
 import pytest
 
+from gateway.apps.control.memory.model_catalog import ModelCatalog
+from gateway.apps.control.memory.plan import Changes, NodePlan, plan
 from gateway.config.load import load_text
 from gateway.config.snapshot import Snapshot
-from gateway.fleet.memory.model_catalog import ModelCatalog
-from gateway.fleet.memory.plan import Changes, NodePlan, plan
 from gateway.launch.command import parse
+from tests.apps.control.memory.sparks import CATALOG, ESTIMATE_ONLY
 from tests.demo_process import ROOT
-from tests.fleet.sparks import CATALOG, ESTIMATE_ONLY
 
 PAGE = (ROOT / "docs" / "fleet.md").read_text()
 STORY = PAGE[PAGE.index("### Two models on one Spark") :]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.apps.control.unit_commands import SSH, start_commands, stop_commands
 from gateway.config.load import load_text
-from gateway.fleet.commands import SSH, start_commands, stop_commands
-from tests.fleet.test_switching import ROUTES, snapshot
+from tests.apps.control.test_switching import ROUTES, snapshot
 
 
 def test_the_unit_is_started_over_ssh_the_worker_first_and_stopped_head_first() -> None:

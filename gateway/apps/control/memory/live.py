@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from gateway.fleet.memory.demand import Demand
-from gateway.fleet.memory.plan import FleetPlan, NodePlan
+from gateway.apps.control.memory.demand import Demand
+from gateway.apps.control.memory.plan import FleetPlan, NodePlan
 
 TOLERANCE = 0.10  # a plan that is further off than this is a wrong plan
 _SAME_SHARE = 0.005  # values of --gpu-memory-utilization that differ by less are the same

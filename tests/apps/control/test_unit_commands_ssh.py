@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.apps.control.unit_commands import KEY, KNOWN_HOSTS, SSH, with_credentials
 from gateway.apps.fleet.preflight.run import ssh_command
-from gateway.fleet.commands import KEY, KNOWN_HOSTS, SSH, with_credentials
 
 COMMAND = (*SSH, "ops@spark1", "sudo", "systemctl", "stop", "spark-a")
 

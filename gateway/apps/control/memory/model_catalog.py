@@ -11,14 +11,14 @@ from importlib.resources import files
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
+from gateway.apps.control.memory.arithmetic import GIB
+from gateway.apps.control.memory.geometry import Geometry, read_geometry
 from gateway.config.document import read_document
 from gateway.config.problems import ConfigError, Path, Problem, Report
 from gateway.config.snapshot import Snapshot
 from gateway.config.sources import read_file
 from gateway.config.suggest import did_you_mean
 from gateway.config.units import parse_size
-from gateway.fleet.memory.arithmetic import GIB
-from gateway.fleet.memory.geometry import Geometry, read_geometry
 
 SPARK_GIB = 119.67
 """Memory of the machines that the reports come from."""
@@ -151,7 +151,7 @@ def own_catalog(snapshot: Snapshot) -> FilePath | None:
 
 
 def shipped_text() -> str:
-    return files("gateway.fleet").joinpath("catalog.yaml").read_text(encoding="utf-8")
+    return files("gateway.apps.control.memory").joinpath("catalog.yaml").read_text(encoding="utf-8")
 
 
 def text_of(file: FilePath) -> str:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
+from gateway.apps.control.unit_commands import Command, journal_of, start_commands, stop_commands, watch_commands
 from gateway.config.snapshot import Backend, Mode, Snapshot
-from gateway.fleet.commands import Command, journal_of, start_commands, stop_commands, watch_commands
 
 if TYPE_CHECKING:
-    from gateway.fleet.memory.plan import FleetPlan
+    from gateway.apps.control.memory.plan import FleetPlan
 
 What = Literal["drain", "stop", "preflight", "start", "wait", "resume"]
 Presence = Literal["up", "drained", "away"]

@@ -12,8 +12,8 @@ from textwrap import wrap
 from typing import Literal
 from xml.sax.saxutils import escape
 
-from gateway.fleet.memory.demand import Demand, Verdict
-from gateway.fleet.memory.plan import FleetPlan, NodePlan
+from gateway.apps.control.memory.demand import Demand, Verdict
+from gateway.apps.control.memory.plan import FleetPlan, NodePlan
 from gateway.printable import visible
 
 Kind = Literal["weights", "cache", "held", "overhead", "free"]

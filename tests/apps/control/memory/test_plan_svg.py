@@ -9,9 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.fleet.memory.plan import NodePlan, plan
-from gateway.fleet.memory.plan_svg import plan_svg, segments
-from tests.fleet.sparks import CATALOG, SPARK, fleet, ollama, planned, qwen4b, qwen36, qwen80b, spark1, vllm
+from gateway.apps.control.memory.plan import NodePlan, plan
+from gateway.apps.control.memory.plan_svg import plan_svg, segments
+from tests.apps.control.memory.sparks import (
+    CATALOG,
+    SPARK,
+    fleet,
+    ollama,
+    planned,
+    qwen4b,
+    qwen36,
+    qwen80b,
+    spark1,
+    vllm,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 

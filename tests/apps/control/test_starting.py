@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.fleet.memory.arithmetic import SYSTEM_GIB
-from gateway.fleet.memory.demand import Demand
-from gateway.fleet.starting import Room, StartDecision, StartMember, decide
+from gateway.apps.control.memory.arithmetic import SYSTEM_GIB
+from gateway.apps.control.memory.demand import Demand
+from gateway.apps.control.starting import Room, StartMember, decide
+from gateway.domain.start_decision import StartDecision
 
 NOW = 10_000.0
 SPARK = 100.0 + SYSTEM_GIB  # GiB, of which 100 can be held

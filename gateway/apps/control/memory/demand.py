@@ -10,9 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from gateway.config.snapshot import Backend
-from gateway.domain.engine_traits import traits_of
-from gateway.fleet.memory.arithmetic import (
+from gateway.apps.control.memory.arithmetic import (
     ENGINE_GIB,
     GIB,
     OLLAMA_GIB,
@@ -26,10 +24,12 @@ from gateway.fleet.memory.arithmetic import (
     profile_gib,
     resident_gib,
 )
-from gateway.fleet.memory.geometry import Geometry
-from gateway.fleet.memory.model_catalog import FieldReport, MeasuredMemory, ModelCatalog, ModelRow, weights_of
-from gateway.fleet.memory.model_files import ModelFiles
-from gateway.fleet.memory.settings import EngineSettings, engine_settings
+from gateway.apps.control.memory.geometry import Geometry
+from gateway.apps.control.memory.model_catalog import FieldReport, MeasuredMemory, ModelCatalog, ModelRow, weights_of
+from gateway.apps.control.memory.model_files import ModelFiles
+from gateway.apps.control.memory.settings import EngineSettings, engine_settings
+from gateway.config.snapshot import Backend
+from gateway.domain.engine_traits import traits_of
 from gateway.launch.command import ServeCommand
 
 Verdict = Literal["yes", "barely", "no", "unknown"]
