@@ -21,7 +21,7 @@ _GLOB = "*?["
 
 def resolve_aliases(file: Section, backends: Mapping[str, Backend], report: Report) -> Mapping[str, Alias]:
     """The aliases of the file, then one for each local chat backend whose name is still free."""
-    aliases = {n: _Resolver(n, s, file, backends, report).alias() for n, s in file.aliases.items()}
+    aliases = {n: _AliasResolver(n, s, file, backends, report).alias() for n, s in file.aliases.items()}
     claimed = _claimed(aliases, report)
     for name, backend in backends.items():
         lost = report.was_dropped("aliases", name)
@@ -43,7 +43,7 @@ def _claimed(aliases: Mapping[str, Alias], report: Report) -> dict[str, str]:
     return claimed
 
 
-class _Resolver:
+class _AliasResolver:
     def __init__(
         self, name: str, section: Section, file: Section, backends: Mapping[str, Backend], report: Report
     ) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from gateway.config.fleet import check_profiles, check_stated, has_config, keys_from_launch
 from gateway.config.problems import Path, Report
 from gateway.config.schema import Section, built, was_tried, written
-from gateway.config.secret import Expanded
+from gateway.config.secret import ExpandedText
 from gateway.config.setting import settings_of
 from gateway.config.snapshot import (
     Backend,
@@ -69,7 +69,7 @@ T = TypeVar("T", Timeouts, HealthSettings, QueueSettings)
 
 
 def resolve_backends(file: Section, report: Report) -> Mapping[str, Backend]:
-    return {name: _Resolver(name, section, file, report).backend() for name, section in file.backends.items()}
+    return {name: _BackendResolver(name, section, file, report).backend() for name, section in file.backends.items()}
 
 
 def _with_assumed_slots(backend: Backend) -> Backend:
@@ -77,7 +77,7 @@ def _with_assumed_slots(backend: Backend) -> Backend:
     return replace(backend, slots=slots, slots_assumed=True)
 
 
-class _Resolver:
+class _BackendResolver:
     """`section` holds the keys that are written, `given` the same as a backend, with defaults for the other keys."""
 
     def __init__(self, name: str, section: Section, file: Section, report: Report) -> None:
@@ -174,7 +174,7 @@ class _Resolver:
         host = urlsplit(url).hostname or ""
         if not is_private_host(host):
             given = self.given.url
-            shown = f"'{given}'" if isinstance(given, Expanded) else f"'{host}'"
+            shown = f"'{given}'" if isinstance(given, ExpandedText) else f"'{host}'"
             message = f"{shown} is not a private address: does a prompt leave the LAN?"
             self.report.error(self._url_path(), message, "say cloud: true, or cloud: false if it stays inside")
         return False

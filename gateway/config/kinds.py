@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from gateway.config.problems import Read, each
-from gateway.config.secret import Expanded, Secret, shown
+from gateway.config.secret import ExpandedText, Secret, shown
 from gateway.config.units import (
     BUDGET_PATTERN,
     DURATION_PATTERN,
@@ -70,7 +70,7 @@ def read_text(value: Any) -> str:
         raise ValueError("is empty")
     if any(ord(c) < 32 or ord(c) == 127 for c in value):
         raise ValueError("holds a line break or another control character")
-    return value.strip() if isinstance(value, Expanded) else str(value).strip()
+    return value.strip() if isinstance(value, ExpandedText) else str(value).strip()
 
 
 def _secret(value: Any) -> Secret:
@@ -79,7 +79,9 @@ def _secret(value: Any) -> Secret:
         raise ValueError("must be text, in quotes")
     text = read_text(value)
     if match := re.fullmatch(r"\$([A-Za-z_]\w*)", text):
-        raise ValueError(f"would be taken literally; write ${{{'NAME' if isinstance(text, Expanded) else match[1]}}}")
+        raise ValueError(
+            f"would be taken literally; write ${{{'NAME' if isinstance(text, ExpandedText) else match[1]}}}"
+        )
     if text.startswith("os.environ/"):
         raise ValueError("'os.environ/' is LiteLLM's word; write ${NAME}")
     return Secret(str(text))
@@ -94,7 +96,7 @@ def _header_secret(value: Any) -> Secret | None:
 
 
 def _optional_secret(value: Any) -> Secret | None:
-    empty = isinstance(value, Expanded) and not value.strip()
+    empty = isinstance(value, ExpandedText) and not value.strip()
     return None if empty or value == "none" else _secret(value)
 
 
@@ -105,11 +107,11 @@ def _secrets(value: Any) -> tuple[Secret, ...]:
 
 
 def _yes(value: Any) -> bool:
-    if isinstance(value, Expanded) and value in ("true", "false"):
+    if isinstance(value, ExpandedText) and value in ("true", "false"):
         return value == "true"
     if not isinstance(value, bool):
         meant = {"on": "true", "yes": "true", "off": "false", "no": "false", "true": "true", "false": "false"}
-        given = meant.get(value) if isinstance(value, str) and not isinstance(value, Expanded) else None
+        given = meant.get(value) if isinstance(value, str) and not isinstance(value, ExpandedText) else None
         hint = "" if given is None else f"; drop the quotes: {given}" if given == value else f"; write {given}"
         raise ValueError(f"{shown(value)} is not true or false{hint}")
     return value
@@ -117,7 +119,7 @@ def _yes(value: Any) -> bool:
 
 def _whole(minimum: int, maximum: int = 10**12) -> Callable[[Any], int]:
     def check(value: Any) -> int:
-        if isinstance(value, Expanded) and re.fullmatch(r"\d{1,18}", value, re.ASCII):
+        if isinstance(value, ExpandedText) and re.fullmatch(r"\d{1,18}", value, re.ASCII):
             number = int(value)
         elif isinstance(value, int) and not isinstance(value, bool):
             number = value
@@ -132,7 +134,7 @@ def _whole(minimum: int, maximum: int = 10**12) -> Callable[[Any], int]:
 
 def _as_digits(value: Any) -> str:
     """What to write for a number in quotes, or with a unit; "" where there is neither."""
-    if not isinstance(value, str) or isinstance(value, Expanded):
+    if not isinstance(value, str) or isinstance(value, ExpandedText):
         return ""
     if re.fullmatch(r"\s*\d{1,18}(\.\d+)?\s*", value, re.ASCII):
         return f"; drop the quotes: {value.strip()}"
@@ -142,7 +144,7 @@ def _as_digits(value: Any) -> str:
 def _number(noun: str, most: float, hint: str) -> Callable[[Any], float]:
     def check(value: Any) -> float:
         try:
-            number = float(value) if isinstance(value, Expanded) else value
+            number = float(value) if isinstance(value, ExpandedText) else value
         except ValueError:
             number = None
         if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= most:
@@ -233,7 +235,7 @@ def _many(value: Any) -> tuple[str, ...]:
 
 def _members(value: Any, read: Callable[[Any], Read]) -> tuple[Read, ...]:
     if not isinstance(value, list):
-        hint = f"; write [{value}]" if isinstance(value, str) and not isinstance(value, Expanded) else ""
+        hint = f"; write [{value}]" if isinstance(value, str) and not isinstance(value, ExpandedText) else ""
         raise ValueError(f"{shown(value)} is not a list{hint}")
     return tuple(each(enumerate(value), read))
 
@@ -265,13 +267,13 @@ def _network(value: Any) -> Network:
         meant = ipaddress.ip_network(text, strict=False)
     except ValueError:
         raise ValueError(f"{shown(text)} is no address or network; write 172.17.0.1 or 10.0.0.0/8") from None
-    network = "the network" if isinstance(text, Expanded) else meant
+    network = "the network" if isinstance(text, ExpandedText) else meant
     raise ValueError(f"{shown(text)} is an address inside a network; write {network}, or the address alone")
 
 
 def _steps(value: Any) -> tuple[tuple[str, ...], ...]:
     if not isinstance(value, list):
-        hint = f"; write [{value}]" if isinstance(value, str) and not isinstance(value, Expanded) else ""
+        hint = f"; write [{value}]" if isinstance(value, str) and not isinstance(value, ExpandedText) else ""
         raise ValueError(f"{shown(value)} is not a list of steps{hint}")
     return tuple(each(enumerate(value), _one_or_many))
 

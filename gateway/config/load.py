@@ -22,7 +22,7 @@ from gateway.config.validate import validated
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedFile:
     """A valid file: its snapshot and the warnings. `sources` are the digests of the files that were read: the file
     itself, the env file (also one that does not exist yet) and those of `${file:...}`. `lines`: path of a key or a
     list member -> its line."""
@@ -33,7 +33,7 @@ class Loaded:
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
 
 
-def load(path: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> Loaded:
+def load(path: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> LoadedFile:
     """Read `path`. `environ` is the process environment unless given. Raises `ConfigError` with every problem."""
     sources = Sources()
     try:
@@ -79,7 +79,7 @@ def load_text(
     source: str = "routes.yaml",
     environ: Mapping[str, str] | None = None,
     sources: Sources | None = None,
-) -> Loaded:
+) -> LoadedFile:
     """As `load`, from text. Relative paths in it start at the directory of `source`. Other files are read through
     `sources`."""
     report = Report(source)
@@ -98,8 +98,8 @@ def load_text(
     snapshot = resolve(file, report)
     warnings = report.finish()
     if report.outside:
-        snapshot = deepcopy(snapshot)  # without what its values know of variables, see `Expanded`
-    return Loaded(snapshot, warnings, sources, report.lines)
+        snapshot = deepcopy(snapshot)  # without what its values know of variables, see `ExpandedText`
+    return LoadedFile(snapshot, warnings, sources, report.lines)
 
 
 def _env_file(

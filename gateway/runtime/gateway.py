@@ -17,7 +17,7 @@ from gateway.accounting.budgets import shares
 from gateway.accounting.settle import Settler
 from gateway.admission.memory import Memory
 from gateway.admission.slots import Admission
-from gateway.config.load import Loaded
+from gateway.config.load import LoadedFile
 from gateway.config.modes import in_mode
 from gateway.config.snapshot import Alerts, Backend, Snapshot
 from gateway.domain.backend import BackendState, Observers
@@ -147,7 +147,7 @@ class Gateway:
         if log.requests:
             self.services.line_observers.append(log.put)
 
-    def follow(self, path: Path, loaded: Loaded, adapt: Adapt | None = None) -> None:
+    def follow(self, path: Path, loaded: LoadedFile, adapt: Adapt | None = None) -> None:
         """Reload the file at `path` whenever it is edited, from `open` on. The arguments are those of `Reloader`."""
         self.reloader = Reloader(self, path, loaded, adapt)
 

@@ -21,7 +21,7 @@ from gateway.domain.engine_traits import traits_of
 if TYPE_CHECKING:
     import socket
 
-    from gateway.config.load import Loaded
+    from gateway.config.load import LoadedFile
     from gateway.config.snapshot import Alias, Snapshot
     from simulator.fleet import SimFleet
 
@@ -71,7 +71,7 @@ def _listen(host: str, port: int) -> socket.socket:
         sys.exit(1)
 
 
-def _run(config: Path, loaded: Loaded, sock: socket.socket, data: str, speedup: float) -> None:
+def _run(config: Path, loaded: LoadedFile, sock: socket.socket, data: str, speedup: float) -> None:
     """Serve both on one loop until a signal. The fleet is started before and stopped after the gateway in runs of the
     loop of their own, so that a Ctrl-C does not cancel the clean-up."""
     import uvloop

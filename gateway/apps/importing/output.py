@@ -15,7 +15,7 @@ from gateway.apps.importing.render import render
 from gateway.apps.importing.source_values import variable_name
 from gateway.cli.options import fail, is_there
 from gateway.config.document import read_document
-from gateway.config.load import Loaded, load_text
+from gateway.config.load import LoadedFile, load_text
 from gateway.config.problems import ConfigError, Report
 
 _REFERENCE = re.compile(r"(?<!\$)\$\{([A-Za-z_]\w*)\}", re.ASCII)
@@ -33,7 +33,7 @@ def variables(text: str) -> list[str]:
     return list(dict.fromkeys(_named(_without_launches(read_document(text, report)))))
 
 
-def verify_round_trip(text: str, draft: Draft, environ: Mapping[str, str], source: str = "routes.yaml") -> Loaded:
+def verify_round_trip(text: str, draft: Draft, environ: Mapping[str, str], source: str = "routes.yaml") -> LoadedFile:
     """`text` as the gateway loads it. Variables that `environ` lacks, and files of secrets (which may be on another
     machine), get a stand-in.
 
@@ -124,7 +124,7 @@ def write(text: str, output: Path, *, force: bool) -> None:
         fail(f"cannot write '{output}': {error.strerror or error}")
 
 
-def render_and_verify(draft: Draft, output: Path) -> tuple[str, Loaded]:
+def render_and_verify(draft: Draft, output: Path) -> tuple[str, LoadedFile]:
     """(the file's text, the loaded file). Exits 1 when the gateway would not load it."""
     text = render(draft)
     name = "routes.yaml" if output == STDOUT else str(output)

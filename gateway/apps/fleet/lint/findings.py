@@ -47,8 +47,8 @@ def findings(
     in_container: bool = False,
     files: Mapping[str, ModelFiles] | None = None,
 ) -> list[Finding]:
-    """The mistakes and oddities of a file, the errors first. `lines`: line of every path of the file (`Loaded.lines`).
-    `in_container`: the gateway itself runs in one. `files`: the models on this machine."""
+    """The mistakes and oddities of a file, the errors first. `lines`: line of every path of the
+    file (`LoadedFile.lines`). `in_container`: the gateway itself runs in one. `files`: the models on this machine."""
     every = list(subjects(snapshot, catalog))
     found = [one for subject in every for one in _of_subject(subject, catalog)]
     whole = {subject.backend.name: subject for subject in every if subject.profile is None}

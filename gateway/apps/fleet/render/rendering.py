@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.apps.fleet.render.compose import compose_notes, compose_values
 from gateway.apps.fleet.render.launches import NodeLaunch, Note, node_launches
-from gateway.apps.fleet.render.order import Start, starts
+from gateway.apps.fleet.render.order import UnitStart, starts
 from gateway.apps.fleet.render.paths import (
     COMPOSE,
     GATEWAY,
@@ -64,7 +64,7 @@ class _Files:
 
     snapshot: Snapshot
     launches: tuple[NodeLaunch, ...]
-    order: Mapping[tuple[str, str], Start]
+    order: Mapping[tuple[str, str], UnitStart]
     templates: Templates
 
     def all(self) -> Iterator[RenderedFile]:
@@ -141,7 +141,7 @@ class _Files:
         yield self._made(GATEWAY, INSTALLER, 0o755, "gateway-install.sh.j2", {**values, "files": files})
 
 
-def _launch_values(launch: NodeLaunch, start: Start) -> dict[str, Any]:
+def _launch_values(launch: NodeLaunch, start: UnitStart) -> dict[str, Any]:
     return {
         "backend": launch.backend.name,
         "path": launch.path,

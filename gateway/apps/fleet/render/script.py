@@ -12,9 +12,9 @@ from itertools import takewhile
 from typing import Any
 
 from gateway.apps.fleet.render.launches import NodeLaunch, published_port
-from gateway.apps.fleet.render.order import Start
+from gateway.apps.fleet.render.order import UnitStart
 from gateway.apps.fleet.render.paths import env_path
-from gateway.apps.fleet.render.templates import Quoted, Templates
+from gateway.apps.fleet.render.templates import QuotedText, Templates
 from gateway.apps.fleet.render.words import required, shell_path, shell_word
 from gateway.domain.engine_traits import traits_of
 from gateway.launch.docker import DockerFlag
@@ -80,7 +80,7 @@ def exported(launch: NodeLaunch) -> dict[str, str]:
 _SOURCE = re.compile(r"((?:\$\{[^{}]*\}|[^:])+):")
 
 
-def script_values(launch: NodeLaunch, start: Start, templates: Templates) -> dict[str, Any]:
+def script_values(launch: NodeLaunch, start: UnitStart, templates: Templates) -> dict[str, Any]:
     """The values of `launch.sh.j2` that other files have no use for."""
     run = _by_profile(launch, _run_lines)
     return {
@@ -92,12 +92,12 @@ def script_values(launch: NodeLaunch, start: Start, templates: Templates) -> dic
         "needed": any(required(one.texts) for one in (launch, *launch.variants)),
         "run": run,
         "url": launch.url and _health_url(launch),
-        "url_lines": _by_profile(launch, lambda one: [Quoted(f"url={shlex.quote(_health_url(one))}")]),
+        "url_lines": _by_profile(launch, lambda one: [QuotedText(f"url={shlex.quote(_health_url(one))}")]),
         "warm_up": _by_profile(launch, lambda one: [_warm_up(one, templates)]) if warms_up(launch) else [],
     }
 
 
-def _by_profile(launch: NodeLaunch, lines_of: Callable[[NodeLaunch], list[Quoted]]) -> list[Quoted]:
+def _by_profile(launch: NodeLaunch, lines_of: Callable[[NodeLaunch], list[QuotedText]]) -> list[QuotedText]:
     """The lines of a function, by the profile that is chosen when it runs; first those that all profiles share."""
     if not launch.variants:
         return lines_of(launch)
@@ -111,17 +111,17 @@ def _by_profile(launch: NodeLaunch, lines_of: Callable[[NodeLaunch], list[Quoted
         for profile, lines in by_profile.items()
         for line in (f"{shlex.quote(profile)})", *(f"  {line}" for line in lines[len(shared) :]), "  ;;")
     ]
-    return [*shared, *map(Quoted, ("choose_profile", "case $spark_profile in", *cases, "esac"))]
+    return [*shared, *map(QuotedText, ("choose_profile", "case $spark_profile in", *cases, "esac"))]
 
 
-def _run_lines(launch: NodeLaunch) -> list[Quoted]:
+def _run_lines(launch: NodeLaunch) -> list[QuotedText]:
     lines = [f"needed {name}" for name in required(launch.texts)]
     lines += [f"present {path}" for path in _host_paths(launch)]
     assigned = {name: value for name, value in exported(launch).items() if value != f"${{{name}}}"}
     words = ["env", *(f"{name}={shell_word(value)}" for name, value in assigned.items())] if assigned else []
     words += docker_words(launch) if launch.launch.image else []
     words += _lines_of(launch.words.arguments)
-    return [*map(Quoted, lines), Quoted("exec " + " \\\n    ".join(words))]
+    return [*map(QuotedText, lines), QuotedText("exec " + " \\\n    ".join(words))]
 
 
 def _host_paths(launch: NodeLaunch) -> Iterator[str]:
@@ -151,7 +151,7 @@ def _health_url(launch: NodeLaunch) -> str:
     return (launch.url or "") + launch.backend.health.path
 
 
-def _warm_up(launch: NodeLaunch, templates: Templates) -> Quoted:
+def _warm_up(launch: NodeLaunch, templates: Templates) -> QuotedText:
     given = launch.command.flags.get("api-key") or launch.env.get("VLLM_API_KEY")
     key = given[0] if isinstance(given, list) else given
     values = {"url": launch.url or "", "model": served_name(launch), "key": str(key) if key else None}
