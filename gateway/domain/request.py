@@ -224,11 +224,11 @@ class Likeness:
 _BRACKET, _BRACE = ord("["), ord("{")
 
 
-def parse(endpoint: Endpoint, body: bytes, own: OwnForm | None = None) -> InferenceRequest:
-    """Parse a body (of an endpoint that `becomes` another: the translated body; `own`: the client's). Raises
-    `invalid_request_body` with what is wrong with it, and `request_too_large`."""
+def parse(endpoint: Endpoint, body: bytes | dict[str, Raw], own: OwnForm | None = None) -> InferenceRequest:
+    """Parse a body, or its fields (of an endpoint that `becomes` another: the translated body; `own`: the client's).
+    Raises `invalid_request_body` with what is wrong with it, and `request_too_large`."""
     endpoint = endpoint.becomes or endpoint
-    fields = read_fields(body)
+    fields = body if isinstance(body, dict) else read_fields(body)
     model = value_of(fields.get("model"))
     if not isinstance(model, str) or not model:
         raise invalid_body("`model` is missing or not a string: it names the alias to use.", "model")

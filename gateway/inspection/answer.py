@@ -151,7 +151,7 @@ class ChoiceAnswer:
         return True
 
     def plain(self, text: str, finish_reason: object) -> bool:
-        """The fast lane of `delta` and `end`: True = there is nothing to look for in this text of a stream, nor in this
+        """`delta` and `end` for a usual text. True: there is nothing to look for in this text of a stream, nor in this
         end, and they are noted. Most events are like that."""
         if self._armed or "</think>" in text:
             return False

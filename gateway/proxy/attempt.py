@@ -42,11 +42,10 @@ from gateway.large_bodies import LARGE, apart
 from gateway.proxy.exchange import ClientGone
 from gateway.proxy.failures import AttemptFailed, StreamBroken
 from gateway.proxy.feedback import count_found, learn_forms, verdict_of
-from gateway.proxy.lanes import AdmittedRequest
 from gateway.proxy.reply import LOADING_TOLD, Header, StreamReply, attempt_headers, base_headers, send_whole
 from gateway.proxy.results import judge_results
 from gateway.proxy.silence import expect_first
-from gateway.proxy.stages import RequestContext
+from gateway.proxy.stages import AdmittedRequest, RequestContext
 from gateway.proxy.stream_relay import StreamRelay
 from gateway.routing.inspection_policy import policy_for
 from gateway.routing.loads import loads_first
@@ -79,6 +78,9 @@ class Attempt:
         self.spare: WholeAnswer | StreamTrack | None = None  # a complete but empty answer; see `deliver`
         self._context = context
         self._admitted = admitted
+        decision = admitted.planned.received.decision
+        # What was decided for requests like this one; None: it is decided now.
+        self._decided = None if decision is None else decision.backend_for(self.candidate, self.alias, self.request)
         self._headers: list[Header] = []  # response headers about this attempt
         self._kept: BrokenStream | None = None  # what was sent, where another backend could go on with it
         self._sent_id = ""  # the backend's id of this request, where the client chose it
@@ -92,13 +94,12 @@ class Attempt:
         reason: BaseException | None = None
         try:
             call = self._call()
-            policy, thoughts = policy_for(self.request, self.alias, self.candidate, time.monotonic())
-            sending = partial(send, state, call, self._context.services.on_short)
-            if self._admitted.begun is None:
-                self._expect_first()
-                response = await sending()
+            if (decided := self._decided) is not None and not self.request.tools:
+                policy, thoughts = decided.policy, decided.thoughts
             else:
-                response = await self._admitted.begun.answer(sending)
+                policy, thoughts = policy_for(self.request, self.alias, self.candidate, time.monotonic())
+            self._expect_first()
+            response = await send(state, call, self._context.services.on_short)
             if response.status >= 300:
                 body = state.without_key(await read_beginning(response, ERROR_BODY_MOST))
                 raise AttemptFailed(verdict_of(call, self.request, state, response, body))
@@ -135,20 +136,13 @@ class Attempt:
             reason = None  # breaks a cycle with this frame, which would keep the whole answer until a collection
             if response is not None:
                 response.release()
-            elif self._admitted.begun is not None:
-                self._admitted.begun.abort()
 
     async def _relay(
         self, response: Response, policy: InspectionPolicy | None, thoughts: Thoughts | None
     ) -> Collection[str]:
         """Send the answer to the client. Returns the violations that were found in it."""
-        if (begun := self._admitted.begun) is not None:
-            begun.check_error()
         if self.reply is not None:
-            if begun is not None and begun.relay is not None:
-                track = begun.relay.track
-            else:
-                track = StreamTrack(self.request, self.reply.identity, policy, thoughts)
+            track = StreamTrack(self.request, self.reply.identity, policy, thoughts)
             if (goes_on := self._admitted.goes_on) is not None:
                 track = ContinuedTrack(goes_on.request, self.reply.identity, *goes_on[1:])
             await self._relay_stream(self.reply, track, response)
@@ -179,12 +173,16 @@ class Attempt:
 
     def _call(self) -> EngineRequest:
         """The request for the backend. Also sets the response headers about this attempt."""
-        request, state, record = self.request, self.candidate.state, self.record
-        try:
-            fields, adapted = outgoing_fields(request, self.alias, state, self.candidate.adapt)
-        except UNREADABLE as error:
-            self.record.unsent = True
-            raise unreadable(error) from None
+        request, state, record, decided = self.request, self.candidate.state, self.record, self._decided
+        adapted: list[str] = []
+        if decided is not None:
+            fields = decided.fields(request)
+        else:
+            try:
+                fields, adapted = outgoing_fields(request, self.alias, state, self.candidate.adapt)
+            except UNREADABLE as error:
+                self.record.unsent = True
+                raise unreadable(error) from None
         # Each attempt has an id of its own, so that two backends never share one (vLLM derives the id of its reply from
         # it).
         up_id = self.request_id if record.number == 1 else f"{self.request_id}-{record.number}"
@@ -198,9 +196,11 @@ class Attempt:
         queued = round(self._admitted.queued * 1000)
         self._headers = attempt_headers(state.name, record.number, queued, record.detour, adapted)
         own = None if self._admitted.goes_on is not None else own_call(request, state, fields)
-        return EngineRequest(
-            request.endpoint, request.stream, fields, self._context.headers_sent(up_id), self.request_id, own
-        )
+        head = decided.head if decided is not None else None
+        headers = self._context.headers_sent(up_id) if head is None else []
+        call = EngineRequest(request.endpoint, request.stream, fields, headers, self.request_id, own)
+        call.head, call.sent_id = head, up_id
+        return call
 
     def _expect_first(self) -> None:
         timer, state = self.timer, self.candidate.state
@@ -252,12 +252,8 @@ class Attempt:
         gaps = self.metrics.inter_token.child(state.name)
         relay = StreamRelay(reply, track, state, timer, gaps, self._kept.sent if self._kept is not None else None)
         goes_on = self._admitted.goes_on is not None
-        unread = b""
-        if (begun := self._admitted.begun) is not None and begun.relay is not None:
-            relay, unread = begun.relay, begun.unread
         while True:
-            data = unread or await read_past(response, relay.pass_on)
-            unread = b""
+            data = await read_past(response, relay.pass_on)
             if relay.unread:
                 await relay.read_apart()
             if not data:

@@ -1,4 +1,4 @@
-"""The fast lane of planning: the backend that comes first in the plan, found without making the plan.
+"""The first choice: the backend that comes first in the plan, found without making the plan.
 
 Most requests are served by a ready backend of the first step, at the first attempt, with a slot that is free. They need
 neither the later steps nor the reasons against them. Whatever is not that plain is left to `make_plan`, whose first

@@ -43,7 +43,6 @@ from gateway.observe.history import History
 from gateway.observe.log_writer import LogWriter
 from gateway.observe.usage_report import UsageReport
 from gateway.proxy.active import ActiveRequests
-from gateway.proxy.fast.lane import FastLane
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
 from gateway.proxy.sent_ids import SentIds
@@ -75,7 +74,7 @@ class Gateway:
         self.metrics = Metrics()
         failures = self.metrics.failures
         pulse = Pulse(failures)
-        self.active = ActiveRequests(pulse)
+        self.active = ActiveRequests()
         self.accounts = Accounts(snapshot.server.data, failures)
         self.fleet = Fleet(open_backend, failures)
         self._observe_fleet(self.fleet.observers)
@@ -108,7 +107,6 @@ class Gateway:
             on_short=self.short_of,
             decides_ahead=decides_ahead,
         )
-        self.fast_lane = FastLane(self.services, self.memory)
         self.shared: SharedFleet | None = None  # None = no other gateways share the fleet; set by the app `cluster`
         self.history = History(
             lambda: self.fleet.states, lambda: self.prober.machines, self.admission.queue_depth, self.metrics
