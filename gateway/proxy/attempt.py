@@ -9,7 +9,7 @@ from collections.abc import Collection
 from functools import partial
 
 from gateway.domain.body import UNREADABLE, unreadable
-from gateway.domain.reason import prefixed, reason_of
+from gateway.domain.reason import prefixed, quoting, reason_of
 from gateway.domain.upstream import (
     ConnectFailure,
     ErrorTold,
