@@ -9,7 +9,7 @@ from collections.abc import Collection
 from functools import partial
 
 from gateway.domain.body import UNREADABLE, unreadable
-from gateway.domain.reason import prefixed, reason_of
+from gateway.domain.reason import prefixed, quoting, reason_of
 from gateway.domain.upstream import (
     ConnectFailure,
     ErrorTold,
@@ -18,6 +18,7 @@ from gateway.domain.upstream import (
     ProtocolFailure,
     Response,
     SilenceFailure,
+    UnreadableOutput,
     UpstreamFailure,
     read_beginning,
     read_counted,
@@ -30,7 +31,7 @@ from gateway.engines.registry import send
 from gateway.errors import GatewayError, exhausted
 from gateway.inspection import rewrite
 from gateway.inspection.continued_track import ContinuedTrack
-from gateway.inspection.error_replies import POOL_PAUSE, Verdict
+from gateway.inspection.error_replies import POOL_PAUSE, UNREAD, Verdict
 from gateway.inspection.heuristics import empty_kind
 from gateway.inspection.other_form import begins_events, whole_of
 from gateway.inspection.policy import InspectionPolicy
@@ -226,7 +227,8 @@ class Attempt:
             return self._own_failure(failure)
         state = self.candidate.state
         reason = reason_of(failure, foreign=state.traits.library)
-        verdict = Verdict("failed", reason)
+        unread = isinstance(failure, UnreadableOutput)
+        verdict = Verdict("empty", quoting(UNREAD, str(failure))) if unread else Verdict("failed", reason)
         if isinstance(failure, PoolFull):
             verdict = Verdict("cooldown", reason, message=POOL_FULL, retry_after=POOL_PAUSE)
         if self.reply is None or not self.reply.content or isinstance(failure, ConnectFailure):
