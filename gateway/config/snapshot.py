@@ -107,6 +107,7 @@ class Price:
 
     input: k.Usd = field(metadata=about("Per million prompt tokens."))
     output: k.Usd = field(metadata=about("Per million answer tokens."))
+    cached: k.Usd | None = setting(None, "Per million prompt tokens that were cached; omitted = as `input`.")
 
 
 @dataclass(frozen=True)

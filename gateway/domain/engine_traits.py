@@ -112,7 +112,7 @@ class EngineTraits:
 
     Fields of a request:
     `enforces_stop`: it ends the answer before a word of `stop`; else the gateway does.
-    `stops_thoughts`: a word of `stop` ends the thoughts too, so that for a model that thinks the gateway ends the answer.
+    `stops_thoughts`: a word of `stop` ends the thoughts too; so for a model that thinks the gateway ends the answer.
     `many_choices`, `logprobs`: it honours `n` > 1, and `logprobs`.
     `list_prompts`: a list of prompts is one request; else it is split. `token_prompts`: then a prompt may be token ids.
     `integer_bias`: it takes whole numbers in `logit_bias`; else they are sent as floats.

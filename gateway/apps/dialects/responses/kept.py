@@ -3,6 +3,7 @@ store."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import msgspec
@@ -10,7 +11,7 @@ from msgspec import Raw
 
 from gateway.apps.conversations.conversations import Conversations
 from gateway.apps.conversations.store import Conversation, Turn
-from gateway.apps.dialects.fields import expected, value_in
+from gateway.apps.dialects.fields import brief, expected, value_in
 from gateway.apps.dialects.responses.exchange import ResponseTranslation
 from gateway.apps.dialects.responses.request import KeptResponse
 from gateway.apps.dialects.translated import TranslatedExchange
@@ -21,6 +22,9 @@ from gateway.errors import GatewayError
 from gateway.proxy.exchange import Exchange, Headers, nothing
 from gateway.proxy.reply import request_id
 
+REFERRED_MOST = 100  # responses that one input may refer to
+
+_RESPONSE_OF = re.compile(r"[a-z]+_(.{1,200})_[0-9]{1,9}")  # an item's id has its response's
 _encode = msgspec.json.Encoder().encode
 
 
@@ -28,6 +32,7 @@ class _ResponseOutput(msgspec.Struct):
     output: Raw = Raw(b"[]")
 
 
+_decode_items = msgspec.json.Decoder(list[dict[str, Raw]]).decode
 _decode_output = msgspec.json.Decoder(_ResponseOutput).decode
 
 
@@ -57,6 +62,11 @@ class KeptExchange(TranslatedExchange):
         if previous is not None and not isinstance(previous, str):
             raise expected("previous_response_id", "the id of a response", previous)
         own = fields.get("input", Raw(b"null"))
+        if b'"item_reference"' in bytes(own):
+            own, before = await self._with_items(own, limit)
+            fields["input"] = own
+            self.share.add(len(memoryview(own)))
+            self.caller, privacy = self.caller.with_privacy(before), privacy | before
         if previous:
             kept = await self._conversations.conversation(self._owner, previous, limit)
             joined = _joined(kept, own)
@@ -74,6 +84,38 @@ class KeptExchange(TranslatedExchange):
             await self._choose_name()
         self._response.kept = KeptResponse(self._previous, stores)
         return await self._translate(_encode(fields), len(body))
+
+    async def _with_items(self, own: Raw, limit: int) -> tuple[Raw, Privacy]:
+        """(the input with the items of the client's own kept responses that it refers to, what was said of these).
+        Raises GatewayError for one that is not kept."""
+        items = value_in(own, "input")
+        if not isinstance(items, list):
+            return own, NO_MARKS
+        outputs: dict[str, dict[str, Raw]] = {}
+        made: list[object] = []
+        local = False
+        for place, item in enumerate(items):
+            id_ = item.get("id") if isinstance(item, dict) and item.get("type") == "item_reference" else None
+            response = _RESPONSE_OF.fullmatch(id_) if isinstance(id_, str) else None
+            if response is None:
+                made.append(item)  # refused, where it is a reference
+                continue
+            name = "resp_" + response[1]
+            if name not in outputs:
+                if len(outputs) >= REFERRED_MOST:
+                    raise GatewayError("request_too_large", f"The input refers to more than {REFERRED_MOST} responses.")
+                kept = await self._conversations.conversation(self._owner, name, limit)
+                said = _decode_items(_decode_output(kept.turns[-1].response).output)
+                outputs[name] = {str(value_in(one.get("id"), "id")): Raw(_encode(one)) for one in said}
+                local = local or kept.local
+            found = outputs[name].get(str(id_))
+            if found is None:
+                raise GatewayError("not_found", f"No item {brief(id_)} is kept.", param=f"input[{place}]")
+            made.append(found)
+        joined = _encode(made)
+        if len(joined) > limit:
+            raise GatewayError("request_too_large", f"With what is kept the request is larger than {limit} bytes.")
+        return Raw(joined), Privacy(local_only=local)
 
     def _who(self) -> tuple[str, Privacy]:
         """(whose responses these are, what the request says about privacy)"""
