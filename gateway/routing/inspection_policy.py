@@ -43,7 +43,7 @@ def policy_for(
         thoughts=marked,
         call=call,
         name=name,
-        hold=adapt.verify and call != "auto",
+        hold=(adapt.verify or state.disobeys) and call != "auto",
         reasoning_field=alias.reasoning_field,
         schema=schema,
         unread=state.traits.leaves_calls_unread,
