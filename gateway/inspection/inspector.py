@@ -158,6 +158,8 @@ class Inspector:
             return (None if same else deltas), None
         rest, finish = answer.end(finish, cut=answer.called and self._is_cut())
         self.finished[number] = finish
+        if finish == "tool_calls" and "arguments_not_json" in answer.violations:
+            self.failure = "ended a call whose arguments are no JSON"  # a client would run it, or fail on it
         if same and not rest and finish == choice.finish_reason:
             return None, finish
         return [*deltas, *rest] or [{}], finish
