@@ -63,7 +63,9 @@ def test_what_its_parsers_leave_is_mended(name: str) -> None:
     streamed, whole = answered(case, whole=False), answered(case, whole=True)
     assert (streamed[2:], streamed[0].strip()) == (whole[2:], whole[0].strip())
     meant = mend(case["parser"], case["text"]).calls
-    same = [json.loads(json.dumps(call)) for call in meant] == [json.loads(json.dumps(call)) for call in found_calls(streamed)]
+    same = [json.loads(json.dumps(call)) for call in meant] == [
+        json.loads(json.dumps(call)) for call in found_calls(streamed)
+    ]
     assert same == (name not in DIFFERENCES)
 
 
