@@ -19,7 +19,30 @@ CASES: dict[str, dict[str, Any]] = {
     case["name"]: case for case in map(json.loads, (ORACLE / "rust.jsonl").read_text().splitlines())
 }
 
-DIFFERENCES: dict[str, str] = {}
+SPECIAL = (
+    "the tokenizer of the test takes the markers of other formats for special tokens, which are left out of the text"
+)
+SENT = "the front end has sent it as a call, so no text is left that could be kept"
+CUT = "the call that the model cut short has been sent as one: it stays, and the answer ends with `length`"
+REPAIRED = "arguments that came as a call's are mended; in text they are no call"
+TYPED = "the front end has read Python's spelling as a string"
+OTHER = "another format's call is found too, because this format is not the only one that is looked for"
+TAKEN = "more than the opening tag was taken away"
+DIFFERENCES = {
+    "hermes/markers_inside_arg": SPECIAL,
+    "hermes/unknown_tool": SENT,
+    "hermes/truncated_60pct": CUT,
+    "hermes/truncated_85pct": "the arguments are whole, only the call's brace is missing",
+    "hermes/trailing_comma": REPAIRED,
+    "hermes/invalid_json_unquoted": REPAIRED,
+    "qwen3_coder/markers_inside_arg": SPECIAL,
+    "qwen3_coder/unknown_tool": SENT,
+    "qwen3_coder/hermes_json_body": OTHER,
+    "qwen3_coder/object_value_python_style": TYPED,
+    "qwen3_xml/object_value_python_style": TYPED,
+    "deepseek_v31/truncated_60pct": CUT,
+    "deepseek_v3/no_json_fence": TAKEN,
+}
 
 
 def answered(case: dict[str, Any], *, whole: bool) -> Seen:
