@@ -6,6 +6,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from gateway import __version__
@@ -43,6 +44,7 @@ def build_api(gateway: Gateway) -> FastAPI:
             GatewayError: _answer_error,
             HTTPException: _answer_http_error,
             RequestValidationError: _answer_invalid,
+            ClientDisconnect: _answer_nobody,
             OSError: shortages,
             MemoryError: shortages,
             RuntimeError: shortages,
@@ -55,6 +57,11 @@ def build_api(gateway: Gateway) -> FastAPI:
     api.include_router(status.router(gateway))
     api.include_router(page.router())
     return api
+
+
+async def _answer_nobody(_: Request, __: Exception) -> Response:
+    """The client has left before its body had come."""
+    return Response(status_code=499)
 
 
 async def _answer_error(_: Request, error: Exception) -> Response:

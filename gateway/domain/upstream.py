@@ -20,6 +20,12 @@ class UpstreamFailure(Exception):
     kind = "failure"
 
 
+class UnreadableOutput(UpstreamFailure):
+    """The model wrote what the parser of its own template cannot read. The server is well."""
+
+    kind = "unreadable output"
+
+
 class ConnectFailure(UpstreamFailure):
     """No connection: refused, unreachable, name not resolved, TLS failure, connect timeout. No byte was sent."""
 

@@ -27,6 +27,7 @@ from gateway.inspection.overflows import Overflow, guess_overflow, read_overflow
 from gateway.inspection.server_faults import read_server_fault
 
 POOL_PAUSE = 1.0  # seconds for a server whose requests have filled their common memory: they have all ended by then
+UNREAD = "wrote what the parser of its own chat template cannot read"
 MESSAGE_MOST = 2000  # characters of a backend's message that are passed on
 
 Echoed = Callable[[str, bool], bool]
@@ -124,6 +125,8 @@ def _server_fault(status: int, message: str, endpoint: str, echoed: Echoed) -> V
         return Verdict("cooldown", reason, status, message, retry_after=POOL_PAUSE)
     if fault.kind == "client":
         return Verdict("client", reason, 400, message)
+    if fault.kind == "empty":
+        return Verdict("empty", quoting(UNREAD, message), status, message)
     unverified = echoed(message, True)
     if fault.lack is not None:
         return _incapable(status, fault.says or message, fault.lack, unverified=unverified)

@@ -17,6 +17,7 @@ from gateway.domain.upstream import (
     ProtocolFailure,
     Response,
     SilenceFailure,
+    UnreadableOutput,
     UpstreamFailure,
     read_beginning,
     read_counted,
@@ -29,7 +30,7 @@ from gateway.engines.registry import send
 from gateway.errors import GatewayError, exhausted
 from gateway.inspection import rewrite
 from gateway.inspection.continued_track import ContinuedTrack
-from gateway.inspection.error_replies import POOL_PAUSE, Verdict
+from gateway.inspection.error_replies import POOL_PAUSE, UNREAD, Verdict
 from gateway.inspection.heuristics import empty_kind
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
@@ -215,7 +216,8 @@ class Attempt:
             return self._own_failure(failure)
         state = self.candidate.state
         reason = reason_of(failure, foreign=state.traits.library)
-        verdict = Verdict("failed", reason)
+        unread = isinstance(failure, UnreadableOutput)
+        verdict = Verdict("empty", quoting(UNREAD, str(failure))) if unread else Verdict("failed", reason)
         if isinstance(failure, PoolFull):
             verdict = Verdict("cooldown", reason, message=POOL_FULL, retry_after=POOL_PAUSE)
         if self.reply is None or not self.reply.content or isinstance(failure, ConnectFailure):

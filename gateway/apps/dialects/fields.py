@@ -54,7 +54,7 @@ def value_in(raw: Raw | None, name: str) -> Any:
     """The value of the body's field `name`; None when it is missing."""
     try:
         return _decode(raw) if raw is not None else None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise invalid(name, f"is not valid JSON: {error}") from None
 
 

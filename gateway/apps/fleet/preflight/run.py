@@ -84,7 +84,7 @@ def look(expected: ExpectedNode, target: str | None, send: Send = _send) -> Node
     lines = [line for line in ran.out.splitlines() if line.startswith(MARK)]
     try:
         checks = tuple(_check(one) for one in json.loads(lines[-1].removeprefix(MARK))["checks"]) if lines else None
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         checks = None
     if checks is not None:
         return NodeReport(expected.name, where, checks)
