@@ -84,6 +84,10 @@ class Share:
         share.size = size
         return share
 
+    @property
+    def memory(self) -> Memory:
+        return self._memory
+
     def sibling(self) -> Share:
         """An empty share of the same memory, for the same client."""
         return Share(self._memory, self._client)

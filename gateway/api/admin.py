@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.admission.origins import hostname as hostname
 from gateway.admission.origins import is_foreign as is_foreign
 from gateway.admission.origins import is_loopback as is_loopback
+from gateway.api.answering import body_of
 from gateway.api.caller import admit as admit_caller
 from gateway.api.caller import caller_of
 from gateway.config.problems import ConfigError, NotRead
@@ -71,7 +72,8 @@ def router(gateway: Gateway) -> APIRouter:
         """Read routes.yaml again: `{path, changes, restart, warnings}`. `{"confirm": "open"}`: also if the file
         opens the gateway. Raises `invalid_config` with every mistake."""
         admit(gateway, request)
-        confirmed = _confirmed(await request.body())
+        async with body_of(gateway, request) as body:
+            confirmed = _confirmed(body)
         if gateway.reloader is None:
             raise GatewayError("not_found", "This gateway was not started from a file.")
         path = gateway.reloader.path

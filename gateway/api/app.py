@@ -20,6 +20,7 @@ from gateway.api import (
 )
 from gateway.api.caller import client_error
 from gateway.errors import GatewayError, WrongMethod
+from gateway.proxy.exchange import ClientGone
 from gateway.runtime.gateway import Gateway
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
@@ -49,6 +50,7 @@ def build_api(gateway: Gateway) -> FastAPI:
             OSError: shortages,
             MemoryError: shortages,
             RuntimeError: shortages,
+            ClientGone: _nobody_reads,
         },
     )
     api.include_router(audio.router(gateway))
@@ -61,6 +63,10 @@ def build_api(gateway: Gateway) -> FastAPI:
     api.include_router(status.router(gateway))
     api.include_router(page.router())
     return api
+
+
+async def _nobody_reads(_: Request, left: Exception) -> Response:
+    return Response(status_code=499)
 
 
 async def _answer_error(_: Request, error: Exception) -> Response:

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from gateway.api.admin import admit
+from gateway.api.answering import body_of
 from gateway.errors import GatewayError
 from gateway.routing.explain import explain_asked
 from gateway.runtime.gateway import Gateway
@@ -23,17 +24,17 @@ def router(gateway: Gateway) -> APIRouter:
     @routes.post("/explain")
     async def explain_request(request: Request) -> JSONResponse:
         admit(gateway, request)
-        asked = _read(await request.body())
-        explanation = explain_asked(
-            gateway.snapshot,
-            gateway.fleet.states,
-            asked,
-            time.monotonic(),
-            gateway.apps.read_request,
-            over_budget=gateway.accounts.over_budget,
-            decides_start=gateway.starter.decision,
-        )
-        return JSONResponse(explanation)
+        async with body_of(gateway, request, gateway.snapshot.server.max_body) as body:
+            explanation = explain_asked(
+                gateway.snapshot,
+                gateway.fleet.states,
+                _read(body),
+                time.monotonic(),
+                gateway.apps.read_request,
+                over_budget=gateway.accounts.over_budget,
+                decides_start=gateway.starter.decision,
+            )
+            return JSONResponse(explanation)
 
     return routes
 

@@ -13,7 +13,7 @@ from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
 from gateway.domain.request import Endpoint
 from gateway.domain.upstream import Response
-from gateway.transport.upload import Upload
+from gateway.transport.upload import Counted, Upload
 
 
 class NativeRequest(NamedTuple):
@@ -37,6 +37,8 @@ class EngineRequest:
     request_id: str
     own: NativeRequest | None = None  # set where the server is asked at the client's own endpoint
     upload: Upload | None = None  # the file of a form; then the body is a form with these fields
+    memory: Counted | None = None  # what counts the bytes of an answer that are kept beside the body that is returned
+    sender: str = ""  # the client, for work that is done apart
 
 
 class Engine(Protocol):

@@ -39,13 +39,14 @@ REPEATS = 50  # identical events in a row that count as garbage
 class HeldEvents:
     """Events that are not sent yet: they have no content, or content that another backend may still have to replace."""
 
-    __slots__ = ("_all_bytes", "_count", "_events", "content_bytes")
+    __slots__ = ("_all_bytes", "_count", "_events", "content_bytes", "size")
 
     def __init__(self) -> None:
         self._events: list[bytes] = []
         self._count = 0  # events that were held or dropped before content
         self._all_bytes = 0  # bytes of those events
         self.content_bytes = 0  # of held events with content
+        self.size = 0  # bytes of the events that are held now
 
     def __bool__(self) -> bool:
         return bool(self._events)
@@ -60,6 +61,7 @@ class HeldEvents:
 
     def add(self, event: bytes) -> None:
         self._events.append(event)
+        self.size += len(event)
         self._count += 1
         self._all_bytes += len(event)
 
@@ -69,7 +71,7 @@ class HeldEvents:
         self._all_bytes += len(event)
 
     def release(self) -> list[bytes]:
-        events, self._events = self._events, []
+        events, self._events, self.size = self._events, [], 0
         return events
 
 

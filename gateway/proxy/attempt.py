@@ -119,7 +119,8 @@ class Attempt:
             else:
                 response = await self._admitted.begun.answer(sending)
             if response.status >= 300:
-                body = state.without_key(await read_beginning(response, ERROR_BODY_MOST))
+                begun = await read_beginning(response, ERROR_BODY_MOST, self.exchange.share.add)
+                body = state.without_key(begun)
                 raise AttemptFailed(verdict_of(call, self.request, state, response, body))
             found = await self._relay(response, policy, thoughts)
             delivered = True
@@ -215,9 +216,9 @@ class Attempt:
         queued = round(self._admitted.queued * 1000)
         self._headers = attempt_headers(state.name, record.number, queued, record.detour, adapted)
         own = None if self._admitted.goes_on is not None else own_call(request, state, fields)
-        return EngineRequest(
-            request.endpoint, request.stream, fields, self._context.headers_sent(up_id), self.request_id, own
-        )
+        sent = fields, self._context.headers_sent(up_id), self.request_id, own
+        memory = self.exchange.share
+        return EngineRequest(request.endpoint, request.stream, *sent, memory=memory, sender=request.sender)
 
     def _expect_first(self) -> None:
         self.timer.heard = self.timer.now()

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from gateway.admission.memory import Memory
+from gateway.admission.memory import Memory, Share
 from gateway.apps.batches.lines import URLS
 from gateway.apps.batches.records import RUNNING, BatchRecord, FileRecord
 from gateway.apps.batches.runner import LOOK, BatchRun, BatchRunner, Handle, now
@@ -20,6 +20,7 @@ from gateway.apps.batches.store import DAY, BatchStore, FileWriter, StoreAway, S
 from gateway.domain.privacy import NO_MARKS, Privacy
 from gateway.errors import GatewayError
 from gateway.proxy.services import Services
+from gateway.transport.held import HeldBytes
 
 log = logging.getLogger("gateway.apps.batches")
 
@@ -100,12 +101,13 @@ class Batches:
     # -- files ----------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def upload(self, owner: str) -> AsyncIterator[Upload]:
-        """Write a new file. It exists when `Upload.keep` was called; otherwise its bytes are dropped."""
+    async def upload(self, owner: str, share: Share) -> AsyncIterator[Upload]:
+        """Write a new file. It exists when `Upload.keep` was called; otherwise its bytes are dropped. `share` counts
+        those that are not written yet."""
         await self._opened()
         name = f"file-{secrets.token_hex(12)}"
         limit = self._services.snapshot.server.max_file
-        upload = Upload(self, owner, name, self._store.new_file(name), limit)
+        upload = Upload(self, owner, name, self._store.new_file(name), limit, share)
         arriving = self._arriving.setdefault(owner, [])
         arriving.append(upload)
         try:
@@ -338,12 +340,14 @@ class Batches:
 class Upload:
     """A file that is being received. `write` raises `request_too_large` and `resources_exhausted`."""
 
-    def __init__(self, batches: Batches, owner: str, name: str, file: FileWriter, limit: int) -> None:
+    def __init__(self, batches: Batches, owner: str, name: str, file: FileWriter, limit: int, share: Share) -> None:
         self._batches = batches
         self._owner = owner
         self._name = name
         self._file = file
         self._limit = limit
+        self._share = share
+        self._held = HeldBytes(share)
         self._kept = False
         self.kept_before = 0  # bytes of the other files of its client, as it began
         self.size = 0
@@ -353,7 +357,12 @@ class Upload:
         if self.size > self._limit:
             raise GatewayError("request_too_large", f"The file is larger than {self._limit} bytes (`server.max_file`).")
         check_bytes(self.kept_before + self._batches.arriving(self._owner), self._limit)
-        await self._in_thread(self._file.write, data)
+        self._share.add(len(data))
+        try:
+            await self._in_thread(self._file.write, data)
+            self._held.set(self._file.held)
+        finally:
+            self._share.release(len(data))
 
     async def keep(
         self, filename: str, purpose: str, expires_at: int | None, privacy: Privacy = NO_MARKS
@@ -366,6 +375,7 @@ class Upload:
         return record
 
     async def close(self) -> None:
+        self._share.close()
         if not self._kept:
             with suppress(StoreAway, OSError):
                 await asyncio.to_thread(self._file.drop)

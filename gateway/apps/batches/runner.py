@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -30,6 +30,7 @@ from gateway.apps.batches.store import BatchGone, BatchStore, StoreAway, StoreFa
 from gateway.config.snapshot import OPEN
 from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
+from gateway.large_bodies import LARGE, apart
 from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
 from gateway.proxy.services import Services
 
@@ -68,6 +69,12 @@ class Answer(NamedTuple):
     status: int  # of HTTP, or CUT
     fields: dict[bytes, bytes]
     body: bytes
+
+
+class Owner(NamedTuple):
+    """The client of a batch, as the one that memory is charged to."""
+
+    sender: str
 
 
 class BatchRun:
@@ -260,26 +267,38 @@ class BatchRunner:
 
     async def _one_line(self, run: BatchRun, line: LineRecord) -> None:
         """Ask until there is a result, and commit that."""
-        batch, tries = run.record.id, 0
+        tries = 0
         while not run.stopping:
             tries += 1
-            try:
-                on_behalf = self._on_behalf(run.record.owner, line.model)
-                async with self._place(run, on_behalf.alias.name):
-                    answer = await self._ask(run, line, on_behalf)
-            except GatewayError as error:  # nobody serves this model
-                answer = Answer(error.status, {}, error.envelope())
-            except LineError as error:  # the input was changed on disk
-                row = failed_row(batch, line.number, line.custom_id, error.code, error.message)
-                return await self._commit(run, line, row, ok=False)
-            pause = pause_after(answer.status, answer.fields.get(b"retry-after"), tries)
-            if pause is None and not (run.stopping and answer.status == CUT):
-                name = answer.fields.get(b"x-request-id", b"").decode("latin-1")
-                result = answer.status or 502, name, answer.body
-                row = answered_row(batch, line.number, line.custom_id, *result)
-                return await self._commit(run, line, row, ok=answer.status == 200)
+            with closing(Share(self._memory, Owner(run.record.owner))) as kept:
+                pause = await self._try(run, line, tries, kept)
+            if pause is None:
+                return
             if not run.stopping:
-                await asyncio.sleep(pause or 0.0)
+                await asyncio.sleep(pause)
+
+    async def _try(self, run: BatchRun, line: LineRecord, tries: int, kept: Share) -> float | None:
+        """Ask once, and commit what is a result. Returns the seconds until it is asked again; None = it has one. `kept`
+        counts the answer, until the store has it."""
+        batch = run.record.id
+        try:
+            on_behalf = self._on_behalf(run.record.owner, line.model)
+            async with self._place(run, on_behalf.alias.name):
+                answer = await self._ask(run, line, on_behalf, kept)
+        except GatewayError as error:  # nobody serves this model, or there is no memory
+            answer = Answer(error.status, {}, error.envelope())
+        except LineError as error:  # the input was changed on disk
+            row = failed_row(batch, line.number, line.custom_id, error.code, error.message)
+            await self._commit(run, line, row, ok=False)
+            return None
+        pause = pause_after(answer.status, answer.fields.get(b"retry-after"), tries)
+        if pause is not None or (run.stopping and answer.status == CUT):
+            return pause or 0.0
+        name = answer.fields.get(b"x-request-id", b"").decode("latin-1")
+        result = batch, line.number, line.custom_id, answer.status or 502, name, answer.body
+        large = len(answer.body) > LARGE
+        row = await apart(run.record.owner, partial(answered_row, *result)) if large else answered_row(*result)
+        await self._commit(run, line, row, ok=answer.status == 200)
         return None
 
     @asynccontextmanager
@@ -295,16 +314,17 @@ class BatchRunner:
         finally:
             run.waiting[alias] -= waits
 
-    async def _ask(self, run: BatchRun, line: LineRecord, on_behalf: OnBehalf) -> Answer:
-        """Raises LineError."""
+    async def _ask(self, run: BatchRun, line: LineRecord, on_behalf: OnBehalf, kept: Share) -> Answer:
+        """Raises LineError, `memory_full`."""
         record, task = run.record, asyncio.current_task()
         assert task is not None
         while self._unkept:  # an answer that cannot be kept would have to be asked for again
             await asyncio.sleep(AWAY)
+        kept.add(line.size)
         body = read_line(await self.patiently(self._store.read, record, line), record.endpoint).body
+        kept.release(line.size)  # from here on the request counts its body
         name = f"{record.id}-{line.number}".encode()
         headers = {b"content-type": b"application/json", b"x-request-id": name}
-        kept = Share(self._memory, on_behalf)
         exchange = InnerExchange(headers, "batch", body, kept.sibling(), kept, record.privacy)
         run.asking[task] = exchange
         try:
@@ -312,7 +332,6 @@ class BatchRunner:
             return Answer(exchange.status if exchange.complete else CUT, exchange.fields, bytes(exchange.body))
         finally:
             del run.asking[task]
-            kept.close()
 
     async def _commit(self, run: BatchRun, line: LineRecord, row: bytes, *, ok: bool) -> None:
         waits = False

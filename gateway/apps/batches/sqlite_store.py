@@ -332,6 +332,8 @@ def _last(steps: Iterator[BatchRecord | None]) -> BatchRecord:
 
 
 class _DiskWriter:
+    held = 0
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: BinaryIO | None = None

@@ -81,7 +81,7 @@ class Conversations:
         if self._makers.setdefault((owner, name), maker) is not maker:
             return False
         with suppress(GatewayError):  # it is reported; the client gets its answer, as in `add`
-            return await self._call(self._store.response, owner, name, time.time()) is None
+            return await self._call(self._store.size, owner, name, time.time()) is None
         return True
 
     async def add(self, owner: str, name: str, previous: str | None, turn: Turn, *, local: bool) -> None:
@@ -92,12 +92,16 @@ class Conversations:
         except GatewayError as error:
             log.error("%s is not kept: %s", name, error.message)
 
-    async def response(self, owner: str, name: str) -> bytes:
-        """Raises `not_found`, also for one of another client."""
-        found: bytes | None = await self._call(self._store.response, owner, name, time.time()) if self.is_on else None
-        if found is None:
-            raise self._unknown(name, "response_id")
-        return found
+    async def response(self, owner: str, name: str, count: Callable[[int], object]) -> bytes:
+        """`count` is called with its size before it is read, and may raise. Raises `not_found`, also for one of another
+        client."""
+        size = await self._call(self._store.size, owner, name, time.time()) if self.is_on else None
+        if size is not None:
+            count(size)
+            found: bytes | None = await self._call(self._store.response, owner, name, time.time())
+            if found is not None:
+                return found
+        raise self._unknown(name, "response_id")
 
     async def drop(self, owner: str, name: str) -> None:
         """Raises `not_found`, also for one of another client."""

@@ -77,6 +77,12 @@ class ResponseStore:
     def _db(self) -> sqlite3.Connection:
         return self._file.open()
 
+    def size(self, owner: str, name: str, now: float) -> int | None:
+        """Bytes of a response and of what was sent for it; None = it is not kept."""
+        asked = "SELECT size FROM responses WHERE owner = ? AND id = ? AND used > ?"
+        row = self._db.execute(asked, (owner, name, now - self._keep)).fetchone()
+        return None if row is None else int(row[0])
+
     def response(self, owner: str, name: str, now: float) -> bytes | None:
         asked = "SELECT response FROM responses WHERE owner = ? AND id = ? AND used > ?"
         row = self._db.execute(asked, (owner, name, now - self._keep)).fetchone()
