@@ -8,7 +8,7 @@ EXTRA  := $(if $(CLOUD),-cloud)
 RUN    := $(VENV)/.run$(EXTRA)
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run serve test fuzz chaos lint format bench loadtest lock schema test-vllm test-engines vllm-flags test-clients docs reference clean
+.PHONY: run serve test fuzz chaos lint format bench loadtest lock schema test-vllm test-engines vllm-flags vllm-rust test-clients docs reference clean
 
 run: $(RUN)                 ## a simulated Spark fleet and the gateway on :4000
 	$(BIN)/gateway demo
@@ -61,6 +61,10 @@ test-engines: $(VENV)/.dev   ## against real servers other than vLLM, on the CPU
 vllm-flags:                  ## write gateway/launch/vllm_flags.json anew, from the vLLM of the environment VLLM_VENV
 	VLLM_TARGET_DEVICE=cpu $(VLLM_VENV)/bin/python docs/tools/vllm_flags.py > gateway/launch/vllm_flags.json.new
 	mv gateway/launch/vllm_flags.json.new gateway/launch/vllm_flags.json
+
+vllm-rust:                   ## write gateway/launch/vllm_rust.json anew, from the vllm-rs of the environment VLLM_VENV
+	VLLM_TARGET_DEVICE=cpu $(VLLM_VENV)/bin/python docs/tools/vllm_rust.py > gateway/launch/vllm_rust.json.new
+	mv gateway/launch/vllm_rust.json.new gateway/launch/vllm_rust.json
 
 test-clients: $(VENV)/.dev   ## Hermes, OpenClaw, Claude Code, Open WebUI, the SDKs and k6 with the configs of their quick starts; needs npm and Chromium
 	tests/clients/run.sh

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Protocol
 
@@ -70,7 +71,7 @@ class Lease:
 
 
 class Starts(Protocol):
-    """Starts parked backends for requests (runtime/starts/). `client` None = routes.yaml has no `clients`."""
+    """Starts parked backends for requests (apps/control/). `client` None = routes.yaml has no `clients`."""
 
     def decision(self, state: BackendState, client: Client | None, alias: Alias) -> StartDecision:
         """Whether a request of this client and alias has the backend started now."""
@@ -78,6 +79,15 @@ class Starts(Protocol):
 
     def begin(self, state: BackendState, client: Client | None, alias: Alias) -> bool:
         """Begin to start it, once for all requests. False = it is not started."""
+        ...
+
+    @property
+    def unstarted(self) -> Mapping[str, str]:
+        """Backends whose last start has failed -> why."""
+        ...
+
+    def idle(self, name: str) -> float | None:
+        """Seconds for which a backend that requests start has been idle; None = it does not run, or is no such one."""
         ...
 
 

@@ -13,7 +13,6 @@ from gateway.api import (
     admin,
     audio,
     explain,
-    operations,
     page,
     status,
     tokens,
@@ -58,7 +57,6 @@ def build_api(gateway: Gateway) -> FastAPI:
         api.include_router(router)
     api.include_router(tokens.router(gateway))
     api.include_router(admin.router(gateway))
-    api.include_router(operations.router(gateway))
     api.include_router(explain.router(gateway))
     api.include_router(status.router(gateway))
     api.include_router(page.router())

@@ -32,7 +32,7 @@ def router(gateway: Gateway) -> APIRouter:
                 time.monotonic(),
                 gateway.apps.read_request,
                 over_budget=gateway.accounts.over_budget,
-                decides_start=gateway.starter.decision,
+                decides_start=gateway.admission.starts.decision if gateway.admission.starts is not None else None,
             )
             return JSONResponse(explanation)
 

@@ -124,14 +124,14 @@ def describe(gateway: Gateway) -> dict[str, Any]:
     tracker = gateway.alias_status
     tracker.look()
     waiting = gateway.admission.queue_depth()
-    latest, latest_operation = gateway.history.latest, gateway.operations.latest
+    latest, starts = gateway.history.latest, gateway.admission.starts
     return {
         "version": __version__,
         "started": gateway.started,
         "now": time.time(),
         "mode": gateway.snapshot.mode,
         "modes": list(gateway.snapshot.modes),
-        "operation": latest_operation.shown_to_all() if latest_operation is not None else None,
+        "operation": gateway.apps.operation(False),
         "stopping": gateway.stopping,
         "memory": gateway.memory.describe(),
         "short": list(gateway.short),
@@ -141,7 +141,7 @@ def describe(gateway: Gateway) -> dict[str, Any]:
         "backends": {
             name: {
                 **_backend(state, tracker.backends[name], waiting.get(name, 0)),
-                "idle": gateway.starter.idle(name),
+                "idle": starts.idle(name) if starts is not None else None,
                 "now": latest["backends"].get(name, {}),
             }
             for name, state in gateway.fleet.states.items()
@@ -166,8 +166,7 @@ def _add_words(gateway: Gateway, answer: dict[str, Any]) -> None:
             "observed": {check: asdict(seen) for check, seen in state.facts.observed.items()},
             "drift": [] if state.health.set_aside else [shown_to_admin(s) for s in drift(state, time.monotonic())],
         }
-    operation = gateway.operations.latest
-    answer["operation"] = operation.as_json() if operation is not None else None
+    answer["operation"] = gateway.apps.operation(True)
     answer["events"] = [_event(event, words=True) for event in list(gateway.events)[-RECENT:]]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from gateway.cluster.scripts import Operation
 from gateway.cluster.state_sync import StateSync
+from gateway.errors import GatewayError
 
 Record = dict[str, Any]
 
@@ -47,7 +48,7 @@ class SharedOperations:
 
     async def claim(self, stated: str) -> bool:
         """Claim the right to run an operation. False if Redis is away: this gateway decides alone. Raises
-        OperationConflict."""
+        `operation_running` while another gateway runs one."""
         if not self._joined():
             self._said = stated
             return False
@@ -63,7 +64,7 @@ class SharedOperations:
             self._asking.pop(asked, None)
             self._sent.discard(asked)
         if runs:
-            raise OperationConflict(runs)
+            raise GatewayError("operation_running", f"Another operation is under way: {runs}.")
         self._said = stated
         return runs is not None
 
@@ -119,10 +120,6 @@ class SharedOperations:
         if gateway != self._gateway:
             self._foreign = record
             self.on_record(record)
-
-
-class OperationConflict(Exception):
-    """Another gateway runs an operation; the text says which."""
 
 
 def _answer(asked: asyncio.Future[str | None], answer: list[Any]) -> None:

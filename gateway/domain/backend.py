@@ -41,6 +41,7 @@ class Observers:
     transitions: list[OnTransition] = field(default_factory=list)  # of health
     gone: list[OnBackend] = field(default_factory=list)  # its port is closed
     stalled: list[OnBackend] = field(default_factory=list)  # its engine makes no progress
+    mute: list[OnBackend] = field(default_factory=list)  # it takes connections and answers nothing new
     closed: list[OnBackend] = field(default_factory=list)  # taken out of routes.yaml, and what ran there has ended
     news: list[OnNews] = field(default_factory=list)  # (backend, kind, subject) to report to other gateways
 
@@ -253,7 +254,7 @@ class BackendState:
 
     def start_over(self) -> None:
         """Drop all learned and observed facts, here and at all other gateways."""
-        self.facts.forget()
+        self.forget()
         self._report("another")
 
     # -- what its parts report ------------------------------------------------------------------------------------
@@ -283,6 +284,12 @@ class BackendState:
     def report_stalled(self) -> None:
         """Report that its engine makes no progress."""
         for observer in self.observers.stalled:
+            observer(self)
+
+    def report_mute(self) -> None:
+        """Report that it takes connections and answers nothing new, while what it has begun may go on."""
+        self.evidence.mute = True
+        for observer in self.observers.mute:
             observer(self)
 
     def _on_fact(self, news: str, subject: Any) -> None:

@@ -125,6 +125,8 @@ class EngineTraits:
     `ends_without_done`: its streams end without `[DONE]`.
     `stops_unstreamed`: it stops computing a whole answer when the connection closes; else it is asked for a stream.
     `errors`: what its messages mean beyond what their status says.
+    `always_answers`: its health check is answered however busy it is, so silence there means that it answers nothing
+    new (it drains).
 
     Others:
     `launch_flags`: vLLM's launch flags decide what it can do (parsers of calls and thoughts, media). Without a parser
@@ -171,6 +173,7 @@ class EngineTraits:
     ends_without_done: bool = False
     stops_unstreamed: bool = True
     errors: ErrorTexts = NO_TEXTS
+    always_answers: bool = False
     launch_flags: bool = False
     library: bool = False
     responses: own_responses.OwnResponses | None = None

@@ -30,12 +30,15 @@ class Owner(Protocol):
 
 
 class Evidence:
-    """Times are monotonic seconds. `answered_at`: when a request last got its whole answer. `refused_since`: since when
-    its port refuses connections; 0 = it does not."""
+    """Times are monotonic seconds. `answered_at`: when a request last got its whole answer. `alive_at`: when a health
+    check was last good. `refused_since`: since when its port refuses connections; 0 = it does not. `mute`: it answers
+    nothing new, though what it has begun may end well."""
 
-    __slots__ = ("_blamed_by", "_owner", "_paused_at", "answered_at", "refused_since")
+    __slots__ = ("_blamed_by", "_owner", "_paused_at", "alive_at", "answered_at", "mute", "refused_since")
 
     def __init__(self, owner: Owner) -> None:
+        self.alive_at = 0.0
+        self.mute = False
         self.answered_at = 0.0
         self.refused_since = 0.0
         self._owner = owner
@@ -46,7 +49,8 @@ class Evidence:
     def alive(self) -> None:
         """A health check succeeded."""
         self.refused_since = 0.0
-        self._report(self._owner.health.alive(time.monotonic()))
+        self.alive_at, self.mute = time.monotonic(), False
+        self._report(self._owner.health.alive(self.alive_at))
 
     def dead(self, reason: str, *, refused: bool = False, answered: bool = False) -> None:
         """A health check failed. `refused`: its port refuses connections, so the engine is stopped or restarting;
@@ -66,7 +70,7 @@ class Evidence:
         self.answered_at = time.monotonic()
         if self._blamed_by:
             self._blamed_by = {}
-        if health.fails or health.state is not READY:
+        if (health.fails or health.state is not READY) and not self.mute:
             self._report(health.succeeded(time.monotonic()))
 
     def failed(self, reason: str, *, disputed: bool = False) -> None:

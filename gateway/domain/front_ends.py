@@ -43,6 +43,7 @@ FRONT_ENDS: Mapping[str, Mapping[str, FrontEnd]] = MappingProxyType(
                         many_choices=False,
                         list_prompts=False,
                         responses=None,
+                        always_answers=True,
                     ),
                 ),
                 "python": FrontEnd("vllm", None, _VLLM),

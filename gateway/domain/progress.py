@@ -52,6 +52,10 @@ class Sample:
     sleep_level: float | None = None
     steps: float = 0.0
 
+    def begins_anew(self, before: Sample) -> bool:
+        """Is this one of a new process? Then counts that only grow are smaller."""
+        return self.finished < before.finished or self.generated < before.generated
+
     def moved_from(self, before: Sample) -> bool:
         """Has the engine made progress in between? (Requests that arrive are not progress.)"""
         return (self.generated, self.prompted, self.kv, self.firsts, self.finished, self.steps) != (
@@ -103,7 +107,7 @@ class Progress:
         """Add the next sample."""
         self._deaf_since = 0.0
         before, self.last = self.last, sample
-        if before is None or sample.finished < before.finished or sample.generated < before.generated:
+        if before is None or sample.begins_anew(before):
             self.moved_at, self._lost, self._clean = sample.at, 0.0, False  # the first sample, or one of a new process
         elif sample.moved_from(before):
             self.moved_at = sample.at

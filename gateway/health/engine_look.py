@@ -52,6 +52,9 @@ class EngineLooks:
                 sample = await in_turns(read_counters(response.body, time.monotonic()))
         now = time.monotonic()
         if sample is not None:
+            before = state.progress.last
+            if before is not None and state.reported.started is None and sample.begins_anew(before):
+                state.start_over()
             state.progress.add(sample)
             state.foreign = state.progress.foreign(state.inflight + state.shared.elsewhere_lately, now)
         if sample is not None or state.progress.doubted:

@@ -54,11 +54,12 @@ class ProbeResponse:
 @dataclass(frozen=True, slots=True)
 class ProbeFailure:
     """A probe without a response. `refused` = no connection could be made, so no server is running there. `own` = this
-    process lacked files or memory, so the probe shows nothing about the backend."""
+    process lacked files or memory, so the probe shows nothing about the backend. `silent` = nothing came in time."""
 
     reason: str
     refused: bool = False
     own: bool = False
+    silent: bool = False
 
 
 class ProbeClient:
@@ -123,7 +124,7 @@ class ProbeClient:
                 async with asyncio.timeout(seconds):
                     return await self._send(origin, method, target, headers, body, most, fresh=not sends_again)
             except TimeoutError:
-                return ProbeFailure(f"no answer to {name} within {seconds:.0f} s")
+                return ProbeFailure(f"no answer to {name} within {seconds:.0f} s", silent=True)
             except (StaleConnection, ResetFailure) as failure:
                 # Nothing was done with a request whose connection was closed already.
                 if not sends_again or (method != "GET" and not isinstance(failure, StaleConnection)):

@@ -245,8 +245,13 @@ class Prober:
             if response.refused:
                 self._recogniser.forget(state)
             last_progress = max(state.last_event, state.progress.moved_at)
-            if response.refused or time.monotonic() - last_progress > RECENT:  # a busy backend may answer late
+            mute = response.silent and state.traits.always_answers
+            # Any other busy backend may answer late.
+            if response.refused or mute or time.monotonic() - last_progress > RECENT:
                 state.evidence.dead(response.reason, refused=response.refused)
+            if mute:
+                state.report_mute()
+                self.hurry(state)
             return
         if response.status in (401, 403):
             state.evidence.misconfigured(f"refuses our credential ({response.status}); check its api_key")

@@ -59,6 +59,14 @@ class ActiveRequests:
         for timer, _ in self._asking(state):
             timer.interrupt(SilenceFailure(kind_of(state.health.reason)))
 
+    def leave_mute(self, state: BackendState) -> None:
+        """The backend takes connections and answers nothing new (a server that drains): attempts that were sent since
+        it last answered a health check are ended, and their requests go to other backends if possible."""
+        idle = state.backend.timeouts.idle
+        for timer, _ in self._asking(state):
+            if timer.budget != idle and timer.heard >= state.evidence.alive_at:  # after the first token it is `idle`
+                timer.interrupt(SilenceFailure("silent, as is its health check"))
+
     def work_of(self, state: BackendState) -> Work:
         """Our requests at this backend, as evidence that its engine should be making progress."""
         if not state.inflight:

@@ -37,13 +37,14 @@ class Extension:
     """What one app adds to a gateway. The function `app(gateway)` in `gateway/apps/<name>/app.py` makes it, at the
     start: what takes long to import is imported by the calls.
 
-    `part`: the object that is `gateway.apps.<name>`. `follow` is called with each snapshot that was put in force after
-    the start. `lost`: kind of record -> how many the app has dropped. `paths`: how the app's paths begin, below `/` or
-    `/v1/`; `routers` makes the routers for them. `uploads`: the whole paths to which a file may be sent. `translators`:
-    name of an inference endpoint that is no chat -> wraps its exchange in that of a chat. `read_request`: reads the
-    request of `gateway explain`. `batches`: the batches for `/status` of the clients that the viewer may see.
-    `preflight`: the lines that tell why a backend cannot start on its nodes with a profile ("" = with none); empty
-    where it can."""
+    `part`: the object that is `gateway.apps.<name>`. `follow` is called with each snapshot that is about to be put in
+    force after the start. `lost`: kind of record -> how many the app has dropped. `paths`: how the app's paths begin,
+    below `/` or `/v1/`; `routers` makes the routers for them. `uploads`: the whole paths to which a file may be sent.
+    `translators`: name of an inference endpoint that is no chat -> wraps its exchange in that of a chat.
+    `read_request`: reads the request of `gateway explain`. `operation`: the operation on the fleet that is under way,
+    else the last one, for `/status`; with what its commands wrote, or without. `batches`: the batches for `/status` of
+    the clients that the viewer may see. `preflight`: the lines that tell why a backend cannot start on its nodes with a
+    profile ("" = with none); empty where it can."""
 
     part: Component | None = None
     follow: Callable[[Snapshot], Awaitable[None]] | None = None
@@ -53,6 +54,7 @@ class Extension:
     uploads: tuple[str, ...] = ()
     translators: Mapping[str, Translator] = field(default_factory=dict)
     read_request: ReadRequest | None = None
+    operation: Callable[[bool], dict[str, Any] | None] | None = None
     batches: BatchesShown | None = None
     preflight: Preflight | None = None
 
@@ -70,6 +72,7 @@ class Apps:
         self.paths = frozenset(path for app in apps for path in app.paths)
         self.uploads = frozenset(path for app in apps for path in app.uploads)
         self.read_request = next((app.read_request for app in apps if app.read_request is not None), read_request)
+        self.operation = next((app.operation for app in apps if app.operation is not None), lambda _: None)
         self._preflight = next((app.preflight for app in apps if app.preflight is not None), None)
 
     def __getattr__(self, name: str) -> Any:
@@ -88,7 +91,7 @@ class Apps:
             await part.open()
 
     async def follow(self, snapshot: Snapshot) -> None:
-        """The snapshot was put in force."""
+        """The snapshot is about to be put in force."""
         for app in self._apps:
             if app.follow is not None:
                 await app.follow(snapshot)

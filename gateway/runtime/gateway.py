@@ -52,9 +52,7 @@ from gateway.routing.alias_status import AliasStatusTracker
 from gateway.routing.culprits import Culprits
 from gateway.runtime.apps import Apps
 from gateway.runtime.chosen_mode import Choice, ChosenMode
-from gateway.runtime.operations.operations import Operations
 from gateway.runtime.reload import Adapt, Reloader
-from gateway.runtime.starts.starter import Starter
 from gateway.shortage import Kind
 from gateway.transport.client import open_client
 
@@ -73,7 +71,7 @@ class Gateway:
     file's; what is in force is that snapshot in the mode in force."""
 
     def __init__(self, snapshot: Snapshot, decides_ahead: DecidesAhead = "repeated") -> None:
-        self._written = snapshot
+        self.written = snapshot
         self._putting = asyncio.Lock()  # one change of what is in force at a time
         self._loop: asyncio.AbstractEventLoop | None = None  # None until the gateway is open
         self.chosen_mode = ChosenMode(Path(snapshot.server.data))
@@ -114,7 +112,6 @@ class Gateway:
             decides_ahead=decides_ahead,
         )
         self.fast_lane = FastLane(self.services, self.memory)
-        self.apps = Apps(self)
         self.shared: Membership | None = None  # None = no other gateways share the fleet
         if snapshot.server.shared is not None:
             from gateway.cluster.membership import Membership
@@ -126,10 +123,7 @@ class Gateway:
             lambda: self.fleet.states, lambda: self.prober.machines, self.admission.queue_depth, self.metrics
         )
         self.usage = UsageReport(self.accounts.ledger.path, failures)
-        shared = self.shared.operations if self.shared is not None else None
-        self.operations = Operations(self, self, lambda: self._written, Path(snapshot.server.data), shared=shared)
-        turn = self.shared.turn.held if self.shared is not None else None
-        self.starter = Starter(self, self.operations, self.admission.queue_depth, Path(snapshot.server.data), turn)
+        self.apps = Apps(self)
         self.reloader: Reloader | None = None  # None = the snapshot is not from a file; see `follow`
         self._register_gauges()
 
@@ -150,6 +144,7 @@ class Gateway:
         observers.transitions.append(self._transition)
         observers.gone.append(self.active.leave_closed)
         observers.stalled.append(self.active.leave_stalled)
+        observers.mute.append(self.active.leave_mute)
         observers.closed.append(self._closed)
 
     def write_log(self, log: LogWriter) -> None:
@@ -167,31 +162,33 @@ class Gateway:
         self._loop = asyncio.get_running_loop()
         async with self._putting:
             await self._open()
-        await self.operations.open()  # may put a mode in force, so outside the lock
-        await self.starter.open()
-        await self.apps.open()
-        for app, wanted in {"alerts": self.snapshot.alerts != Alerts(), "tracing": self.snapshot.traces}.items():
+        await self.apps.open()  # may put a mode in force, so outside the lock
+        asked = {
+            "alerts": self.snapshot.alerts != Alerts(),
+            "control": any(backend.run == "on_request" for backend in self.snapshot.backends.values()),
+            "tracing": self.snapshot.traces is not None,
+        }
+        for app, wanted in asked.items():
             if wanted and not hasattr(self.apps, app):
                 log.warning("routes.yaml asks for %s, and this gateway has no folder gateway/apps/%s", app, app)
 
     async def _open(self) -> None:
-        if self._written.modes:
+        if self.written.modes:
             await self.chosen_mode.open()
-        self.snapshot = in_mode(self._written, self.chosen_mode.name)
+        self.snapshot = in_mode(self.written, self.chosen_mode.name)
         self.fleet.apply(self.snapshot)
-        self.admission.starts = self.starter if await self.starter.follow(self.snapshot) else None
         self._prepare_engines(self.snapshot)
         await self.accounts.open()
         if self.shared is not None:
             if (choice := self.chosen_mode.choice) is not None:
                 self.shared.publish_mode(choice.mode, choice.at)
             await self.shared.open()
-            self.snapshot = in_mode(self._written, self.chosen_mode.name)  # the others may have chosen another one
+            self.snapshot = in_mode(self.written, self.chosen_mode.name)  # the others may have chosen another one
             self.fleet.apply(self.snapshot)
         await self.prober.start(self.snapshot)
         if self.snapshot.mode is not None:
             log.info("mode '%s' is in force", self.snapshot.mode)
-        if (missing := self.chosen_mode.missing_in(self._written)) is not None:
+        if (missing := self.chosen_mode.missing_in(self.written)) is not None:
             log.warning("%s", missing)
         self.history.open()
         if self.reloader is not None:
@@ -209,22 +206,18 @@ class Gateway:
         that requests find their state known; then everything changes at once. Requests under way keep the snapshot
         that they began with."""
         async with self._putting:
-            if snapshot.modes and not self._written.modes:
+            if snapshot.modes and not self.written.modes:
                 await self.chosen_mode.open()
-            await self.chosen_mode.follow_edit(self._written, snapshot)
-            self._written = snapshot
+            await self.chosen_mode.follow_edit(self.written, snapshot)
+            self.written = snapshot
             await self._put_in_force(self.chosen_mode.missing_in(snapshot) or "routes.yaml was edited")
-
-    def current_mode(self) -> str | None:
-        """The mode in force; None without modes."""
-        return self.snapshot.mode
 
     async def put_mode_in_force(self, name: str) -> None:
         """Choose the mode of this name, here and at the other gateways, and put it in force. Nothing is started or
         stopped. Backends that it does not contain are parked: requests under way there end by themselves. Raises
         `KeyError` if routes.yaml has no such mode."""
         async with self._putting:
-            if name not in self._written.modes:
+            if name not in self.written.modes:
                 raise KeyError(name)
             choice = await self.chosen_mode.choose(name)
             if self.shared is not None:
@@ -241,15 +234,15 @@ class Gateway:
     async def _follow_choice(self) -> None:
         async with self._putting:
             await self.chosen_mode.save()
-            missing = self.chosen_mode.missing_in(self._written)
+            missing = self.chosen_mode.missing_in(self.written)
             if missing is not None:
                 log.warning("another gateway has chosen a mode, but %s", missing)
             await self._put_in_force(missing or "chosen at another gateway")
 
     async def _put_in_force(self, why: str) -> None:
         """Put the file's snapshot in force, in the chosen mode. `why`: the reason if that is another mode."""
-        snapshot, before = in_mode(self._written, self.chosen_mode.name), self.snapshot.mode
-        self.admission.starts = self.starter if await self.starter.follow(snapshot) else None
+        snapshot, before = in_mode(self.written, self.chosen_mode.name), self.snapshot.mode
+        await self.apps.follow(snapshot)
         await self.prober.meet(self.fleet.prepare(snapshot))
         self._prepare_engines(snapshot)
         gone = self.fleet.apply(snapshot)
@@ -261,7 +254,6 @@ class Gateway:
         if snapshot.mode != before:
             self._mode_changed(before or "", snapshot.mode or "", why)
         self.alias_status.look()
-        await self.apps.follow(snapshot)
 
     def _mode_changed(self, before: str, after: str, why: str) -> None:
         log.info("mode '%s' is in force instead of '%s': %s", after, before, why)
@@ -269,7 +261,7 @@ class Gateway:
 
     async def close(self) -> None:
         """Close part after part. One that fails keeps none of the others from writing what it holds."""
-        first = (self.reloader, self.starter, self.operations, *self.apps.parts)
+        first = (self.reloader, *self.apps.parts)
         await self.metrics.failures.close(*first)
         for task in (*self._preparing.values(), *self._following):
             task.cancel()

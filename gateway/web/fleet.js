@@ -120,7 +120,10 @@ const idle = (backend) =>
   present(backend.idle) && backend.idle >= 60 && !backend.inflight ? h("div", { class: "small muted" }, `on request, idle for ${span(backend.idle)}`) : null;
 
 /** The flags that the engine reports, a line each. */
-const flags = (backend) => Object.entries(backend.flags).map(([flag, value]) => `${flag}: ${value}`);
+function flags(backend) {
+  const known = Object.entries(backend.flags).map(([flag, value]) => `${flag}: ${value}`);
+  return known.length || backend.front_end !== "rust" ? known : ["its Rust front end does not tell its flags, its cache and its start"];
+}
 
 /** The gateway counts tokens when an answer ends, so its own rates are estimates. */
 const rate = (now, key) => (now.from === "gateway" && now[key] ? `≈ ${short(now[key])}` : short(now[key]));

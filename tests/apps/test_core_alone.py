@@ -21,6 +21,7 @@ APPS = sorted(path.parent.name for path in (ROOT / "gateway" / "apps").glob("*/_
 # App -> a request to a path that it serves.
 SERVED = {
     "batches": ("GET", "/v1/batches"),
+    "control": ("GET", "/admin/operations"),
     "conversations": ("GET", "/v1/responses/resp_1"),
     "dialects": ("POST", "/v1/messages/count_tokens"),
 }

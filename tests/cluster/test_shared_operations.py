@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.runtime.operations.elsewhere import ALONE
-from gateway.runtime.operations.record import INTERRUPTED, SHARED_MOST, save
+from gateway.apps.control.elsewhere import ALONE
+from gateway.apps.control.record import INTERRUPTED, SHARED_MOST, save
+from tests.apps.control.machine import FAST, Machine, begin, ended, error, machine, steps, switched
 from tests.cluster.joined import one_more, shared, until_joined
 from tests.cluster.redis_server import RedisServer
 from tests.gateway_process import GatewayProcess, gateway_process
-from tests.runtime.operations.machine import FAST, Machine, begin, ended, error, machine, steps, switched
 from tests.support import RunningGateway
 from tests.waiting import until_said
 
@@ -99,7 +99,7 @@ async def test_another_may_begin_as_soon_as_it_knows_the_end_though_a_disk_is_sl
         save(operation, folder)
 
     async with machine(tmp_path, "a", away="c") as there, two(redis, there) as (one, other):
-        monkeypatch.setattr("gateway.runtime.operations.operations.save", slow)
+        monkeypatch.setattr("gateway.apps.control.operations.save", slow)
         operation = await begin(one, "ds4")
         try:
             await until_said(lambda: _done(other, operation["id"]))
@@ -125,7 +125,7 @@ async def test_a_gateway_that_starts_later_knows_the_latest(redis: RedisServer, 
 async def test_what_others_get_of_an_output_is_bounded(redis: RedisServer, tmp_path: Path) -> None:
     async with machine(tmp_path, "a", away="c") as there, two(redis, there) as (one, other):
         done = await switched(one, "ds4")
-        known = one.gateway.operations.get(done["id"])
+        known = one.gateway.apps.control.operations.get(done["id"])
         known.steps[0].output = "x" * (2 * SHARED_MOST)
         shared(one).operations.publish(known.for_others())
 

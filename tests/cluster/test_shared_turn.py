@@ -7,11 +7,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from gateway.domain.health_state import State
+from tests.apps.control.machine import FAST, machine
+from tests.apps.control.requested import CALLED
 from tests.cluster.joined import ask, one_more, until_joined
 from tests.cluster.office import MadeUp, Place
 from tests.cluster.redis_server import RedisServer
-from tests.runtime.operations.machine import FAST, machine
-from tests.runtime.operations.requested import CALLED
 
 
 async def test_two_gateways_start_it_once_and_both_answer(redis: RedisServer, tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ async def test_two_gateways_start_it_once_and_both_answer(redis: RedisServer, tm
         there.go_on()
         assert [answer.status_code for answer in await asyncio.gather(*asked)] == [200, 200]
         for gateway in (one, other):
-            await gateway.until(lambda g=gateway: not g.gateway.starter.is_busy)  # type: ignore[misc]  # binds the name
+            await gateway.until(lambda g=gateway: not g.gateway.apps.control.starter.is_busy)  # type: ignore[misc]  # binds the name
         assert there.orders == ["start a"]
 
 

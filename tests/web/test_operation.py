@@ -13,7 +13,7 @@ from playwright.async_api import Browser, Dialog
 from gateway.api import status
 from gateway.domain.health_state import State
 from gateway.observe import history
-from tests.runtime.operations.machine import begin, ended, gateway_of, machine
+from tests.apps.control.machine import begin, ended, gateway_of, machine
 from tests.web.house import CLIENTS, chromium, lacks, looking, needs_chromium, shows
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]
@@ -120,7 +120,7 @@ async def test_who_is_no_admin_sees_the_steps_and_neither_output_nor_buttons(bro
         async with gateway_of(there, "{daily: [a], ds4: [c]}", CLIENTS) as gateway:
             ops = {"authorization": "Bearer ops-key"}
             await gateway.client.post("/admin/mode", json={"mode": "ds4"}, headers=ops)
-            latest = gateway.gateway.operations.latest
+            latest = gateway.gateway.apps.control.operations.latest
             assert latest is not None
             await gateway.until(lambda: latest.ended is not None)
             async with looking(browser, gateway.url, polls=False) as (page, _):

@@ -71,7 +71,7 @@ TABLE: Mapping[type, Fields] = {
         " integer_bias",
         nothing="loads_on_demand loaded default_model lists_cache window describes takes_window cuts_silently"
         " refuses_unread computes_beyond counts checks_limits thoughts ends_without_done errors responses"
-        " embeds_or_ranks probe signs many_choices list_prompts",
+        " embeds_or_ranks probe signs many_choices list_prompts always_answers",
         # A server with another one is asked in another way than the client asked.
         never="short_answers withholds_tools enforces_stop stops_unstreamed",
     ),

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from bench.ports import free_ports
 from gateway.cli.main import cli
-from tests.runtime.operations.machine import machine
-from tests.runtime.operations.requested import CALLED, aged, called, on_node, until_known
+from tests.apps.control.machine import machine
+from tests.apps.control.requested import CALLED, aged, called, on_node, until_known
 from tests.scripted import scripted
 from tests.support import running_gateway
 

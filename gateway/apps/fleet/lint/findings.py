@@ -8,6 +8,7 @@ from gateway.apps.fleet.lint import (
     rules_container,
     rules_drafts,
     rules_environment,
+    rules_front_end,
     rules_model,
     rules_nodes,
     rules_routes,
@@ -26,6 +27,7 @@ RULES: Mapping[str, Rule] = {
     **rules_drafts.RULES,
     **rules_container.RULES,
     **rules_environment.RULES,
+    **rules_front_end.RULES,
     **rules_nodes.RULES,
 }
 """Rules over one backend, by name. Those over the whole file are in rules_routes.py."""

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from gateway.apps.fleet.lint.finding import Remark
 from gateway.apps.fleet.lint.rules_container import is_loopback
+from gateway.apps.fleet.lint.rules_front_end import rust_body
 from gateway.apps.fleet.lint.subject import Subject
 from gateway.config.aliases import HERMES_WINDOW, first_window
 from gateway.config.snapshot import Alias, Backend, Snapshot
@@ -199,4 +200,5 @@ RULES: Mapping[str, FleetRule] = {
     "text-only-step": text_only_step,
     "ollama-beside": ollama_beside,
     "audio-beside": audio_beside,
+    "rust-body": rust_body,
 }

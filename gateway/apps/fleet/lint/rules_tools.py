@@ -18,6 +18,8 @@ def auto_tool_choice(one: Subject, _: Catalog) -> Iterator[Remark]:
     if not traits_of(one.backend).launch_flags or not one.chats or not (one.launched or one.tools):
         return
     auto, parser, best = one.flags.get("enable-auto-tool-choice"), one.tools, _best_parser(one)
+    if parser and not auto and one.rust_front_end:
+        return  # there the parser is enough
     if parser and not auto:
         severity: Severity = "error" if one.launched else "warning"
         yield Remark(severity, f"a tool parser without --enable-auto-tool-choice: {_400}", *_auto(one))

@@ -17,6 +17,7 @@ from gateway.launch.command import ServeCommand, with_changes
 from gateway.launch.docker import DockerRun
 from gateway.launch.families import ModelFamily as NamedFamily
 from gateway.launch.families import family_of
+from gateway.launch.rust_front_end import is_chosen
 
 COMMAND: Path = ("launch", "command")
 # flag -> the key of a backend that declares the same where there is no launch block
@@ -150,6 +151,11 @@ class Subject:
     def nodes(self) -> int:
         """On how many machines it runs."""
         return max(len(self.backend.nodes), self.number("nnodes") or 1)
+
+    @property
+    def rust_front_end(self) -> bool:
+        """Is it a vLLM that is started with its Rust front end?"""
+        return self.launched and self.command.is_vllm and is_chosen(self.env)
 
     @property
     def on_host_network(self) -> bool:

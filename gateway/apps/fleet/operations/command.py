@@ -49,8 +49,8 @@ def switch(mode: str, config: Path, dry_run: bool, force: bool, as_json: bool, a
 
 def _from_file(mode: str, config: Path, away: str, *, as_json: bool) -> dict[str, Any]:
     """The steps as far as the file tells them."""
-    from gateway.runtime.operations.planning import assumed_presence, steps_of
-    from gateway.runtime.operations.record import described
+    from gateway.apps.control.planning import assumed_presence, steps_of
+    from gateway.apps.control.record import described
 
     snapshot = load_or_exit(config, as_json=as_json).snapshot
     if mode not in snapshot.modes:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.cli.main import cli
-from tests.runtime.operations.machine import gateway_of, machine
+from tests.apps.control.machine import gateway_of, machine
 from tests.support import RunningGateway
 
 MODES = "{daily: [a, b], ds4: [c]}"

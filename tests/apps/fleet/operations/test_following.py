@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.apps.control.machine import gateway_of, machine
 from tests.apps.fleet.operations.test_command import FILE, MODES, ask, run
-from tests.runtime.operations.machine import gateway_of, machine
 
 
 @pytest.fixture

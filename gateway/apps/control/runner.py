@@ -12,46 +12,20 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Protocol
 
+from gateway.apps.control.command import run
+from gateway.apps.control.record import Operation, Step
 from gateway.config.snapshot import Snapshot
 from gateway.domain.backend import BackendState
-from gateway.domain.events import Event
-from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import WELL, State, Transition
 from gateway.fleet.commands import Command, has_failed
 from gateway.fleet.ssh import with_credentials
 from gateway.fleet.switching import PlannedStep, Steps
-from gateway.health.prober import Prober
-from gateway.metrics.registry import Metrics
-from gateway.runtime.apps import Apps
-from gateway.runtime.operations.command import run
-from gateway.runtime.operations.record import Operation, Step
+from gateway.runtime.gateway import Gateway
 
 LOOK = 0.1  # seconds between two looks whether the requests of a drained backend have ended
 _WATCH_MOST = 15.0  # seconds for one look at a unit
 GONE = "was taken out of routes.yaml while this ran"
-
-
-class ModeInForce(Protocol):
-    """Which mode is in force. `put_mode_in_force` parks the backends outside it; it may raise KeyError for a mode that
-    is no longer in the file."""
-
-    def current_mode(self) -> str | None: ...
-    async def put_mode_in_force(self, name: str) -> None: ...
-
-
-class OperatedGateway(Protocol):
-    """A gateway, as far as an operation reads and changes it."""
-
-    apps: Apps
-    metrics: Metrics
-    fleet: Fleet
-    prober: Prober
-
-    @property
-    def snapshot(self) -> Snapshot: ...
-    def emit(self, event: Event) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +54,14 @@ class Runner:
 
     def __init__(
         self,
-        gateway: OperatedGateway,
-        mode: ModeInForce,
+        gateway: Gateway,
         operation: Operation,
         steps: Steps,
         written: Snapshot,
         changed: Changed,
         limits: Limits,
     ) -> None:
-        self._gateway, self._mode, self._operation, self._limits = gateway, mode, operation, limits
+        self._gateway, self._operation, self._limits = gateway, operation, limits
         self._pairs = list(zip(operation.steps, steps.steps, strict=True))
         self._changed = changed
         self._snapshot = written
@@ -229,7 +202,7 @@ class Runner:
             self._check_target()
             self._is_in_force = True
             try:
-                await self._mode.put_mode_in_force(mode)
+                await self._gateway.put_mode_in_force(mode)
             except KeyError:
                 raise StepFailed(f"mode '{mode}' {GONE}") from None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from gateway.apps.control.record import Kind
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Snapshot
 from gateway.domain.backend import BackendState
@@ -22,7 +23,6 @@ from gateway.fleet.switching import (
     switch_steps,
     usual_profile,
 )
-from gateway.runtime.operations.record import Kind
 
 if TYPE_CHECKING:
     from gateway.fleet.memory.plan import FleetPlan

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gateway.apps.control.planning import presence_of
+from gateway.apps.control.use import UseTracker, has_work
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Backend, Mode, Snapshot
 from gateway.domain.backend import BackendState
@@ -15,8 +17,6 @@ from gateway.domain.health_state import State
 from gateway.fleet.commands import stop_commands
 from gateway.fleet.starting import Room, StartMember
 from gateway.health.nodes import Machine
-from gateway.runtime.operations.planning import presence_of
-from gateway.runtime.starts.use import UseTracker, has_work
 
 if TYPE_CHECKING:
     from gateway.fleet.memory.demand import Demand

@@ -124,7 +124,7 @@ async def begin(gateway: RunningGateway, mode: str, **more: object) -> dict[str,
 
 async def ended(gateway: RunningGateway, operation: dict[str, Any]) -> dict[str, Any]:
     """The operation at its end."""
-    known = gateway.gateway.operations.get(operation["id"])
+    known = gateway.gateway.apps.control.operations.get(operation["id"])
     await gateway.until(lambda: known.state != "running" and known.ended is not None)
     found: dict[str, Any] = (await gateway.client.get(f"/admin/operations/{operation['id']}")).json()
     return found

@@ -15,6 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gateway.apps.control.facts import Demands, demands_of, members_of, rooms_of, why_unstoppable
+from gateway.apps.control.operations import Operations
+from gateway.apps.control.record import GAVE_WAY, INTERRUPTED, Cause, Kind, Operation
+from gateway.apps.control.use import UseTracker, has_work
 from gateway.config.snapshot import Alias, Client, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import WELL, State, Transition
@@ -22,11 +26,7 @@ from gateway.errors import GatewayError
 from gateway.fleet.commands import start_commands
 from gateway.fleet.starting import StartDecision, decide
 from gateway.fleet.switching import Steps, request_steps, stop_steps
-from gateway.runtime.operations.operations import Operations
-from gateway.runtime.operations.record import GAVE_WAY, INTERRUPTED, Cause, Kind, Operation
-from gateway.runtime.operations.runner import OperatedGateway
-from gateway.runtime.starts.facts import Demands, demands_of, members_of, rooms_of, why_unstoppable
-from gateway.runtime.starts.use import UseTracker, has_work
+from gateway.runtime.gateway import Gateway
 
 log = logging.getLogger("gateway.operations")
 
@@ -60,25 +60,17 @@ Turn = Callable[[], AbstractAsyncContextManager[object]]
 
 
 class Starter:
-    """`waiting`: backend -> requests in its queue; `turn`: the turn among several gateways, None = there are no
-    others."""
+    """Starts and stops as operations, in turn with the other gateways that share the fleet."""
 
-    def __init__(
-        self,
-        gateway: OperatedGateway,
-        operations: Operations,
-        waiting: Callable[[], Mapping[str, int]],
-        folder: Path,
-        turn: Turn | None = None,
-    ) -> None:
+    def __init__(self, gateway: Gateway, operations: Operations) -> None:
         self.pace = Pace()
-        self.use = UseTracker(folder)
+        self.use = UseTracker(Path(gateway.snapshot.server.data))
         self.failed: dict[str, Failed] = {}
         self._gateway = gateway
         self._operations = operations
-        self._waiting = waiting
-        self._shares = turn is not None
-        self._turn_of_gateways: Turn = turn or nullcontext
+        self._waiting = gateway.admission.queue_depth
+        self._shares = gateway.shared is not None
+        self._turn_of_gateways: Turn = gateway.shared.turn.held if gateway.shared is not None else nullcontext
         self._demands: Demands = {}
         self._turn = asyncio.Lock()  # one start or stop at a time
         self._starts: dict[str, asyncio.Task[Any]] = {}  # backend -> its start

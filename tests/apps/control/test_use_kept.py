@@ -12,13 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.apps.control.record import INTERRUPTED
+from gateway.apps.control.use import FILE, Use, UseTracker
 from gateway.domain.health_state import State
-from gateway.runtime.operations.record import INTERRUPTED
-from gateway.runtime.starts.use import FILE, Use, UseTracker
+from tests.apps.control.machine import FAST, Machine, begin, ended, gateway_of, machine, steps, switched
+from tests.apps.control.requested import CALLED, CHAT, ask, asking
 from tests.gateway_process import GatewayProcess, gateway_process
 from tests.raw_client import chat
-from tests.runtime.operations.machine import FAST, Machine, begin, ended, gateway_of, machine, steps, switched
-from tests.runtime.operations.requested import CALLED, CHAT, ask, asking
 from tests.waiting import until, until_said
 
 MODES = "{daily: [a], ds4: [c]}"
@@ -80,7 +80,7 @@ async def test_a_start_for_a_request_gives_way_to_a_switch(tmp_path: Path) -> No
         there.go_on()
         assert (await waiting).status_code == 503, "the mode changes"
         assert gateway.metric("gateway_requested_starts_total", backend="b", result="gave_way") == 1
-        assert gateway.gateway.starter.failed == {}
+        assert gateway.gateway.apps.control.starter.failed == {}
         assert (await ask(gateway, "b")).status_code == 200
 
 

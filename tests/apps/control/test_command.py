@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.runtime.operations.command import OUTPUT_MOST, Ended, run
+from gateway.apps.control.command import OUTPUT_MOST, Ended, run
 from tests import waiting
 
 

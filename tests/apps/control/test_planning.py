@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gateway.domain.health_state import State
-from tests.runtime.operations.machine import error, gateway_of, machine, steps, switched
-from tests.runtime.operations.test_runner_failures import MODES
+from tests.apps.control.machine import error, gateway_of, machine, steps, switched
+from tests.apps.control.test_runner_failures import MODES
 
 
 async def test_an_unknown_mode_names_those_that_there_are(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from fastapi.responses import JSONResponse, Response
 
 from gateway.api.admin import admit, backend_of
 from gateway.api.answering import body_of
+from gateway.apps.control.operations import Operations
+from gateway.apps.control.record import Kind, described
 from gateway.errors import GatewayError
 from gateway.runtime.gateway import Gateway
-from gateway.runtime.operations.record import Kind, described
 
 BEGUN = 202
 
@@ -26,10 +27,9 @@ class Order(msgspec.Struct):
     profile: str | None = None
 
 
-def router(gateway: Gateway) -> APIRouter:
+def router(gateway: Gateway, operations: Operations) -> APIRouter:
     """An operation that begins is answered with 202 and followed at `/admin/operations/{id}`."""
     routes = APIRouter(prefix="/admin")
-    operations = gateway.operations
 
     async def obey(request: Request, kind: Kind, name: str | None) -> Response:
         async with body_of(gateway, request) as body:
@@ -39,7 +39,7 @@ def router(gateway: Gateway) -> APIRouter:
             raise GatewayError("invalid_request_body", "`profile` is for a start of one backend.", param="profile")
         if order.dry_run:
             steps = await operations.planned(kind, name, profile=order.profile)
-            return JSONResponse(described(kind, name, operations.mode.current_mode(), steps))
+            return JSONResponse(described(kind, name, gateway.snapshot.mode, steps))
         operation = await operations.begin(kind, name, force=order.force, profile=order.profile)
         return JSONResponse(operation.as_json(), BEGUN)
 
@@ -67,7 +67,7 @@ def router(gateway: Gateway) -> APIRouter:
         admit(gateway, request)
         operation = operations.latest
         found = operation.as_json() if operation is not None else None
-        return JSONResponse({"mode": operations.mode.current_mode(), "operation": found})
+        return JSONResponse({"mode": gateway.snapshot.mode, "operation": found})
 
     @routes.get("/operations/{name}")
     async def one_operation(request: Request, name: str) -> Response:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from gateway.runtime.operations.elsewhere import Elsewhere
-from gateway.runtime.operations.record import Operation
+from gateway.apps.control.elsewhere import Elsewhere
+from gateway.apps.control.record import Operation
 from gateway.supervision import Failures
 from tests.waiting import turns
 

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 
 from gateway.domain.health_state import State
+from tests.apps.control.machine import FAST, Machine
 from tests.raw_client import chat
-from tests.runtime.operations.machine import FAST, Machine
 from tests.support import RunningGateway, running_gateway
 
 CALLED = ", run: on_request"
@@ -34,11 +34,11 @@ async def called(
     found = {**(keys or {}), **further}
     backends = "".join(there.backend(name, found.get(name, "")) for name in there.sims)
     async with running_gateway(f"{FAST}{NODE}{more}backends:\n{backends}") as gateway:
-        gateway.gateway.starter.pace.look = 0.02
+        gateway.gateway.apps.control.starter.pace.look = 0.02
         await gateway.until(lambda: State.UNKNOWN not in {gateway.state(name) for name in there.sims})
         await gateway.until_ready(*(name for name, sim in there.sims.items() if sim.alive))
         yield gateway
-        await gateway.until(lambda: not gateway.gateway.starter.is_busy)
+        await gateway.until(lambda: not gateway.gateway.apps.control.starter.is_busy)
 
 
 async def ask(gateway: RunningGateway, model: str, key: str = "", **further: Any) -> httpx.Response:
@@ -52,7 +52,7 @@ def asking(gateway: RunningGateway, model: str, key: str = "", **further: Any) -
 
 def aged(gateway: RunningGateway, name: str, *, idle: float = 0.0, ran: float = 0.0) -> None:
     """As if the backend had been idle, and had run, for so long (seconds)."""
-    use = gateway.gateway.starter.use.known[name]
+    use = gateway.gateway.apps.control.starter.use.known[name]
     use.used_at -= idle
     use.ran_since -= ran
     gateway.gateway.fleet[name].evidence.answered_at -= idle
@@ -60,4 +60,4 @@ def aged(gateway: RunningGateway, name: str, *, idle: float = 0.0, ran: float = 
 
 async def until_known(gateway: RunningGateway, *names: str) -> None:
     """Until it was noticed that these run."""
-    await gateway.until(lambda: all(name in gateway.gateway.starter.use.known for name in names))
+    await gateway.until(lambda: all(name in gateway.gateway.apps.control.starter.use.known for name in names))

@@ -9,9 +9,9 @@ from typing import Any
 
 from gateway.domain.health_state import State, Transition
 from tests.apps.alerts.hook import hooked
+from tests.apps.control.machine import machine, steps
+from tests.apps.control.requested import CALLED, CHAT, aged, ask, asking, called, on_node, until_known
 from tests.raw_client import chat
-from tests.runtime.operations.machine import machine, steps
-from tests.runtime.operations.requested import CALLED, CHAT, aged, ask, asking, called, on_node, until_known
 from tests.support import RunningGateway
 
 
@@ -74,11 +74,11 @@ async def test_idle_for_stop_after_it_is_stopped_and_a_request_starts_it_again(t
         stream = asking(gateway, "a")
         await there.sims["a"].wait_inflight(1)
         aged(gateway, "a", idle=1800)
-        gateway.gateway.starter.look()
-        assert not gateway.gateway.starter.is_busy
+        gateway.gateway.apps.control.starter.look()
+        assert not gateway.gateway.apps.control.starter.is_busy
         there.sims["a"].clear()
         assert (await stream).status_code == 200
-        gateway.gateway.starter.look()
+        gateway.gateway.apps.control.starter.look()
         assert there.orders == []
         aged(gateway, "a", idle=1800)
         await gateway.until(lambda: gateway.state("a") is State.PARKED)
@@ -97,14 +97,14 @@ async def test_a_start_that_fails_is_not_tried_again_at_once(tmp_path: Path) -> 
         assert "a is parked: its start failed (step `start`); it is started again in 30 s" in refused.text
         assert refused.headers["retry-after"] == "30"
         await gateway.until(lambda: there.orders == ["start a", "stop a"])
-        await gateway.until(lambda: not gateway.gateway.starter.is_busy)
+        await gateway.until(lambda: not gateway.gateway.apps.control.starter.is_busy)
         assert (await ask(gateway, "a")).status_code == 503
         assert there.orders == ["start a", "stop a"]
         assert gateway.metric("gateway_requested_starts_total", backend="a", result="failed") == 1
-        failed = gateway.gateway.starter.failed["a"]
+        failed = gateway.gateway.apps.control.starter.failed["a"]
         failed.until = 0.0
         assert "in 60 s" in (await ask(gateway, "a")).text
-        await gateway.until(lambda: not gateway.gateway.starter.is_busy)
+        await gateway.until(lambda: not gateway.gateway.apps.control.starter.is_busy)
         there.go_on()
         failed.until = 0.0
         assert (await ask(gateway, "a")).status_code == 200
@@ -132,10 +132,10 @@ async def test_or_waits_as_the_alias_says_and_goes_on_when_the_start_fails(tmp_p
         assert there.sims["b"].requests == []
         there.go_on()
         assert (await waiting).headers["x-gateway-backend"] == "a"
-        await gateway.until(lambda: not gateway.gateway.starter.is_busy)
+        await gateway.until(lambda: not gateway.gateway.apps.control.starter.is_busy)
         await there.sims["a"].kill()
         await gateway.until(lambda: gateway.state("a") is State.PARKED)
-        gateway.gateway.starter.failed.clear()
+        gateway.gateway.apps.control.starter.failed.clear()
         there.faults["start a"] = "refuse"
         answer = await ask(gateway, "x")
         assert (answer.headers["x-gateway-backend"], answer.headers["x-gateway-fallback"]) == ("b", "parked")
@@ -222,9 +222,9 @@ async def test_none_is_stopped_that_has_a_request_of_another_gateway_after_all(t
 
         gateway.gateway.fleet.observers.transitions.append(arrive)
         assert (await ask(gateway, "b")).status_code == 503
-        await gateway.until(lambda: not gateway.gateway.starter.is_busy)
+        await gateway.until(lambda: not gateway.gateway.apps.control.starter.is_busy)
         assert (gateway.state("a"), there.orders) == (State.READY, [])
-        assert gateway.gateway.starter.failed == {}, "it was not started at all"
+        assert gateway.gateway.apps.control.starter.failed == {}, "it was not started at all"
         state.shared.elsewhere = 0
 
 
@@ -292,11 +292,11 @@ async def test_failed_starts_are_an_alert_until_it_runs(tmp_path: Path) -> None:
         await gateway.gateway.apps.alerts.check()
         await hook.until(lambda: ("start_failed", "a") in hook.told())
         there.go_on()
-        await gateway.until(lambda: not gateway.gateway.starter.is_busy)
-        gateway.gateway.starter.failed["a"].until = 0.0
+        await gateway.until(lambda: not gateway.gateway.apps.control.starter.is_busy)
+        gateway.gateway.apps.control.starter.failed["a"].until = 0.0
         assert (await ask(gateway, "a")).status_code == 200
         await until_known(gateway, "a")
         aged(gateway, "a", ran=400)
-        gateway.gateway.starter.look()
+        gateway.gateway.apps.control.starter.look()
         await gateway.gateway.apps.alerts.check()
         await hook.until(lambda: ("start_works", "a") in hook.told())

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.runtime.operations.record import FILE, INTERRUPTED, saved
+from gateway.apps.control.record import FILE, INTERRUPTED, saved
+from tests.apps.control.machine import FAST, Machine, begin, gateway_of, machine, steps
 from tests.gateway_process import gateway_process
-from tests.runtime.operations.machine import FAST, Machine, begin, gateway_of, machine, steps
 from tests.waiting import until_said
 
 MODES = "{daily: [a, b], ds4: [c]}"

@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 from gateway.domain.health_state import State
+from tests.apps.control.machine import begin, ended, error, gateway_of, machine, steps, switched
 from tests.raw_client import chat
-from tests.runtime.operations.machine import begin, ended, error, gateway_of, machine, steps, switched
 from tests.support import from_clients
 
 MODES = "{daily: [a, b], ds4: [c]}"

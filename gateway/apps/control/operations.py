@@ -5,19 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from gateway.config.snapshot import Backend, Snapshot
-from gateway.domain.events import Event
-from gateway.errors import GatewayError
-from gateway.fleet.switching import Steps
-from gateway.runtime.operations.elsewhere import Elsewhere
-from gateway.runtime.operations.planning import presence_of, steps_of
-from gateway.runtime.operations.record import (
+from gateway.apps.control.elsewhere import Elsewhere
+from gateway.apps.control.planning import presence_of, steps_of
+from gateway.apps.control.record import (
     GAVE_WAY,
     INTERRUPTED,
     Cause,
@@ -28,11 +23,13 @@ from gateway.runtime.operations.record import (
     save,
     saved,
 )
-from gateway.runtime.operations.runner import Limits, ModeInForce, OperatedGateway, Runner
+from gateway.apps.control.runner import Limits, Runner
+from gateway.config.snapshot import Backend, Snapshot
+from gateway.domain.events import Event
+from gateway.errors import GatewayError
+from gateway.fleet.switching import Steps
+from gateway.runtime.gateway import Gateway
 from gateway.supervision import Failures
-
-if TYPE_CHECKING:
-    from gateway.cluster.shared_operations import SharedOperations
 
 log = logging.getLogger("gateway.operations")
 
@@ -41,24 +38,12 @@ _LOUD = ("failed",)
 
 
 class Operations:
-    """`mode`: the mode in force; `written`: the snapshot as the file has it, whatever the mode in force makes of it;
-    `data`: the directory in which the latest operation is kept; `shared`: those of other gateways, None = there are
-    none."""
+    """The operations of a gateway, and of the others that share its fleet. The latest is kept in `server.data`."""
 
-    def __init__(
-        self,
-        gateway: OperatedGateway,
-        mode: ModeInForce,
-        written: Callable[[], Snapshot],
-        data: Path,
-        limits: Limits | None = None,
-        shared: SharedOperations | None = None,
-    ) -> None:
-        self.mode = mode
-        self._written = written
-        self.limits = limits or Limits()
+    def __init__(self, gateway: Gateway) -> None:
+        self.limits = Limits()
         self._gateway = gateway
-        self._data = data
+        self._data = Path(gateway.snapshot.server.data)
         self._known: dict[str, Operation] = {}
         self._task: asyncio.Task[Any] | None = None
         self._planning = False
@@ -66,7 +51,7 @@ class Operations:
         self._switching_to: str | None = None  # the mode of a switch that is being planned
         self._interruption = INTERRUPTED  # why a cancelled operation has ended
         self._closed = False
-        self._elsewhere = Elsewhere(self, shared) if shared is not None else None
+        self._elsewhere = Elsewhere(self, gateway.shared.operations) if gateway.shared is not None else None
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -121,7 +106,7 @@ class Operations:
     async def planned(self, kind: Kind, name: str, *, profile: str | None = None) -> Steps:
         """The steps to the mode, or for the backend, of this name. `profile`: the one to start the backend with, "" =
         none; None = that of the mode in force. Raises `not_found`."""
-        return await self._planned(kind, name, self._written(), profile)
+        return await self._planned(kind, name, self._gateway.written, profile)
 
     async def _planned(self, kind: Kind, name: str, snapshot: Snapshot, profile: str | None) -> Steps:
         self._check_name(kind, name, snapshot)
@@ -132,7 +117,7 @@ class Operations:
             presence[unasked.backend or ""] = "drained"  # it loads, and goes on loading when its start gives way
         started, idle = self._profiles(), self.latest.not_started if self.latest is not None else ()
         known = presence, started, idle
-        return await asyncio.to_thread(steps_of, kind, name, snapshot, self.mode.current_mode(), *known, profile)
+        return await asyncio.to_thread(steps_of, kind, name, snapshot, self._gateway.snapshot.mode, *known, profile)
 
     def _profiles(self) -> dict[str, str]:
         """Backend -> the profile that the gateway last started it with."""
@@ -154,7 +139,7 @@ class Operations:
         self._check_free(unasked_too=False)
         self._planning, self._switching_to = True, name if kind == "switch" else None
         try:
-            written = self._written()
+            written = self._gateway.written
             steps = await self._planned(kind, name, written, profile)
             if steps.refusals and not force:
                 raise GatewayError("operation_refused", f"{'; '.join(steps.refusals)} (`force` begins anyway)")
@@ -170,7 +155,7 @@ class Operations:
         self._check_free()
         self._planning = True
         try:
-            return await self._begin(kind, name, steps, self._written(), False, cause)
+            return await self._begin(kind, name, steps, self._gateway.written, False, cause)
         finally:
             self._planning = False
 
@@ -182,7 +167,7 @@ class Operations:
     async def _begin(
         self, kind: Kind, name: str, steps: Steps, written: Snapshot, force: bool, cause: Cause = "operator"
     ) -> Operation:
-        operation = new_operation(kind, name, self.mode.current_mode(), steps, forced=force, cause=cause)
+        operation = new_operation(kind, name, self._gateway.snapshot.mode, steps, forced=force, cause=cause)
         operation.profiles = self._profiles()
         if self._elsewhere is not None:
             await self._elsewhere.claim(operation)
@@ -193,7 +178,7 @@ class Operations:
             self._release()
             raise
         self.know(operation)
-        runner = Runner(self._gateway, self.mode, operation, steps, written, self._changed, self.limits)
+        runner = Runner(self._gateway, operation, steps, written, self._changed, self.limits)
         failures = self._gateway.metrics.failures
         self._task = failures.once("operation", self._run(runner, operation), operation.title)
         return operation
@@ -217,7 +202,7 @@ class Operations:
         log.error("%s: %s; %s", operation.title, why, operation.hint)
         mode = operation.mode
         if mode is not None and mode in self._gateway.snapshot.modes and operation.has_stopped:
-            await self.mode.put_mode_in_force(mode)
+            await self._gateway.put_mode_in_force(mode)
         self._count(operation)
         await self._save(operation)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gateway.domain.health_state import State
+from tests.apps.control.machine import begin, ended, gateway_of, machine, switched
 from tests.raw_client import chat
-from tests.runtime.operations.machine import begin, ended, gateway_of, machine, switched
 from tests.support import RunningGateway
 
 MODES = "{daily: [a, b], ds4: [c]}"

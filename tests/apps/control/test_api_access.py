@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.operations.machine import ended, gateway_of, machine
+from tests.apps.control.machine import ended, gateway_of, machine
 
 KEYS = "clients: {ops: {key: ops-key-1, admin: true}, agent: {key: agent-key-2}}\n"
 OPS = {"authorization": "Bearer ops-key-1"}
@@ -44,7 +44,7 @@ async def test_what_a_command_wrote_is_for_admins(tmp_path: Path) -> None:
         there.lines["stop a"] = there.lines["stop a"].replace("'", "''")
         async with gateway_of(there, "{daily: [a]}", KEYS) as gateway:
             begun = await gateway.client.post("/admin/backends/a/stop", headers=OPS)
-            known = gateway.gateway.operations.get(begun.json()["id"])
+            known = gateway.gateway.apps.control.operations.get(begun.json()["id"])
             await gateway.until(lambda: known.ended is not None)
             shown = await gateway.client.get(f"/admin/operations/{known.id}", headers=OPS)
             assert shown.json()["steps"][1]["output"] == "backends.a.stop\na-secret\nexit code 1"

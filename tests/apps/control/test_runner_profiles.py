@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from gateway.apps.control.runner import Limits
 from gateway.apps.fleet.preflight.node import MARK
-from gateway.runtime.operations.runner import Limits
+from tests.apps.control.machine import Machine, ended, error, gateway_of, machine, steps, switched
 from tests.apps.fleet.operations.test_command import ask
-from tests.runtime.operations.machine import Machine, ended, error, gateway_of, machine, steps, switched
 from tests.support import RunningGateway
 
 MODES = "{plain: [c], long: {backends: [c], profiles: {c: latency}}, other: [a]}"
@@ -127,12 +127,12 @@ async def test_a_unit_that_systemd_gives_up_on_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with fleet(tmp_path, monkeypatch) as (gateway, there):
-        gateway.gateway.operations.limits = Limits(watch=0.05)
+        gateway.gateway.apps.control.operations.limits = Limits(watch=0.05)
         there.faults["start c"] = "ignore"
         put(tmp_path, "systemctl", f"cat {tmp_path}/state")
         (tmp_path / "state").write_text("ActiveState=activating\nExecMainStatus=78\n")
         answer = await gateway.client.post("/admin/backends/c/start", json={"force": True, "profile": "wide"})
-        operation = gateway.gateway.operations.get(answer.json()["id"])
+        operation = gateway.gateway.apps.control.operations.get(answer.json()["id"])
         await gateway.until(lambda: operation.steps[4].state == "running")
         (tmp_path / "state").write_text("ActiveState=failed\nExecMainStatus=78\n")
         failed = await ended(gateway, answer.json())

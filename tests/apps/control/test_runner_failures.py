@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from gateway.apps.control.runner import Limits
 from gateway.apps.fleet.preflight.run import NodeReport
 from gateway.apps.fleet.preflight.terms import ExpectedNode
 from gateway.domain.health_state import State
-from gateway.runtime.operations.runner import Limits
+from tests.apps.control.machine import begin, ended, gateway_of, machine, steps, switched
 from tests.editing import Editor
 from tests.raw_client import chat
-from tests.runtime.operations.machine import begin, ended, gateway_of, machine, steps, switched
 from tests.support import RunningGateway
 
 MODES = "{daily: [a, b], ds4: [c]}"
@@ -24,7 +24,7 @@ BACK = "`gateway fleet switch ds4` does what is left, `gateway fleet switch dail
 
 async def test_a_start_that_hangs_is_killed(tmp_path: Path) -> None:
     async with machine(tmp_path, "a", "b", away="c") as there, gateway_of(there, MODES) as gateway:
-        gateway.gateway.operations.limits = Limits(start=0.5)
+        gateway.gateway.apps.control.operations.limits = Limits(start=0.5)
         there.faults["start c"] = "hang"
         failed = await switched(gateway, "ds4")
         assert (failed["state"], failed["hint"]) == ("failed", BACK)

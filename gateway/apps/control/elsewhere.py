@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from gateway.apps.control.record import Operation
 from gateway.errors import GatewayError
-from gateway.runtime.operations.record import Operation
 from gateway.supervision import Failures
 
 if TYPE_CHECKING:
@@ -53,14 +53,9 @@ class Elsewhere:
 
     async def claim(self, operation: Operation) -> None:
         """Nobody else may begin one now. Raises `operation_running` while another gateway runs one."""
-        from gateway.cluster.shared_operations import OperationConflict
-
         operation.gateway = self._shared.name
-        try:
-            if not await self._shared.claim(operation.named):
-                operation.notes.append(ALONE)
-        except OperationConflict as runs:
-            raise GatewayError("operation_running", f"Another operation is under way: {runs}.") from None
+        if not await self._shared.claim(operation.named):
+            operation.notes.append(ALONE)
         self._own = operation.id
 
     def release(self) -> None:
@@ -86,8 +81,6 @@ class Elsewhere:
 
     async def _take_over(self, name: str) -> None:
         """The gateway that ran it is gone: one of the others says that it has failed."""
-        from gateway.cluster.shared_operations import OperationConflict
-
         try:
             operation = self._known.find(name)
             if operation is None or operation.state != "running":
@@ -100,7 +93,7 @@ class Elsewhere:
             finally:
                 if self._own is None:  # else the claim is that of an operation which has begun here meanwhile
                     self._shared.release()
-        except OperationConflict:
+        except GatewayError:
             pass  # another gateway says so
         finally:
             self._taking_over = False
