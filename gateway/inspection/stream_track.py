@@ -6,10 +6,11 @@ The preamble (comments, role chunks) is held until the backend has sent content,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gateway.domain.request import InferenceRequest
 from gateway.domain.upstream import ProtocolFailure
+from gateway.domain.usage import count_of
 from gateway.inspection.event_frame import LESS, EventFrame, TextKind
 from gateway.inspection.inspector import Inspector
 from gateway.inspection.policy import InspectionPolicy
@@ -27,12 +28,14 @@ from gateway.transport.sse import (
     has_reasoning,
     is_plain,
     is_role,
+    output_size,
     read_chunk,
 )
 
 HELD_MOST = 64 * 1024  # bytes of content that are held while the required call has not come
 PREAMBLE_MOST = 8 * 1024 * 1024  # bytes before the first content: a role chunk may contain a long prompt's token ids
 PREAMBLE_EVENTS = 65_536  # the same in events: keep-alive comments while a request waits
+TOKEN_MOST = 16  # bytes of text in an event that is one token
 REPEATS = 50  # identical events in a row that count as garbage
 
 
@@ -80,7 +83,8 @@ class StreamTrack(Inspector):
 
     `content`: this attempt has sent content; `reasoning`: it has sent thoughts; `progress`: the events last fed were
     more than comments; `done`: [DONE] has arrived; `held`: events that are not sent yet; `pool_full`: it failed
-    because the server's requests have filled their common memory. The other attributes are the inspector's."""
+    because the server's requests have filled their common memory; `output_events`, `output_bytes`: how many events had
+    text, thoughts or a part of a call, and about how much. The other attributes are the inspector's."""
 
     __slots__ = (
         "_frame",
@@ -92,6 +96,8 @@ class StreamTrack(Inspector):
         "content",
         "done",
         "held",
+        "output_bytes",
+        "output_events",
         "pool_full",
         "progress",
         "reasoning",
@@ -112,6 +118,8 @@ class StreamTrack(Inspector):
         self._last = b""
         self._same = 0  # events in a row that equal `_last`
         self.held = HeldEvents()
+        self.output_events = 0
+        self.output_bytes = 0
         self.content = False
         self.reasoning = False
         self.progress = False
@@ -165,6 +173,7 @@ class StreamTrack(Inspector):
                 self.progress = True
                 if event.find(b"</think>") >= 0:
                     self._look_for_close(event)
+                self._count_unread(event)
                 out.append(self._rewriter.apply(event))
             else:
                 try:
@@ -193,6 +202,8 @@ class StreamTrack(Inspector):
         elif not self._answers[0].passes(text.decode("utf-8", "replace")):
             return None
         self._last, self._same = data, same
+        self.output_events += 1
+        self.output_bytes += len(text)
         return b"".join((frame.sent_before, text, frame.sent_after))
 
     def _passes_unread(self, frame: EventFrame, text: bytes) -> bool:
@@ -211,7 +222,21 @@ class StreamTrack(Inspector):
         if same == REPEATS or not self._raw or event.find(b"</think>") >= 0 or not is_plain(event):
             return None
         self._last, self._same = event, same
+        self._count_unread(event)
         return self._rewriter.apply(event)
+
+    def _count_unread(self, event: bytes) -> None:
+        self.output_events += 1
+        at = event.find(b'"content":"') + 11
+        if at > 10 and (end := event.find(b'"}', at)) > at:
+            self.output_bytes += end - at
+
+    def output_tokens(self, tokens_in: Callable[[int], int]) -> int:
+        """Tokens of what has come so far: as the backend has counted them, else one for each event; where the events
+        are too long for that, as many as `tokens_in` so many bytes."""
+        reported = count_of(self.usage.get("completion_tokens")) if self.usage is not None else 0
+        events, size = self.output_events, self.output_bytes
+        return reported or (events if size <= events * TOKEN_MOST else max(events, tokens_in(size)))
 
     @staticmethod
     def _has_output(event: bytes) -> bool:
@@ -231,9 +256,13 @@ class StreamTrack(Inspector):
         if frame is None or (text := frame.text_in(event)) is None:
             self._feed_one(event, out)
         elif frame.kind is TextKind.CONTENT:
+            self.output_events += 1
+            self.output_bytes += len(text)
             self._feed_text(event, text.decode("utf-8", "replace"), out)
         elif self._passes_unread(frame, text):
             self.progress = True
+            self.output_events += 1
+            self.output_bytes += len(text)
             out.append(b"".join((frame.sent_before, text, frame.sent_after)))
         else:
             self._feed_one(event, out)
@@ -279,6 +308,9 @@ class StreamTrack(Inspector):
         for choice in choices:
             if choice.finish_reason == "":
                 choice.finish_reason = None  # some servers write it so until the end
+            if size := output_size(choice):
+                self.output_events += 1
+                self.output_bytes += size
         if chunk.usage is not None:
             self.usage = chunk.usage if isinstance(chunk.usage, dict) else self.usage
             if not choices and not (self._request.wants_usage or self._request.own_usage):

@@ -268,6 +268,7 @@ class Attempt:
         unread = b""
         if (begun := self._admitted.begun) is not None and begun.relay is not None:
             relay, unread = begun.relay, begun.unread
+        self.record.track = relay.track
         while True:
             data = unread or await read_past(response, relay.pass_on)
             unread = b""

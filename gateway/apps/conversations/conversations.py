@@ -57,8 +57,8 @@ class Conversations:
         self._thread.shutdown(wait=True)
 
     async def conversation(self, owner: str, name: str, most: int, count: Callable[[int], object]) -> Conversation:
-        """The turns up to this response, of at most `most` bytes. `count` is called with their size first, and may raise.
-        Raises `not_found`, also for one of another client, and `request_too_large`."""
+        """The turns up to this response, of at most `most` bytes. `count` is called with their size first, and may
+        raise. Raises `not_found`, also for one of another client, and `request_too_large`."""
         size: int = await self._call(self._store.conversation_size, owner, name[:ID_MOST])
         if size <= most:
             count(size)

@@ -117,6 +117,8 @@ class UnderWay:
     async def answer(self, send: Callable[[], Awaitable[Response]]) -> Response:
         """As `Begun`."""
         response = self.response
+        if self.relay is not None:
+            self.attempt.track = self.relay.track
         self._sent.forget_under_way()  # which refers to this
         if self.reason is not None:
             raise fresh(self.reason)
