@@ -51,6 +51,7 @@ class Runners:
         self.shifts = False
         self.loads = 0  # that came to their end
         self.aborted = 0  # loads whose client left
+        self.gate: asyncio.Event | None = None  # a load ends when it is set, however long it has taken
         self._runners: dict[str, Runner] = {}  # by file of weights
         self._pending = 0
         self._turns: dict[str, asyncio.Lock] = {}
@@ -150,6 +151,8 @@ class Runners:
         self._changed()
         try:
             await asyncio.sleep(self.load / self.speedup)
+            if self.gate is not None:
+                await self.gate.wait()
         except asyncio.CancelledError:
             self.aborted += 1
             if self._runners.get(file) is runner:

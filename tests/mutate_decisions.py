@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import gateway.runtime.gateway as runtime
+import gateway.proxy.handler as handler
 import tests.test_decided_ahead  # noqa: F401  (its scenarios are added by the import)
 from tests.scenarios import SCENARIOS, outcome
 
 ROOT = Path(__file__).parent.parent
-FAST = Path("gateway/proxy/fast")
-TABLE = FAST / "decided.py"
-FILES = (FAST / "decisions.py", FAST / "lane.py")
+PROXY = Path("gateway/proxy")
+TABLE = PROXY / "decided.py"
+FILES = (PROXY / "decisions.py",)
 # Where the scenarios of tests/test_decided_ahead.py all come to the same.
 TESTS = (
     "tests/proxy",
@@ -38,11 +38,11 @@ TESTS = (
     "tests/admission/test_caller_local_only.py",
     "tests/admission/test_memory_of_gateway.py",
     "tests/test_large_bodies.py",
-    "tests/cluster",
+    "tests/apps/cluster",
 )
 # Conditions that only save work, or that another one makes sure of as well.
 HARMLESS = {
-    "sum(map(len, names)) > NAMES_MOST": "bounds memory; tests/proxy/fast/test_decisions.py counts it",
+    "sum(map(len, names)) > NAMES_MOST": "bounds memory; tests/proxy/test_decisions.py counts it",
 }
 
 
@@ -129,7 +129,8 @@ def put(source: str, file: Path) -> None:
         name = str(one.with_suffix("")).replace("/", ".")
         text = source if one == file else (ROOT / one).read_text()
         exec(compile(text, str(one), "exec"), vars(importlib.import_module(name)))
-    vars(runtime)["FastLane"] = vars(importlib.import_module("gateway.proxy.fast.lane"))["FastLane"]
+    made = vars(importlib.import_module("gateway.proxy.decisions"))
+    vars(handler)["Decisions"], vars(handler)["Decision"] = made["Decisions"], made["Decision"]
 
 
 class Scenarios:

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from gateway.accounting.record import RequestLine
 from gateway.domain.health_state import State
 from gateway.proxy.services import DecidesAhead
+from tests.proxy.test_decisions_random import USAGE, chunk, counted
 from tests.raw_client import chat
 from tests.scripted import SSE_HEAD, Script, ScriptedBackend, Turn, chunked, json_answer
 from tests.support import RunningGateway, running_gateway
-from tests.test_two_lanes import USAGE, chunk, counted
 
 ROUTES = """
 defaults: {{health: {{every: 1h}}}}

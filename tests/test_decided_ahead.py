@@ -11,12 +11,12 @@ import pytest
 
 from gateway.config.snapshot import Alias
 from gateway.domain.health_state import State
-from gateway.proxy.fast import decided, decisions
-from gateway.proxy.fast.decided import TABLE, fields_of, is_usual
+from gateway.proxy import decided, decisions
+from gateway.proxy.decided import TABLE, fields_of, is_usual
 from gateway.proxy.services import DecidesAhead
+from tests.proxy.test_decisions_random import TOOLS, chunk
 from tests.scenarios import CALL, PICTURE, SCENARIOS, WELL, House, outcome, said, scenario
 from tests.scripted import SSE_HEAD, Turn, chunked
-from tests.test_two_lanes import TOOLS, chunk
 
 
 @scenario()
@@ -427,4 +427,4 @@ def test_a_field_that_the_table_does_not_name_is_not_decided_ahead(monkeypatch: 
     usual = Alias("chat", (("a",),))
     assert is_usual(usual)
     assert not is_usual(with_(usual, priority="batch"))
-    assert not is_usual(with_(usual, resume=True))
+    assert not is_usual(with_(usual, min_max_tokens=5))

@@ -150,7 +150,7 @@ WAITED_FOR = {
     "transport/event_loop.py": "a lookup: its error is the answer",
     "transport/h1.py": "opens a connection: its error ends the exchange that waits for it",
     "apps/tracing/traces.py": "the end of the exporter, joined",
-    "cluster/redis_connection.py": "a trip, awaited",
+    "apps/cluster/redis_connection.py": "a trip, awaited",
     "supervision.py": "the supervisor",
     "apps/batches/runner.py": "the lines of a batch, awaited by the task of the batch",
     "engines/litellm/stream.py": "a read, awaited; a close, which suppresses everything",

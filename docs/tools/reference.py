@@ -18,7 +18,7 @@ from prometheus_client.metrics_core import Metric
 from gateway.api.app import build_api
 from gateway.api.caller import Page
 from gateway.cli.main import cli
-from gateway.config.keys import definitions
+from gateway.config.schema import definitions
 from gateway.config.setting import Setting, kind_in, members, section_in, settings_of
 from gateway.config.snapshot import Defaults, Snapshot
 from gateway.domain.request import ENDPOINTS, UPLOADS

@@ -1,15 +1,19 @@
-"""Writes the table of servers and their traits into docs/engines.md, between its two marks, from the rows of
-gateway/domain/engine_traits.py. tests/program/test_reference.py checks that it is current."""
+"""Writes the tables of servers and clouds into docs/engines.md, each between its two marks, from the rows of
+gateway/domain/engine_traits.py and gateway/domain/clouds.py. tests/program/test_reference.py checks
+that it is current."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
+from gateway.domain.clouds import CLOUDS
 from gateway.domain.engine_traits import TRAITS, EngineTraits
+from gateway.domain.forms import Forms
 
 PAGE = Path(__file__).parents[1] / "engines.md"
 BEGIN, END = "<!-- servers: begin -->\n", "<!-- servers: end -->\n"
+BEGIN_CLOUDS, END_CLOUDS = "<!-- clouds: begin -->\n", "<!-- clouds: end -->\n"
 SERVERS = [name for name, traits in TRAITS.items() if traits.signs is not None]
 
 _FORCED = {"native": "yes", "only_tool": "by offering it alone", "never": "no"}
@@ -74,9 +78,37 @@ def table() -> str:
     return "\n".join([*head, *rows]) + "\n"
 
 
+_LIMITS = {None: "as it came", "both": "both names"}
+_SPELLED = {None: "as it came", "type": "`thinking.type`", "none": "left out"}
+FORMS: dict[str, Callable[[Forms], str]] = {
+    "role `developer`": lambda f: "read" if f.developer else "`system`",
+    "limit": lambda f: _LIMITS.get(f.limit) or f"`{f.limit}`",
+    "efforts": lambda f: "as they came" if f.efforts is None else ", ".join(f"`{word}`" for word in f.efforts),
+    "Anthropic's `thinking`": lambda f: _SPELLED.get(f.thinking) or f"`{f.thinking}`",
+    "thoughts of the history": lambda f: "left out" if f.thoughts == "none" else f"`{f.thoughts or 'as they came'}`",
+    "ids of calls": lambda f: (
+        {None: "any", "mistral": "nine letters and digits"}.get(f.ids) or "letters, digits, _ and -"
+    ),
+    "left out": lambda f: ", ".join(f"`{name}`" for name in sorted(f.refused)) or "nothing",
+}
+
+
+def clouds() -> str:
+    head = ["| cloud | hosts | " + " | ".join(FORMS) + " |", "|---" * (len(FORMS) + 2) + "|"]
+    rows = [
+        "| " + " | ".join([f"`{name}`", ", ".join(hosts), *(cell(forms) for cell in FORMS.values())]) + " |"
+        for name, (hosts, forms) in CLOUDS.items()
+    ]
+    return "\n".join([*head, *rows]) + "\n"
+
+
+def _between(page: str, begin: str, end: str, text: str) -> str:
+    before, _, rest = page.partition(begin)
+    return before + begin + text + end + rest.partition(end)[2]
+
+
 def with_table(page: str) -> str:
-    before, _, rest = page.partition(BEGIN)
-    return before + BEGIN + table() + END + rest.partition(END)[2]
+    return _between(_between(page, BEGIN, END, table()), BEGIN_CLOUDS, END_CLOUDS, clouds())
 
 
 if __name__ == "__main__":

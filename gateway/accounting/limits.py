@@ -24,12 +24,10 @@ ANSWER_MOST = 1024  # tokens that are counted for an answer before it is known
 class Window:
     """A sum over the last minute."""
 
-    __slots__ = ("_buckets", "_newest", "_sum", "_until")
+    __slots__ = ("_buckets", "_sum")
 
     def __init__(self) -> None:
         self._buckets: deque[list[int]] = deque()  # [second, amount], ascending, one per second in which something came
-        self._newest: list[int] = [0, 0]
-        self._until = 0.0  # the end of its second
         self._sum = 0
 
     def used(self, now: float) -> int:
@@ -50,26 +48,13 @@ class Window:
             wait = second + SECONDS + 1 - now
         return wait
 
-    def admits(self, limit: int, now: float) -> bool:
-        """Count one more, if it fits."""
-        if now < self._until and self._sum < limit:  # nothing has left the window since the newest bucket began
-            self._newest[1] += 1
-            self._sum += 1
-            return True
-        if self.used(now) >= limit and self.wait(limit, 1, now):
-            return False
-        self.add(1, now)
-        return True
-
     def add(self, amount: int, now: float) -> None:
         self.used(now)  # drops old buckets, also if `wait` is never called
         second = int(now)
         if self._buckets and self._buckets[-1][0] >= second:
             self._buckets[-1][1] += amount
         else:
-            self._newest = [second, amount]
-            self._buckets.append(self._newest)
-            self._until = second + 1.0
+            self._buckets.append([second, amount])
         self._sum += amount
 
     def take_back(self, amount: int, at: float, now: float) -> None:
@@ -118,21 +103,6 @@ class RateLimits:
         if client.rpm is not None:
             windows.requests.add(1, now)
         if client.tpm is None:
-            return None
-        windows.tokens.add(tokens, now)
-        return Charge(windows.tokens, tokens, now)
-
-    def admits(self, client: Client | None, now: float) -> bool:
-        """`check` for a client without tpm. False = it refuses the request; nothing was counted."""
-        if client is None or client.rpm is None:
-            return True
-        return self._windows(client).requests.admits(client.rpm, now)
-
-    def charge(self, client: Client, tokens: int, now: float) -> Charge | None:
-        """`check` for a client with tpm, and a request of that estimate. None if it is refused; nothing was counted."""
-        assert client.tpm is not None
-        windows = self._windows(client)
-        if windows.tokens.wait(client.tpm, tokens, now) or not self.admits(client, now):
             return None
         windows.tokens.add(tokens, now)
         return Charge(windows.tokens, tokens, now)

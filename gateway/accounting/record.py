@@ -155,21 +155,3 @@ def request_line(record: RequestRecord, at: float) -> RequestLine:
         record.resumed,
         served.audio_seconds if served is not None else 0.0,
     )
-
-
-def usual_line(
-    at: float,
-    id_: str,
-    client: str,
-    alias: str,
-    endpoint: str,
-    stream: bool,
-    backend: str,
-    tokens: Tokens,
-    first_token: float,
-    total: float,
-) -> RequestLine:
-    """The line of a request that its first backend answered at once, without a detour, a wait or a mend."""
-    return RequestLine(
-        at, id_, client, alias, endpoint, stream, backend, 1, "200", None, (), (), tokens, 0.0, first_token, total
-    )

@@ -46,32 +46,6 @@ class Settler:
             self._accounts.limits.spent(record.charge, used, time.monotonic())
         return used
 
-    def settle_usual(
-        self,
-        client: str,
-        alias: str,
-        backend: str,
-        endpoint: str,
-        at: float,
-        seconds: float,
-        first_token: float,
-        usage: dict[str, Any] | None,
-    ) -> Tokens | None:
-        """`settle` for a request without a limit of tokens that was served at once, by a backend that costs nothing,
-        with an answer that teaches nothing. `at`: Unix seconds. Returns the tokens; None if nothing was counted, and
-        `settle` has to do it."""
-        used = read_usage(usage)
-        if not (used.prompt and used.completion):
-            return None
-        self._metrics.seconds.observe(seconds)
-        self._metrics.route(client, alias, backend, endpoint).count_answer(used, first_token)
-        prompt, completion, cached, reasoning = used.prompt, used.completion, used.cached, used.reasoning
-        entry = Entry(
-            at, client, alias, backend, endpoint, "200", 1, seconds, prompt, completion, cached, reasoning, 0.0, 0
-        )
-        self._accounts.ledger.record(entry)
-        return used
-
     def _settle_served(self, record: RequestRecord, served: AttemptRecord) -> int:
         """Returns the tokens that were used."""
         state = served.state

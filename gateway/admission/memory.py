@@ -77,13 +77,6 @@ class Share:
         self._held = 0  # bytes that are counted for the client
         self.size = 0
 
-    @classmethod
-    def counted(cls, memory: Memory, client: Sender, size: int) -> Share:
-        """A share of `size` bytes, `TINY` at most, that are counted in `memory` already."""
-        share = cls(memory, client)
-        share.size = size
-        return share
-
     @property
     def memory(self) -> Memory:
         return self._memory

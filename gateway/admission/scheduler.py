@@ -83,23 +83,6 @@ class Scheduler:
             return None
         return self._acquire(queue, need, now, client, limit, tokens=tokens)
 
-    def acquire_one(self, state: BackendState, now: float, client: str, limit: int | None) -> bool:
-        """`try_acquire` of one slot by a request that reserves no tokens, as long as no other gateways are asked. It is
-        released by `release_one`."""
-        queue = self._queues.get(id(state))
-        if queue is None:
-            queue = self._queue(state)
-        running, inflight = self._running.get(client, 0), state.inflight
-        if queue.waiting or not is_open(state, now) or (limit is not None and running >= limit):
-            return False
-        if inflight >= capacity(state):
-            return False
-        if not inflight:
-            queue.freed_at = now
-        state.inflight = inflight + 1
-        self._running[client] = running + 1
-        return True
-
     def enqueue(self, waiter: Waiter, now: float) -> bool:
         """Let the request wait. True = its slots were granted at once. Raises `QueueFull`, on the first arrival
         only."""
@@ -128,26 +111,18 @@ class Scheduler:
         held.state.reserved_tokens -= held.tokens
         if self.sharing is not None:
             self.sharing.released(held)
-        self._release(held.state, held.slots, held.client, held.since, now, served)
-
-    def release_one(self, state: BackendState, client: str, since: float, now: float, *, served: bool = True) -> None:
-        """Give the slot back that was acquired by `acquire_one` at `since`."""
-        self._release(state, 1, client, since, now, served)
-
-    def _release(self, state: BackendState, slots: int, client: str, since: float, now: float, served: bool) -> None:
+        state = held.state
         queue = self._queues.get(id(state)) or self._queue(state)
-        state.inflight -= slots
+        state.inflight -= held.slots
         queue.freed_at = now
         if served:
-            took = now - since
-            queue.service_time = (
-                took if queue.service_time is None else queue.service_time + (took - queue.service_time) * LEARN
-            )
-        running = self._running[client] - 1
+            took, known = now - held.since, queue.service_time
+            queue.service_time = took if known is None else known + (took - known) * LEARN
+        running = self._running[held.client] - 1
         if running:
-            self._running[client] = running
+            self._running[held.client] = running
         else:
-            del self._running[client]
+            del self._running[held.client]
         if self.waiters:
             self._serve([queue], now)
 

@@ -183,7 +183,7 @@ class SlotAcquirer:
         if failover.has_spare and waiter.pending:
             return False
         if not waiter.place:
-            waiter.deadline = self._began + max((s.backend.queue.max_wait for s in waiter.choices), default=0.0)
+            waiter.deadline = self._began + max((longest_wait(s) for s in waiter.choices), default=0.0)
         if offered:
             return all(is_open(state, now) for state in waiter.choices)
         if not waiter.choices or failover.has_returned(now):
@@ -246,6 +246,11 @@ class SlotAcquirer:
             lease.release()
             self._failover.mark_failed(lease.candidate, "too_long")
         return fits
+
+
+def longest_wait(state: BackendState) -> float:
+    """Seconds for which a request waits for its slots; a load of its model, which holds one of them, comes on top."""
+    return state.backend.queue.max_wait + (state.backend.timeouts.load if state.load is not None else 0.0)
 
 
 def _wake_nobody() -> None:

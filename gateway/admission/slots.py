@@ -39,10 +39,7 @@ class Lease:
         candidate: Candidate,
         held: SlotGrant,
         request: InferenceRequest,
-        *,
-        was_ready: bool = False,
     ) -> None:
-        """`was_ready`: the request was sent before, to a backend that was ready then, so it is no trial."""
         state = candidate.state
         self.candidate = candidate
         self.served = True
@@ -52,7 +49,7 @@ class Lease:
         state.prompt_tokens += self._tokens
         health = state.health
         # On trial: half-open, or due for it, or down and (never probed) tried again after its pause.
-        self._trial = not (was_ready or health.state is State.READY) and (
+        self._trial = health.state is not State.READY and (
             health.half_open or health.state in _TRIED_AGAIN or health.due(held.since)
         )
         if self._trial:

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import asdict
 from functools import partial
+from math import inf
 from typing import Any, NamedTuple
 
 import msgspec
@@ -162,7 +163,7 @@ def _add_words(gateway: Gateway, answer: dict[str, Any]) -> None:
     """Add the backends' own error texts, which may repeat a prompt; for admins only."""
     for name, state in gateway.fleet.states.items():
         answer["backends"][name] |= {
-            "reason": shown_to_admin(state.health.reason),
+            "reason": state.loading(time.monotonic()) or shown_to_admin(state.health.reason),
             "observed": {check: asdict(seen) for check, seen in state.facts.observed.items()},
             "drift": [] if state.health.set_aside else [shown_to_admin(s) for s in drift(state, time.monotonic())],
         }
@@ -180,7 +181,7 @@ def _backend(state: BackendState, view: BackendView, waiting: int) -> dict[str, 
         "nodes": list(backend.nodes),
         "run": backend.run,
         "state": view.state.value,
-        "reason": view.reason,
+        "reason": state.loading(time.monotonic()) or view.reason,
         "since": _wall(health.since),
         "slots": state.known_slots,
         "slots_assumed": backend.slots_assumed and state.reported.slots is None,
@@ -191,12 +192,26 @@ def _backend(state: BackendState, view: BackendView, waiting: int) -> dict[str, 
         "queue": waiting,
         "window": state.window(time.monotonic()),
         "model": state.model,
+        "held": _held(state),
         "version": state.reported.version,
         "flags": _flags(state),
         "observed": {check: {**asdict(seen), "seen": ""} for check, seen in state.facts.observed.items()},
         "drift": list(view.drift),
         "learned": _learned(state),
     }
+
+
+def _held(state: BackendState) -> dict[str, Any] | None:
+    """The model in the memory of a server that loads on demand; None = it does not tell. `window`: tokens. `bytes`: of
+    memory. `until`: Unix seconds at which it is unloaded, None = never. `load_seconds`: of the last load."""
+    if state.reported.loaded is None:
+        return None
+    held = state.held
+    told = {"loaded": state.reported.loaded, "load_seconds": state.load_seconds}
+    if held is None:
+        return told
+    until = None if held.until == inf else held.until
+    return {**told, "window": held.window or None, "bytes": held.bytes or None, "until": until}
 
 
 def _flags(state: BackendState) -> dict[str, Any]:

@@ -31,7 +31,9 @@ def commands() -> CommandTable:
     """All commands, in the order of `gateway --help`."""
     found = dict(CORE)
     for path in sorted(APPS.glob("*/commands.py")):
-        found |= import_module(f"gateway.apps.{path.parent.name}.commands").COMMANDS
+        package = f"gateway.apps.{path.parent.name}"
+        table: CommandTable = import_module(f"{package}.commands").COMMANDS
+        found |= {name: (summary, f"{package}.{place}") for name, (summary, place) in table.items()}
     return {name: found[name] for name in (*FIRST, *found) if name in found}
 
 

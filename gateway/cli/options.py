@@ -15,7 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
-    from gateway.config.loaded import Loaded
+    from gateway.config.load import LoadedFile
     from gateway.config.problems import ConfigError, Problem
     from gateway.config.snapshot import Snapshot
 
@@ -135,7 +135,7 @@ def no_file(path: Path) -> click.UsageError:
     )
 
 
-def load_or_exit(config: Path, *, as_json: bool = False) -> Loaded:
+def load_or_exit(config: Path, *, as_json: bool = False) -> LoadedFile:
     """Load the file. Exits 2 (wrong usage) when it is missing, 1 after printing its mistakes."""
     from gateway.config.load import load
     from gateway.config.problems import ConfigError

@@ -17,7 +17,7 @@ from gateway.cli.options import config_option, examples, load_or_exit, port_opti
 if TYPE_CHECKING:
     import socket
 
-    from gateway.config.loaded import Loaded
+    from gateway.config.load import LoadedFile
     from gateway.config.snapshot import LogForm, Snapshot
     from gateway.http.app import App
     from gateway.observe.log_writer import LogWriter
@@ -59,7 +59,7 @@ def set_up_logs(form: LogForm) -> LogWriter:
 
 
 def run(
-    config: Path, loaded: Loaded, host: str | None = None, port: int | None = None, *, takeover: bool = False
+    config: Path, loaded: LoadedFile, host: str | None = None, port: int | None = None, *, takeover: bool = False
 ) -> None:
     """Listen and serve until a signal, following edits of `config`. Exits 1 when the address is in use."""
     from gateway.http.server import listen
@@ -78,9 +78,9 @@ def run(
     serve(config, loaded, snapshot, sock)
 
 
-def warnings_of(loaded: Loaded, host: str | None, port: int) -> list[str]:
+def warnings_of(loaded: LoadedFile, host: str | None, port: int) -> list[str]:
     """The warnings of the file; where `host` overrides `server.listen`, the warning is about `host` instead."""
-    from gateway.config.exposure import SHUT, exposure
+    from gateway.config.resolve import SHUT, exposure
 
     if host is None:
         return [str(warning) for warning in loaded.warnings]
@@ -89,7 +89,7 @@ def warnings_of(loaded: Loaded, host: str | None, port: int) -> list[str]:
     return found if message is None else [*found, f"{message} - {SHUT}"]
 
 
-def serve(config: Path, loaded: Loaded, snapshot: Snapshot, sock: socket.socket) -> None:
+def serve(config: Path, loaded: LoadedFile, snapshot: Snapshot, sock: socket.socket) -> None:
     import uvloop
 
     from gateway.http.app import App

@@ -6,11 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.config.keys import was_tried
 from gateway.config.modes import first_step
 from gateway.config.problems import Path, Report
-from gateway.config.schema import Section, built
-from gateway.config.snapshot import Alias, Backend
+from gateway.config.schema import Section, built, was_tried
+from gateway.config.snapshot import Alias, Backend, Failover
 from gateway.config.suggest import did_you_mean, listed
 from gateway.config.units import is_further_name
 
@@ -22,7 +21,7 @@ _GLOB = "*?["
 
 def resolve_aliases(file: Section, backends: Mapping[str, Backend], report: Report) -> Mapping[str, Alias]:
     """The aliases of the file, then one for each local chat backend whose name is still free."""
-    aliases = {n: _Resolver(n, s, file, backends, report).alias() for n, s in file.aliases.items()}
+    aliases = {n: _AliasResolver(n, s, file, backends, report).alias() for n, s in file.aliases.items()}
     claimed = _claimed(aliases, report)
     for name, backend in backends.items():
         lost = report.was_dropped("aliases", name)
@@ -44,7 +43,7 @@ def _claimed(aliases: Mapping[str, Alias], report: Report) -> dict[str, str]:
     return claimed
 
 
-class _Resolver:
+class _AliasResolver:
     def __init__(
         self, name: str, section: Section, file: Section, backends: Mapping[str, Backend], report: Report
     ) -> None:
@@ -62,7 +61,8 @@ class _Resolver:
         unique = tuple(dict.fromkeys(ask_all))
         if unique:
             steps = (unique,)
-        return built(Alias, section, name=self.name, steps=steps, also=self._also(), ask_all=unique)
+        failover = built(Failover, section.failover)
+        return built(Alias, section, name=self.name, steps=steps, also=self._also(), ask_all=unique, failover=failover)
 
     def _error(self, key: str, message: str, hint: str | None = None) -> None:
         self.report.error((*self.path, key), message, hint)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from gateway.config.extras import CLOUD_MISSING, INSTALL_CLOUD, lacks_cloud
 from gateway.config.fleet import check_profiles, check_stated, has_config, keys_from_launch
-from gateway.config.keys import was_tried
 from gateway.config.problems import Path, Report
-from gateway.config.schema import Section, built, written
-from gateway.config.secret import Expanded
+from gateway.config.schema import Section, built, was_tried, written
+from gateway.config.secret import ExpandedText
 from gateway.config.setting import settings_of
 from gateway.config.snapshot import (
     Backend,
@@ -29,6 +28,15 @@ from gateway.config.urls import check_url, is_private_host
 from gateway.launch.command import parse
 from gateway.launch.docker import is_docker_run, read_docker_flags
 from gateway.launch.words import split
+
+INSTALL_CLOUD = "pip install --require-hashes -r requirements-cloud.lock (with make: make run CLOUD=1)"
+CLOUD_MISSING = "engine litellm needs the extra 'cloud' (the litellm SDK), which is not installed"
+
+
+def lacks_cloud(engines: Iterable[str]) -> bool:
+    """Whether one of these engines needs the extra `cloud`, and it is not installed. Imports nothing of it."""
+    return "litellm" in engines and find_spec("litellm") is None
+
 
 # By server: how many sequences it runs at once.
 ASSUMED_SLOTS = defaultdict(lambda: 8, ollama=1, llamacpp=4, transformers=1)
@@ -61,7 +69,7 @@ T = TypeVar("T", Timeouts, HealthSettings, QueueSettings)
 
 
 def resolve_backends(file: Section, report: Report) -> Mapping[str, Backend]:
-    return {name: _Resolver(name, section, file, report).backend() for name, section in file.backends.items()}
+    return {name: _BackendResolver(name, section, file, report).backend() for name, section in file.backends.items()}
 
 
 def _with_assumed_slots(backend: Backend) -> Backend:
@@ -69,7 +77,7 @@ def _with_assumed_slots(backend: Backend) -> Backend:
     return replace(backend, slots=slots, slots_assumed=True)
 
 
-class _Resolver:
+class _BackendResolver:
     """`section` holds the keys that are written, `given` the same as a backend, with defaults for the other keys."""
 
     def __init__(self, name: str, section: Section, file: Section, report: Report) -> None:
@@ -166,7 +174,7 @@ class _Resolver:
         host = urlsplit(url).hostname or ""
         if not is_private_host(host):
             given = self.given.url
-            shown = f"'{given}'" if isinstance(given, Expanded) else f"'{host}'"
+            shown = f"'{given}'" if isinstance(given, ExpandedText) else f"'{host}'"
             message = f"{shown} is not a private address: does a prompt leave the LAN?"
             self.report.error(self._url_path(), message, "say cloud: true, or cloud: false if it stays inside")
         return False

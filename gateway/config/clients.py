@@ -7,9 +7,8 @@ import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
-from gateway.config.keys import was_tried
 from gateway.config.problems import Path, Report
-from gateway.config.schema import Section, built
+from gateway.config.schema import Section, built, was_tried
 from gateway.config.secret import Secret
 from gateway.config.snapshot import Alias, Client, Tasks
 from gateway.config.suggest import did_you_mean

@@ -13,7 +13,7 @@ from typing import Any
 
 from gateway.config.document import Plain, plain_value
 from gateway.config.problems import Path, Problem, Report
-from gateway.config.secret import Expanded
+from gateway.config.secret import ExpandedText
 from gateway.config.sources import Sources
 from gateway.config.suggest import did_you_mean
 
@@ -81,7 +81,7 @@ class Expander:
             report.outside[path] = str(value)
             return plain_value(text)
         report.came_from_outside(path, text, str(value))
-        return Expanded(text, str(value))
+        return ExpandedText(text, str(value))
 
     def text(self, value: str) -> str:
         """One string expanded. Raises `ExpandError`."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.config.problems import Path, Report
-from gateway.config.secret import Expanded, shown
+from gateway.config.secret import ExpandedText, shown
 from gateway.config.snapshot import Backend, Launch, Mode, Node
 from gateway.config.suggest import did_you_mean, listed
 from gateway.launch.command import ServeCommand, with_changes
@@ -98,7 +98,7 @@ def _url(launch: Launch, node: Node | None) -> str | None:
     if ":" in node.address:
         before, after = f"{before}[", f"]{after}"
     url = before + node.address + after
-    return Expanded(url, f"{before}{node.address}{after}") if isinstance(node.address, Expanded) else url
+    return ExpandedText(url, f"{before}{node.address}{after}") if isinstance(node.address, ExpandedText) else url
 
 
 def _by_a_flag(key: str, command: ServeCommand) -> bool:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from gateway.config.problems import Read, each
-from gateway.config.secret import Expanded, Secret, shown
+from gateway.config.secret import ExpandedText, Secret, shown
 from gateway.config.units import (
     BUDGET_PATTERN,
     DURATION_PATTERN,
@@ -27,10 +28,12 @@ from gateway.config.units import (
     parse_size,
 )
 
+Parsed = TypeVar("Parsed")
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 VARIABLE = r"\$\{"  # in the schema every scalar may also be a ${VAR}
 DURATIONS = "write 250ms, 5s, 15m or 2h"
+SIZES = "write 64MiB or 119.67GiB"
 HOST_NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*", re.ASCII)
 
 
@@ -67,7 +70,7 @@ def read_text(value: Any) -> str:
         raise ValueError("is empty")
     if any(ord(c) < 32 or ord(c) == 127 for c in value):
         raise ValueError("holds a line break or another control character")
-    return value.strip() if isinstance(value, Expanded) else str(value).strip()
+    return value.strip() if isinstance(value, ExpandedText) else str(value).strip()
 
 
 def _secret(value: Any) -> Secret:
@@ -76,7 +79,9 @@ def _secret(value: Any) -> Secret:
         raise ValueError("must be text, in quotes")
     text = read_text(value)
     if match := re.fullmatch(r"\$([A-Za-z_]\w*)", text):
-        raise ValueError(f"would be taken literally; write ${{{'NAME' if isinstance(text, Expanded) else match[1]}}}")
+        raise ValueError(
+            f"would be taken literally; write ${{{'NAME' if isinstance(text, ExpandedText) else match[1]}}}"
+        )
     if text.startswith("os.environ/"):
         raise ValueError("'os.environ/' is LiteLLM's word; write ${NAME}")
     return Secret(str(text))
@@ -91,7 +96,7 @@ def _header_secret(value: Any) -> Secret | None:
 
 
 def _optional_secret(value: Any) -> Secret | None:
-    empty = isinstance(value, Expanded) and not value.strip()
+    empty = isinstance(value, ExpandedText) and not value.strip()
     return None if empty or value == "none" else _secret(value)
 
 
@@ -102,11 +107,11 @@ def _secrets(value: Any) -> tuple[Secret, ...]:
 
 
 def _yes(value: Any) -> bool:
-    if isinstance(value, Expanded) and value in ("true", "false"):
+    if isinstance(value, ExpandedText) and value in ("true", "false"):
         return value == "true"
     if not isinstance(value, bool):
         meant = {"on": "true", "yes": "true", "off": "false", "no": "false", "true": "true", "false": "false"}
-        given = meant.get(value) if isinstance(value, str) and not isinstance(value, Expanded) else None
+        given = meant.get(value) if isinstance(value, str) and not isinstance(value, ExpandedText) else None
         hint = "" if given is None else f"; drop the quotes: {given}" if given == value else f"; write {given}"
         raise ValueError(f"{shown(value)} is not true or false{hint}")
     return value
@@ -114,7 +119,7 @@ def _yes(value: Any) -> bool:
 
 def _whole(minimum: int, maximum: int = 10**12) -> Callable[[Any], int]:
     def check(value: Any) -> int:
-        if isinstance(value, Expanded) and re.fullmatch(r"\d{1,18}", value, re.ASCII):
+        if isinstance(value, ExpandedText) and re.fullmatch(r"\d{1,18}", value, re.ASCII):
             number = int(value)
         elif isinstance(value, int) and not isinstance(value, bool):
             number = value
@@ -129,58 +134,39 @@ def _whole(minimum: int, maximum: int = 10**12) -> Callable[[Any], int]:
 
 def _as_digits(value: Any) -> str:
     """What to write for a number in quotes, or with a unit; "" where there is neither."""
-    if not isinstance(value, str) or isinstance(value, Expanded):
+    if not isinstance(value, str) or isinstance(value, ExpandedText):
         return ""
     if re.fullmatch(r"\s*\d{1,18}(\.\d+)?\s*", value, re.ASCII):
         return f"; drop the quotes: {value.strip()}"
     return "; write all its digits, as in 131072" if re.fullmatch(r"\d[\d_.,]*\s*([kKmM]i?)?", value, re.ASCII) else ""
 
 
-def _whole_or_none(minimum: int) -> Callable[[Any], int | None]:
-    check = _whole(minimum)
-
-    def checked(value: Any) -> int | None:
-        if value == "none":
-            return None
+def _number(noun: str, most: float, hint: str) -> Callable[[Any], float]:
+    def check(value: Any) -> float:
         try:
-            return check(value)
-        except ValueError as error:
-            hint = "" if "; " in str(error) else "; write a number or none"
-            raise ValueError(f"{error}{hint}") from None
+            number = float(value) if isinstance(value, ExpandedText) else value
+        except ValueError:
+            number = None
+        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= most:
+            raise ValueError(f"{shown(value)} is not a {noun}{_as_digits(value) or f'; write {hint}'}")
+        return float(number)
 
-    return checked
-
-
-def _usd(value: Any) -> float:
-    try:
-        number = float(value) if isinstance(value, Expanded) else value
-    except ValueError:
-        number = None
-    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
-        hint = _as_digits(value) or "; write USD per million tokens, e.g. 0.50"
-        raise ValueError(f"{shown(value)} is not a price{hint}")
-    return float(number)
+    return check
 
 
-def _share(value: Any) -> float:
-    try:
-        number = float(value) if isinstance(value, Expanded) else value
-    except ValueError:
-        number = None
-    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= 1:
-        hint = _as_digits(value) or "; write a number from 0 to 1, e.g. 0.1"
-        raise ValueError(f"{shown(value)} is not a share{hint}")
-    return float(number)
-
-
-def _duration(value: Any) -> float:
+def _parsed(value: Any, parse: Callable[[str], Parsed], noun: str, hint: str) -> Parsed:
+    """Text as `parse` reads it; a number alone needs its unit."""
     if isinstance(value, str):
         try:
-            return parse_duration(value.strip())
+            return parse(value.strip())
         except ValueError:
             pass
     unit = " (a number needs its unit)" if isinstance(value, int | float) and not isinstance(value, bool) else ""
-    raise ValueError(f"{shown(value)} is not a duration{unit}; {DURATIONS}")
+    raise ValueError(f"{shown(value)} is not a {noun}{unit}; {hint}")
+
+
+def _duration(value: Any) -> float:
+    return _parsed(value, parse_duration, "duration", DURATIONS)
 
 
 def _positive_duration(value: Any) -> float:
@@ -190,38 +176,26 @@ def _positive_duration(value: Any) -> float:
     return seconds
 
 
-def _duration_or(words: Mapping[str, float | None]) -> Callable[[Any], float | None]:
-    """A duration in seconds, or what one of these words stands for."""
+def _size(value: Any) -> int:
+    size = _parsed(value, parse_size, "size", SIZES)
+    if not size:
+        raise ValueError(f"{shown(value)} is not a size; {SIZES}")
+    return size
 
-    def check(value: Any) -> float | None:
+
+def _or(read: Callable[[Any], Read], words: Mapping[str, Any], hint: str = "") -> Callable[[Any], Any]:
+    """As `read`, or what one of these words stands for. `hint`: what to write where `read` says nothing of it."""
+
+    def check(value: Any) -> Any:
         if isinstance(value, str) and value in words:
             return words[value]
         try:
-            return _positive_duration(value)
+            return read(value)
         except ValueError as error:
-            raise ValueError(f"{error}, or {' or '.join(words)}") from None
+            more = f", or {' or '.join(words)}" if not hint else "" if "; " in str(error) else f"; {hint}"
+            raise ValueError(f"{error}{more}") from None
 
     return check
-
-
-def _size(value: Any) -> int:
-    if isinstance(value, str):
-        try:
-            if size := parse_size(value.strip()):
-                return size
-        except ValueError:
-            pass
-    unit = " (a number needs its unit)" if isinstance(value, int | float) and not isinstance(value, bool) else ""
-    raise ValueError(f"{shown(value)} is not a size{unit}; write 64MiB or 119.67GiB")
-
-
-def _size_or_none(value: Any) -> int | None:
-    if value == "none":
-        return None
-    try:
-        return _size(value)
-    except ValueError as error:
-        raise ValueError(f"{error}, or none") from None
 
 
 def _budget(value: Any) -> Budget | None:
@@ -261,7 +235,7 @@ def _many(value: Any) -> tuple[str, ...]:
 
 def _members(value: Any, read: Callable[[Any], Read]) -> tuple[Read, ...]:
     if not isinstance(value, list):
-        hint = f"; write [{value}]" if isinstance(value, str) and not isinstance(value, Expanded) else ""
+        hint = f"; write [{value}]" if isinstance(value, str) and not isinstance(value, ExpandedText) else ""
         raise ValueError(f"{shown(value)} is not a list{hint}")
     return tuple(each(enumerate(value), read))
 
@@ -293,13 +267,13 @@ def _network(value: Any) -> Network:
         meant = ipaddress.ip_network(text, strict=False)
     except ValueError:
         raise ValueError(f"{shown(text)} is no address or network; write 172.17.0.1 or 10.0.0.0/8") from None
-    network = "the network" if isinstance(text, Expanded) else meant
+    network = "the network" if isinstance(text, ExpandedText) else meant
     raise ValueError(f"{shown(text)} is an address inside a network; write {network}, or the address alone")
 
 
 def _steps(value: Any) -> tuple[tuple[str, ...], ...]:
     if not isinstance(value, list):
-        hint = f"; write [{value}]" if isinstance(value, str) and not isinstance(value, Expanded) else ""
+        hint = f"; write [{value}]" if isinstance(value, str) and not isinstance(value, ExpandedText) else ""
         raise ValueError(f"{shown(value)} is not a list of steps{hint}")
     return tuple(each(enumerate(value), _one_or_many))
 
@@ -315,7 +289,7 @@ def _pattern(pattern: str, *words: str) -> dict[str, Any]:
     return {"type": "string", "pattern": f"^({alternatives})$|{VARIABLE}"}
 
 
-def _number(minimum: int, *, none: bool = False) -> dict[str, Any]:
+def _number_schema(minimum: int, *, none: bool = False) -> dict[str, Any]:
     words = f"^none$|{VARIABLE}" if none else VARIABLE
     return {"type": ["integer", "string"], "minimum": minimum, "pattern": words}
 
@@ -351,17 +325,22 @@ OptionalSecret = Annotated[Secret | None, Kind(_optional_secret, _TEXT, "text or
 Secrets = Annotated[tuple[Secret, ...], Kind(_secrets, _TEXTS, "list of texts", private=True)]
 HeaderSecret = Annotated[Secret | None, Kind(_header_secret, _TEXT, "text or none", private=True)]
 Yes = Annotated[bool, Kind(_yes, _YES, "true or false")]
-Count = Annotated[int, Kind(_whole(1), _number(1), "count")]
-CountFromZero = Annotated[int, Kind(_whole(0), _number(0), "count or 0")]
-CountOrNone = Annotated[int | None, Kind(_whole_or_none(1), _number(1, none=True), "count or none")]
-Usd = Annotated[float, Kind(_usd, _PRICE, "USD")]
-Share = Annotated[float, Kind(_share, {**_PRICE, "maximum": 1}, "0 to 1")]
+Count = Annotated[int, Kind(_whole(1), _number_schema(1), "count")]
+CountFromZero = Annotated[int, Kind(_whole(0), _number_schema(0), "count or 0")]
+CountOrNone = Annotated[
+    int | None,
+    Kind(_or(_whole(1), {"none": None}, "write a number or none"), _number_schema(1, none=True), "count or none"),
+]
+Usd = Annotated[float, Kind(_number("price", sys.float_info.max, "USD per million tokens, e.g. 0.50"), _PRICE, "USD")]
+Share = Annotated[
+    float, Kind(_number("share", 1, "a number from 0 to 1, e.g. 0.1"), {**_PRICE, "maximum": 1}, "0 to 1")
+]
 Duration = Annotated[float, Kind(_positive_duration, _DURATION, "duration", format_duration)]
 DurationFromZero = Annotated[float, Kind(_duration, _DURATION, "duration", format_duration)]
 DurationOrNone = Annotated[
     float | None,
     Kind(
-        _duration_or({"none": None}),
+        _or(_positive_duration, {"none": None}),
         _pattern(DURATION_PATTERN, "none"),
         "duration or none",
         _duration_with("none"),
@@ -370,7 +349,7 @@ DurationOrNone = Annotated[
 DurationOrAuto = Annotated[
     float | None,
     Kind(
-        _duration_or({"auto": None, "none": math.inf}),
+        _or(_positive_duration, {"auto": None, "none": math.inf}),
         _pattern(DURATION_PATTERN, "auto", "none"),
         "duration, auto or none",
         _duration_with("auto"),
@@ -378,7 +357,7 @@ DurationOrAuto = Annotated[
 ]
 Size = Annotated[int, Kind(_size, _pattern(SIZE_PATTERN), "size", _size_as_written)]
 SizeOrNone = Annotated[
-    int | None, Kind(_size_or_none, _pattern(SIZE_PATTERN, "none"), "size or none", _size_as_written)
+    int | None, Kind(_or(_size, {"none": None}), _pattern(SIZE_PATTERN, "none"), "size or none", _size_as_written)
 ]
 BudgetText = Annotated[Budget | None, Kind(_budget, _pattern(BUDGET_PATTERN, "none"), "budget or none")]
 Listen = Annotated[tuple[str, int], Kind(_listen, _LISTEN, "HOST:PORT", _address)]

@@ -6,13 +6,14 @@ import os
 import stat
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gateway.config.document import read_document
 from gateway.config.expand import Expander, ExpandError, parse_env
-from gateway.config.loaded import Loaded
-from gateway.config.problems import ConfigError, Problem, Report
+from gateway.config.problems import ConfigError, Digests, Problem, Report
+from gateway.config.problems import Path as KeyPath
 from gateway.config.resolve import resolve
 from gateway.config.setting import settings_of
 from gateway.config.snapshot import Server, Snapshot
@@ -20,7 +21,19 @@ from gateway.config.sources import Sources
 from gateway.config.validate import validated
 
 
-def load(path: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> Loaded:
+@dataclass(frozen=True)
+class LoadedFile:
+    """A valid file: its snapshot and the warnings. `sources` are the digests of the files that were read: the file
+    itself, the env file (also one that does not exist yet) and those of `${file:...}`. `lines`: path of a key or a
+    list member -> its line."""
+
+    snapshot: Snapshot
+    warnings: list[Problem]
+    sources: Digests = field(default_factory=dict)
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)
+
+
+def load(path: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> LoadedFile:
     """Read `path`. `environ` is the process environment unless given. Raises `ConfigError` with every problem."""
     sources = Sources()
     try:
@@ -66,7 +79,7 @@ def load_text(
     source: str = "routes.yaml",
     environ: Mapping[str, str] | None = None,
     sources: Sources | None = None,
-) -> Loaded:
+) -> LoadedFile:
     """As `load`, from text. Relative paths in it start at the directory of `source`. Other files are read through
     `sources`."""
     report = Report(source)
@@ -85,8 +98,8 @@ def load_text(
     snapshot = resolve(file, report)
     warnings = report.finish()
     if report.outside:
-        snapshot = deepcopy(snapshot)  # without what its values know of variables, see `Expanded`
-    return Loaded(snapshot, warnings, sources, report.lines)
+        snapshot = deepcopy(snapshot)  # without what its values know of variables, see `ExpandedText`
+    return LoadedFile(snapshot, warnings, sources, report.lines)
 
 
 def _env_file(

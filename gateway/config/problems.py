@@ -93,8 +93,8 @@ class Report:
         self.warnings.append(self._problem(path, message, hint))
 
     def came_from_outside(self, path: Path, value: str, source: str) -> None:
-        """`value` at `path` holds a variable or a file, written as `source`. Messages name such values as `Expanded`
-        does; this is the second net, for a value that lost its type on the way into a message."""
+        """`value` at `path` holds a variable or a file, written as `source`. Messages name such values as
+        `ExpandedText` does; this is the second net, for a value that lost its type on the way into a message."""
         self.outside[path] = source
         self.hide(value, source)
 

@@ -8,11 +8,9 @@ from urllib.parse import urlsplit
 from gateway.config.aliases import resolve_aliases
 from gateway.config.backends import resolve_backends
 from gateway.config.clients import resolve_clients
-from gateway.config.exposure import SHUT, exposure
 from gateway.config.fleet import resolve_modes
-from gateway.config.keys import was_tried
 from gateway.config.problems import Path, Report
-from gateway.config.schema import Section, built
+from gateway.config.schema import Section, built, was_tried
 from gateway.config.secret import Secret
 from gateway.config.services import INSTALL, service_of
 from gateway.config.setting import settings_of
@@ -142,3 +140,13 @@ def _check_secret_url(value: Secret | None, path: Path, schemes: tuple[str, ...]
         return True
     report.error(path, "must be a URL that starts with " + " or ".join(f"{scheme}://" for scheme in schemes))
     return False
+
+
+SHUT = "add clients with keys, or listen on 127.0.0.1"
+
+
+def exposure(host: str, port: int, *, clients: bool) -> str | None:
+    """A warning about listening at this address; None = there is none."""
+    if clients or host in ("localhost", "::1") or host.startswith("127."):
+        return None
+    return f"listening on {host} without `clients`: whoever reaches port {port} may use every alias"

@@ -31,7 +31,7 @@ class Secret:
         return hash(self._value)
 
 
-class Expanded(str):
+class ExpandedText(str):
     """A value that came from outside the file. `source` is how it was written (`${KEY}`), which is safe to show.
 
     It is compared and looked up as its value; an f-string and `repr` show its source, so that a message can name it
@@ -40,7 +40,7 @@ class Expanded(str):
 
     source: str
 
-    def __new__(cls, value: str, source: str) -> Expanded:
+    def __new__(cls, value: str, source: str) -> ExpandedText:
         made = super().__new__(cls, value)
         made.source = source
         return made
@@ -54,8 +54,8 @@ class Expanded(str):
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
         return str, (str(self),)
 
-    def strip(self, chars: str | None = None, /) -> Expanded:
-        return Expanded(super().strip(chars), self.source)
+    def strip(self, chars: str | None = None, /) -> ExpandedText:
+        return ExpandedText(super().strip(chars), self.source)
 
 
 def without_credentials(text: str) -> str:
@@ -77,7 +77,7 @@ def shown(value: Any) -> str:
     """`value` as an error message may show it: never what a variable held, never the credentials of a URL."""
     if isinstance(value, bool):
         return f"'{str(value).lower()}'"
-    if isinstance(value, Expanded):
+    if isinstance(value, ExpandedText):
         return f"{value.source!r} (as expanded)"
     if isinstance(value, str):
         text = without_credentials(value)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 INSTALL = "pip install 'spark-gateway[alerts]'"
 
 
-class Outcome(NamedTuple):
+class ServiceReply(NamedTuple):
     """Whether a message was accepted, what apprise reported, and how many recipients the URL names."""
 
     accepted: bool
@@ -65,7 +65,7 @@ def service_of(url: str) -> Any:
     return found
 
 
-def deliver(url: str, title: str, text: str, good: bool) -> Outcome:
+def deliver(url: str, title: str, text: str, good: bool) -> ServiceReply:
     """Send one message and wait for what becomes of it. Raises as `service_of`."""
     service = service_of(url)
     apprise = _apprise()
@@ -78,4 +78,4 @@ def deliver(url: str, title: str, text: str, good: bool) -> Outcome:
         accepted = channel.notify(text, title=title, notify_type=kind, body_format=apprise.NotifyFormat.TEXT)
     finally:
         _lines.reset(sending)
-    return Outcome(bool(accepted), tuple(lines), len(service))
+    return ServiceReply(bool(accepted), tuple(lines), len(service))

@@ -28,7 +28,7 @@ _ABOUT = "setting"
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class KeyDescription:
     """What the definition of a key says beyond the field itself."""
 
     help: str
@@ -47,14 +47,14 @@ def about(
     default: Any = MISSING,
     decided: bool = False,
     names: bool = False,
-) -> dict[str, About]:
+) -> dict[str, KeyDescription]:
     """The metadata of a dataclass field that is a key of routes.yaml.
 
     `key` is its name in the file and `kind` its type there, where they differ from the field's. `decided`: what holds
     without the key depends on other keys, as `help` says, so no default is shown. `names`: the value names entries of
     the file, so a log may show it although it is text.
     """
-    return {_ABOUT: About(help, key, kind, default, decided, names)}
+    return {_ABOUT: KeyDescription(help, key, kind, default, decided, names)}
 
 
 def setting(default: T, help: str = "", **more: Any) -> T:
@@ -83,7 +83,7 @@ class Setting:
     field: str | None
     hint: Any
     default: Any
-    about: About
+    about: KeyDescription
 
     @property
     def help(self) -> str:
@@ -123,7 +123,7 @@ def settings_of(section: type) -> Mapping[str, Setting]:
     found = {}
     # Not `dataclasses.fields`, which leaves class variables out.
     for one in vars(section)["__dataclass_fields__"].values():
-        described: About | None = one.metadata.get(_ABOUT)
+        described: KeyDescription | None = one.metadata.get(_ABOUT)
         if described is None:
             continue
         hint, kept = hints[one.name], True

@@ -37,8 +37,9 @@ _OWNER = "client:"  # before the name of a client that would be taken for these,
 Engine = Literal["vllm", "openai", "llamacpp", "mlx", "ollama", "litellm", "http"]
 # The values of `server`: servers with OpenAI's API, each with a row there too.
 ModelServer = Literal[
-    "vllm", "llamacpp", "mlx", "transformers", "lmstudio", "sglang", "tensorrt-llm", "tgi", "llama-cpp-python"
-]
+    "vllm", "llamacpp", "mlx", "transformers", "lmstudio", "sglang", "tensorrt-llm", "tgi", "llama-cpp-python",
+    "openai-cloud", "nvidia", "deepseek", "mistral", "moonshot", "zai", "minimax", "openrouter", "fireworks",
+]  # fmt: skip
 Serves = Literal["transcriptions", "translations", "speech", "chat", "completions", "embeddings", "rerank", "score"]
 Balance = Literal["affinity", "least_busy", "round_robin"]
 CloudWhen = Literal["down", "too_long", "incapable", "busy"]
@@ -64,6 +65,7 @@ class Timeouts:
     idle: k.DurationOrNone = setting(120.0, "Silence inside an answer that has begun.")
     total: k.DurationOrNone = setting(None, "A whole attempt.")
     hold: k.Duration = setting(45.0, "How long a stream's status is held back before it is sent early.")
+    load: k.Duration = setting(600.0, "A model that its server loads with the first request for it.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,10 @@ class Backend:
     )
     vision: k.Yes | None = setting(None, "Takes images; omitted = tried and learned.")
     audio: k.Yes | None = setting(None, "Takes audio in chat messages; omitted = tried and learned.")
+    exclusive: k.Yes = setting(
+        False,
+        "engine ollama: nobody else uses it. Else checks leave what it has loaded as it is, and as long as it is.",
+    )
     pdf: k.Yes | None = setting(None, "Takes PDFs (`file` parts); omitted = as its server does, else learned.")
     serves: tuple[Serves, ...] = setting((), "What it serves; omitted = all that its engine can; engine http needs it.")
     dimensions: k.Count | None = setting(None, "Numbers in one of its embeddings; omitted = learned.")
@@ -221,6 +227,17 @@ class Backend:
 
 
 @dataclass(frozen=True, slots=True)
+class Failover:
+    """When a request goes on to the next candidate."""
+
+    when_loading: Literal["auto", "wait", "next"] = setting(
+        "auto",
+        "While a backend loads its model: wait, or go to a candidate that has its own loaded; auto = wait where the "
+        "last load took at most half a minute, or none was seen.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Alias:
     """A name that clients ask for. The short form `name: [a, b]` stands for `{use: [a, b]}`.
 
@@ -254,6 +271,7 @@ class Alias:
         "What a request does while a backend with `run: on_request` starts for it; where nothing else can serve it "
         "waits.",
     )
+    failover: Failover = setting(Failover())
     listed: k.Yes | None = setting(None, "In /v1/models; default: chat aliases are, audio ones are not.")
     implicit: bool = False  # a backend offered under its own name
 

@@ -12,9 +12,8 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gateway.config.keys import all_keys, is_free, keys_of, names_of_entries, pattern_of
 from gateway.config.problems import Mistakes, Path, Report
-from gateway.config.schema import Section, model_of
+from gateway.config.schema import Section, all_keys, is_free, keys_of, model_of, names_of_entries, pattern_of
 from gateway.config.secret import shown
 from gateway.config.snapshot import Engine, ModelServer, RoutesFile
 from gateway.config.suggest import did_you_mean, for_unknown_key

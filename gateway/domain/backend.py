@@ -8,14 +8,16 @@ backend by other gateways. Observers of changes subscribe to `observers`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any, NamedTuple, Protocol
 
 from gateway.config.snapshot import Backend
 from gateway.domain.capabilities import Capabilities, Timeline, timeline_of
 from gateway.domain.engine_traits import EngineTraits, declared_server, serving, traits_of
 from gateway.domain.evidence import Evidence
 from gateway.domain.facts import LearnedFacts
+from gateway.domain.forms import Forms, learned_forms
 from gateway.domain.front_ends import row_of
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import Transition
@@ -25,7 +27,9 @@ from gateway.domain.progress import Progress
 from gateway.domain.token_ratio import TokenRatio
 from gateway.domain.turns import Turns
 from gateway.domain.upstream import Client
+from gateway.launch.families import family_of
 
+LOOKS_APART = 0.4  # seconds between two looks at what is in memory that show whether an expiry moves
 COUNTS_EACH = 2  # prompts that a server counts for one client at a time
 
 OnTransition = Callable[[Transition], None]
@@ -44,6 +48,33 @@ class Observers:
     mute: list[OnBackend] = field(default_factory=list)  # it takes connections and answers nothing new
     closed: list[OnBackend] = field(default_factory=list)  # taken out of routes.yaml, and what ran there has ended
     news: list[OnNews] = field(default_factory=list)  # (backend, kind, subject) to report to other gateways
+
+
+class HeldModel(NamedTuple):
+    """A model in the memory of a server that loads on demand. `window`: tokens, 0 = not told. `until`: Unix seconds at
+    which the server unloads it if nobody uses it before; infinite = never. `bytes`: what it takes of the memory.
+    `seen`: Unix seconds."""
+
+    window: int
+    until: float
+    bytes: int = 0
+    seen: float = 0.0
+
+    def is_loading(self, before: HeldModel | None) -> bool:
+        """Is it still being loaded? Its expiry then moves with the time. `before`: as it was seen before."""
+        if before is None or self.seen - before.seen < LOOKS_APART or self.until == inf:
+            return False
+        return abs((self.until - before.until) - (self.seen - before.seen)) < LOOKS_APART / 4
+
+
+class ModelLoad(Protocol):
+    """A load of a model that the gateway has asked for. `window`: tokens, None = the server's own default. `since`:
+    monotonic seconds."""
+
+    window: int | None
+    since: float
+
+    def cancel(self) -> None: ...
 
 
 class Reported(NamedTuple):
@@ -96,6 +127,10 @@ class BackendState:
     foreign: int = 0  # sequences that did not come through a gateway, by the engine's own count
     last_event: float = 0.0  # when any stream from it last made progress
     cooldown_until: float = 0.0  # it answered 429
+    held: HeldModel | None = None  # its model in its memory; None = it is not there, or the server does not tell
+    load: ModelLoad | None = None  # of its model, under way
+    load_seconds: float | None = None  # that the last load took; None = none was seen
+    unloaded_at: float = 0.0  # when its model was last seen not to be loaded
     sleepless: tuple[str | None, float | None] | None = None  # (version, start) of an engine that cannot be asked
     flag_drift: tuple[str, ...] = ()  # where its flags differ from its launch block, in words
     revision: int = 0  # another number = another definition, report or learned fact, as far as requests depend on it
@@ -110,6 +145,7 @@ class BackendState:
     known_slots: int | None = field(init=False)
     slots: int = field(init=False)  # as a number in any case
     pool: int | None = field(init=False)  # tokens of the memory that its slots share; None = each has its own
+    _forms: Forms = field(init=False, repr=False)  # by its server and its model's family
     _timeline: Timeline = field(init=False, repr=False)
     _window: int | None = field(init=False, repr=False)  # of what is declared and reported
     _basis: tuple[object, ...] = ()  # of the revision
@@ -161,6 +197,11 @@ class BackendState:
         received."""
         key = self.backend.api_key
         return answer if key is None or not key.reveal() else answer.replace(key.reveal().encode(), b"***")
+
+    def forms(self, now: float) -> Forms:
+        """What it reads of a chat."""
+        row, lacks = self._forms, self.facts.lacks
+        return learned_forms(row, [fact for fact, until in lacks.items() if until > now]) if lacks else row
 
     # -- definition and identity ----------------------------------------------------------------------------------
 
@@ -232,6 +273,26 @@ class BackendState:
         if loaded is not self.reported.loaded:
             self.reported = self.reported._replace(loaded=loaded)
             self.revision += 1
+
+    def saw_held(self, held: HeldModel | None, now: float) -> None:
+        """Store what a server that loads on demand has of its model in memory; None = nothing."""
+        if held is None or held.is_loading(self.held):
+            self.unloaded_at = now
+        self.held = held
+        self.saw_loaded(held is not None)
+
+    def loading(self, now: float) -> str:
+        """For how long its model is being loaded, for people; "" where the gateway has none loaded."""
+        if self.load is None:
+            return ""
+        last = "" if self.load_seconds is None else f", last time {self.load_seconds:.0f} s"
+        return f"loading for {now - self.load.since:.0f} s{last}"
+
+    def load_left(self, now: float) -> float | None:
+        """Seconds until its model is probably loaded; None = nothing is known of its loads."""
+        if self.load_seconds is None:
+            return None
+        return self.load_seconds if self.load is None else max(0.0, self.load.since + self.load_seconds - now)
 
     def saw_slots(self, slots: int, pool: int | None) -> None:
         """Store how many slots it shows, and the tokens of the memory that they share (0 = each has its own; None = not
@@ -309,6 +370,9 @@ class BackendState:
         self.traits = serving(row_of(self.server, reported.front_end), backend.serves)
         self.model = backend.model or reported.model
         self.checkpoint = backend.checkpoint or self.model
+        self._forms = self.traits.forms
+        if self._forms.efforts is None and (family := family_of(self.checkpoint)) is not None and family.efforts:
+            self._forms = replace(self._forms, efforts=family.efforts)
         self.known_slots = backend.slots
         if backend.slots_assumed and reported.slots is not None:
             self.known_slots = reported.slots

@@ -17,8 +17,9 @@ from types import MappingProxyType
 from typing import Literal
 
 from gateway.config.snapshot import Backend
-from gateway.domain import exact_counts, own_responses
+from gateway.domain import clouds, exact_counts, own_responses
 from gateway.domain.exact_counts import NO_COUNTS, Counts
+from gateway.domain.forms import USUAL_FORMS, Forms
 
 ThinkingField = Literal["chat_template_kwargs", "think", "reasoning_effort"]
 
@@ -29,7 +30,7 @@ class Probe:
     `models` has no model list; any status below 500 then counts as healthy. `metrics`: vLLM's page of counters, which
     show whether the engine makes progress; None = there is none. `slots`: a list of the slots with `is_processing`,
     answered by the engine's own loop, so that it also shows a hung one. `asleep`: says whether the engine was put to
-    sleep, where it exists."""
+    sleep, where it exists. `held`: the models that it has in memory."""
 
     liveness: str | None  # None = `health.path` of routes.yaml
     models: str | None
@@ -37,6 +38,7 @@ class Probe:
     metrics: str | None = None
     asleep: str | None = None
     slots: str | None = None
+    held: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +120,15 @@ class EngineTraits:
     not repeat that text in its answer; None = not known.
     `takes_pdf`: it takes PDFs in chats, as parts of type `file`; None = not known.
     `thinking_field`: the field of a request that switches thinking; None = only what routes.yaml declares.
+    `forms`: roles, names and ids that it reads (domain/forms.py).
 
     Answers:
     `thoughts`: the field of thoughts in a message; "content" = they stay in the text.
     `streams_usage`: usage comes at the end of a stream "asked" for, "always", or "never".
     `ends_without_done`: its streams end without `[DONE]`.
     `stops_unstreamed`: it stops computing a whole answer when the connection closes; else it is asked for a stream.
+    `leaves_calls_unread`: its parser takes the opening tag of a call that it cannot read, leaves the rest in the text,
+    and passes on arguments that are no JSON.
     `errors`: what its messages mean beyond what their status says.
     `always_answers`: its health check is answered however busy it is, so silence there means that it answers nothing
     new (it drains).
@@ -168,10 +173,12 @@ class EngineTraits:
     continues_text: bool | None = False
     takes_pdf: bool | None = False
     thinking_field: ThinkingField | None = None
+    forms: Forms = USUAL_FORMS
     thoughts: Literal["reasoning", "reasoning_content", "content"] | None = None
     streams_usage: Literal["asked", "always", "never"] = "asked"
     ends_without_done: bool = False
     stops_unstreamed: bool = True
+    leaves_calls_unread: bool = False
     errors: ErrorTexts = NO_TEXTS
     always_answers: bool = False
     launch_flags: bool = False
@@ -198,6 +205,21 @@ _RANKS = _OPENAI | {"rerank"}
 _SCORES = _RANKS | {"score"}
 _TEXT = frozenset({"chat", "completions"})
 
+
+def _cloud(forms: Forms) -> EngineTraits:
+    """A cloud with OpenAI's API, as its public reference describes it."""
+    return EngineTraits(
+        _SCORES,
+        calls_on_demand=True,
+        continues_text=None,
+        takes_pdf=None,
+        forms=forms,
+        streams_usage="always" if "stream_options" in forms.refused else "asked",
+        responses=own_responses.OPENAI,
+        probe=Probe(liveness="models", models="models", version=None),
+    )
+
+
 TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
     {
         # vLLM 0.32.0, seen running.
@@ -223,6 +245,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             calls_on_demand=True,
             continues_text=None,
             takes_pdf=None,
+            forms=Forms(limit="both"),
             responses=own_responses.OPENAI,
             probe=Probe(liveness="models", models="models", version=None),
         ),
@@ -239,6 +262,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             named_calls="only_tool",
             enforces_schema=True,
             thinking_field="chat_template_kwargs",
+            forms=Forms(limit="both"),
             thoughts="reasoning_content",
             stops_unstreamed=False,
             probe=Probe(liveness=None, models="models", version=None, metrics="/metrics", slots="/slots"),
@@ -352,6 +376,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             enforces_schema=False,
             many_choices=False,
             logprobs=False,
+            forms=Forms(limit="max_tokens"),
             thoughts="content",
             streams_usage="never",
             probe=Probe(liveness="models", models="models", version=None),
@@ -365,7 +390,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             emulates_calls=True,
             enforces_schema=True,
             thinking_field="think",
-            probe=Probe(liveness="/api/tags", models="/api/tags", version="/api/version"),
+            probe=Probe(liveness="/api/tags", models="/api/tags", version="/api/version", held="/api/ps"),
         ),
         # No probe: every request to a cloud is billed.
         "litellm": EngineTraits(
@@ -373,6 +398,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             calls_on_demand=True,
             takes_pdf=None,
             thinking_field="reasoning_effort",
+            forms=Forms(developer=True),
             library=True,
         ),
         # What one of these serves is in routes.yaml (`serves`). Speech servers have no path in common, so any answer
@@ -380,6 +406,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
         "http": EngineTraits(
             frozenset(), model_optional=True, named_calls="never", probe=Probe(liveness=None, models=None, version=None)
         ),
+        **{name: _cloud(forms) for name, (_, forms) in clouds.CLOUDS.items()},
     }
 )
 
@@ -395,5 +422,6 @@ def serving(row: EngineTraits, serves: tuple[str, ...]) -> EngineTraits:
 
 
 def declared_server(backend: Backend) -> str:
-    """The name of that row."""
-    return backend.server or backend.engine
+    """The name of that row. A cloud is known by its address."""
+    known = clouds.at(backend.url) if backend.engine == "openai" and backend.url is not None else None
+    return backend.server or known or backend.engine

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from gateway.domain.forms import LEARNED, LEARNED_MOST
 from gateway.domain.pooled import NO_POOLED_FACTS, PooledFacts
 
 log = logging.getLogger("gateway.backend")
@@ -100,6 +101,13 @@ class LearnedFacts:
         self.lacks = MappingProxyType({**self.lacks, capability: until})
         self._note_source(capability, request)
         self._on_change("lack", capability)
+
+    def learn_form(self, form: str, now: float, request: str) -> None:
+        """Believe for an hour that the backend reads this form (`limit=max_tokens`): a request in it was answered,
+        after another had been refused."""
+        known = [fact for fact, until in self.lacks.items() if fact.startswith(LEARNED) and until > now]
+        if len(known) < LEARNED_MOST:
+            self.believe_lack(LEARNED + form, now + LEARNED_FOR, request)
 
     def withdraw_lack(self, capability: str) -> None:
         """Withdraw a learned limitation: the backend has just served such a request."""

@@ -135,5 +135,7 @@ def _new_health(backend: Backend) -> Health:
 
 async def close_clients(states: Iterable[BackendState]) -> None:
     for state in states:
+        if state.load is not None:
+            state.load.cancel()
         if state.client is not None:
             await state.client.close()

@@ -43,6 +43,7 @@ FRONT_ENDS: Mapping[str, Mapping[str, FrontEnd]] = MappingProxyType(
                         many_choices=False,
                         list_prompts=False,
                         responses=None,
+                        leaves_calls_unread=True,
                         always_answers=True,
                     ),
                 ),

@@ -139,6 +139,7 @@ class InferenceRequest:
     exact: dict[str, int] = field(default_factory=dict)  # backend name -> prompt tokens, where one has counted them
     refused: dict[str, Refusal] | None = None  # by backend name; None = none has refused it for its size
     sender: str = ""  # identifies the client (access.Identity.name)
+    corrected: dict[str, tuple[str, ...]] | None = None  # backend name -> forms that are tried after a refusal
     own: OwnForm | None = None  # set where a server may be asked at the client's own endpoint
     _media: Media | None = field(default=None, init=False, repr=False, compare=False)  # None = not searched yet
 
@@ -223,11 +224,11 @@ class Likeness:
 _BRACKET, _BRACE = ord("["), ord("{")
 
 
-def parse(endpoint: Endpoint, body: bytes, own: OwnForm | None = None) -> InferenceRequest:
-    """Parse a body (of an endpoint that `becomes` another: the translated body; `own`: the client's). Raises
-    `invalid_request_body` with what is wrong with it, and `request_too_large`."""
+def parse(endpoint: Endpoint, body: bytes | dict[str, Raw], own: OwnForm | None = None) -> InferenceRequest:
+    """Parse a body, or its fields (of an endpoint that `becomes` another: the translated body; `own`: the client's).
+    Raises `invalid_request_body` with what is wrong with it, and `request_too_large`."""
     endpoint = endpoint.becomes or endpoint
-    fields = read_fields(body)
+    fields = body if isinstance(body, dict) else read_fields(body)
     model = value_of(fields.get("model"))
     if not isinstance(model, str) or not model:
         raise invalid_body("`model` is missing or not a string: it names the alias to use.", "model")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from math import inf
-from typing import Protocol
 
 from gateway.domain.upstream import SilenceFailure
 from gateway.large_bodies import is_apart
@@ -24,25 +23,15 @@ class ReaderStalled(Exception):
     """The client has not taken a byte for longer than the idle timeout."""
 
 
-class Untimed(Protocol):
-    """A request that has no timer yet, because it may be over before anything of it can be due."""
-
-    def begin_timing(self) -> None:
-        """Make its timer."""
-        ...
-
-
 class Pulse:
     """One timer of the event loop for all requests: every `TICK` it checks what is due. A timer per request would cost
     more than the request's other bookkeeping, and the timeouts are seconds long."""
 
-    __slots__ = ("_failures", "_handle", "_loop", "_timers", "_untimed", "discard_untimed")
+    __slots__ = ("_failures", "_handle", "_loop", "_timers")
 
     def __init__(self, failures: Failures | None = None) -> None:
         self._failures = failures or Failures()
         self._timers: set[RequestTimer] = set()
-        self._untimed: set[Untimed] = set()
-        self.discard_untimed = self._untimed.discard
         self._loop: asyncio.AbstractEventLoop | None = None
         self._handle: asyncio.TimerHandle | None = None
 
@@ -54,32 +43,12 @@ class Pulse:
     def discard(self, timer: RequestTimer) -> None:
         self._timers.discard(timer)
 
-    def add_untimed(self, request: Untimed) -> None:
-        """Time this request from the next tick on, unless it is over by then."""
-        self._untimed.add(request)
-        if self._handle is None:
-            self._begin()
-
-    def time_all(self) -> None:
-        """Time every request from now on."""
-        while self._untimed:
-            self._untimed.pop().begin_timing()
-
-    @property
-    def untimed(self) -> int:
-        """How many requests have no timer yet."""
-        return len(self._untimed)
-
     def _begin(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._handle = self._loop.call_later(TICK, self._tick)
 
     def _tick(self) -> None:
         assert self._loop is not None
-        try:
-            self.time_all()
-        except Exception:
-            self._failures.note("pulse", "the beginning of a request's timing")
         self._handle = self._loop.call_later(TICK, self._tick) if self._timers else None
         now = self._loop.time()
         for timer in list(self._timers):
@@ -91,15 +60,13 @@ class Pulse:
 
 
 class RequestTimer:
-    """Times one request. An interruption cancels the request's task; `reason` is the cause. A request that has no task
-    (proxy/fast/) is told by `on_interrupt`, until `run_by` gives it one.
+    """Times one request. An interruption cancels the request's task; `reason` is the cause.
 
     Nothing happens per chunk: `heard` and `writing` are plain assignments, and the pulse reads them.
     """
 
     __slots__ = (
         "_beat",
-        "_on_interrupt",
         "_pulse",
         "_task",
         "beat_at",
@@ -113,18 +80,11 @@ class RequestTimer:
         "writing",
     )
 
-    def __init__(
-        self,
-        pulse: Pulse,
-        task: asyncio.Task[object] | None,
-        beat: Callable[[], None],
-        on_interrupt: Callable[[BaseException], None] | None = None,
-    ) -> None:
+    def __init__(self, pulse: Pulse, task: asyncio.Task[object], beat: Callable[[], None]) -> None:
         self._pulse = pulse
         self._task = task
         self._beat = beat
-        self._on_interrupt = on_interrupt
-        self.now = asyncio.get_running_loop().time if task is None else task.get_loop().time
+        self.now = task.get_loop().time
         self.heard = self.now()  # when the backend last sent something that counts
         self.budget: float | None = None  # seconds that the backend may be silent
         self.excuse: Callable[[], float] | None = None  # a later time than `heard` that counts as well
@@ -143,7 +103,7 @@ class RequestTimer:
     def check(self, now: float) -> None:
         """Do what is due by now: interrupt the request, or send a heartbeat. While the gateway itself is at work on the
         request nothing is: neither the backend nor the client keeps it waiting."""
-        if self._task is not None and is_apart(self._task):
+        if is_apart(self._task):
             self.worked = now
         elif (reason := self._overdue(now)) is not None:
             self.interrupt(reason)
@@ -169,10 +129,7 @@ class RequestTimer:
     def interrupt(self, reason: BaseException) -> None:
         """Cancel the request's task; the first reason counts. Only a SilenceFailure, after which the next backend would
         be tried, is replaced by a later reason, which may end the request."""
-        if self._on_interrupt is not None:
-            self._on_interrupt(reason)
-        elif self.reason is None:
-            assert self._task is not None
+        if self.reason is None:
             self.reason = reason
             self._task.cancel()
         elif isinstance(self.reason, SilenceFailure):
@@ -181,13 +138,9 @@ class RequestTimer:
     def take_reason(self) -> BaseException | None:
         """After a CancelledError: the reason if this timer caused it (the task is then uncancelled), else None."""
         reason, self.reason = self.reason, None
-        if reason is not None and self._task is not None:
+        if reason is not None:
             self._task.uncancel()
         return reason
-
-    def run_by(self, task: asyncio.Task[object], beat: Callable[[], None]) -> None:
-        """From now on the request has this task. A heartbeat that was due is due again."""
-        self._task, self._beat, self._on_interrupt = task, beat, None
 
     def last_write(self) -> None:
         """The last bytes are being written. From now on only the client's reading of them is timed, by the budget."""
@@ -210,7 +163,7 @@ class RequestTimer:
         """The request is over. Its parts, which refer to each other through `_beat`, are freed at once without it, and
         not by a garbage collection."""
         self._pulse.discard(self)
-        self._beat, self._on_interrupt = _nothing, None
+        self._beat = _nothing
 
 
 def _nothing() -> None:

@@ -20,7 +20,6 @@ SENDERS_MOST = 64  # senders for which an own ratio is kept
 MIN_ROOM = 1024  # tokens of answer that a window must leave when the client asked for as many or set no limit
 ANSWER_GUESS = 8192  # tokens of an answer without a limit
 TEMPLATE = 256  # tokens that a chat template may add to a prompt
-LOADING = 180.0  # seconds that a server may take to load a model
 RATE_TIMES = 3.0  # margin on a learned rate: it was measured with other prompts and other load
 PREFILL_PRIOR, DECODE_PRIOR = 300.0, 10.0  # tokens per second until a rate is learned: the slowest that were reported
 
@@ -139,16 +138,16 @@ def silence_budget(
     prefill: float | None = None,
     decode: float | None = None,
     *,
-    loads: bool = False,
+    loading: float = 0.0,
 ) -> float:
     """Seconds a backend that holds `prompt_tokens` of prompts may stay silent before its first event: a minute, their
     prefill, and for an answer that comes in one piece its decoding.
 
-    `loads`: it loads models by itself, and may have to. `prefill`, `decode`: its learned rates in tokens per second;
-    three times the resulting time is allowed. None = not learned. (A stalled engine is detected earlier than this, by
-    its metrics: health/progress.py.)
+    `loading`: seconds that it may load its model before that. `prefill`, `decode`: its learned rates in tokens per
+    second; three times the resulting time is allowed. None = not learned. (A stalled engine is detected earlier than
+    this, by its metrics: health/progress.py.)
     """
     answer = 0 if request.stream or not request.endpoint.limits else request.limit() or ANSWER_GUESS
     computing = RATE_TIMES * prompt_tokens / prefill if prefill else prompt_tokens / PREFILL_PRIOR
     answering = RATE_TIMES * answer / decode if decode else answer / DECODE_PRIOR
-    return 60.0 + (LOADING if loads else 0.0) + computing + answering
+    return 60.0 + loading + computing + answering

@@ -14,9 +14,11 @@ from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.body import value_of
 from gateway.domain.capabilities import at_least
+from gateway.domain.forms import LEARNED, Forms, learned_forms
 from gateway.domain.request import CHAT, NO_MEDIA, InferenceRequest, is_limit
 from gateway.domain.token_pool import answer_most
 from gateway.domain.token_ratio import Estimate, clamp, clamp_again, surely_fits
+from gateway.engines.forms import put_in_form
 from gateway.engines.thinking import set_thinking
 from gateway.launch.families import loses_marks
 from gateway.routing.needs import CLAMPED, NO_ADAPTATION, SERVER_FIELDS, THINKING_UNAVAILABLE, Adaptation
@@ -110,9 +112,17 @@ def outgoing_fields(
         backend, tools = state.backend, request.tools and request.tool_choice != "none"
         if loses_marks(state.model, backend.tool_parser, backend.reasoning_parser, tools=tools):
             fields.setdefault("skip_special_tokens", _FALSE)
+    if request.endpoint is CHAT:
+        put_in_form(fields, forms_for(request, state, now))
     if request.stream and not request.own_usage and traits.streams_usage == "asked":
         fields["stream_options"] = with_usage(fields.get("stream_options"))
     return fields, adapted
+
+
+def forms_for(request: InferenceRequest, state: BackendState, now: float) -> Forms:
+    """The forms in which the backend gets this request: with those that are tried after a refusal."""
+    forms, corrected = state.forms(now), request.corrected
+    return forms if corrected is None else learned_forms(forms, map(LEARNED.__add__, corrected.get(state.name, ())))
 
 
 def strip_server_fields(fields: dict[str, Raw], adapted: list[str]) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from math import inf
 from typing import Literal, NamedTuple
 
 from gateway.domain.backend import BackendState
@@ -39,7 +40,7 @@ class Outcome(NamedTuple):
 
 class CanarySchedule:
     """Runs at most one canary per backend at a time. `is_loaded`: does a backend that loads models on demand hold its
-    model in memory? Without it no canary is sent, because the canary would load the model. `on_proved` is called when
+    model in memory, as a canary would have it loaded? Else none is sent. `on_proved` is called when
     a canary returns a backend to service."""
 
     def __init__(
@@ -55,6 +56,7 @@ class CanarySchedule:
         self._emit = emit
         self._tasks: dict[BackendKey, asyncio.Task[None]] = {}
         self._last_run: dict[BackendKey, float] = {}  # when its last canary began (monotonic seconds)
+        self._asked_until: dict[BackendKey, float] = {}  # Unix seconds: the expiry of a loaded model that was asked
         self._drift: dict[BackendKey, str] = {}
         self._proved: dict[BackendKey, float] = {}  # when it passed another gateway's canary (monotonic seconds)
 
@@ -92,13 +94,15 @@ class CanarySchedule:
             return False
         if state.under_way or state.foreign or state.cooldown_until > now:
             return False
+        if time.time() < self._asked_until.get(key_of(state), 0.0):
+            return False  # a model that others have loaded is asked once until it would be unloaded
         return now - self._last_run.get(key_of(state), float("-inf")) >= every
 
     def keep_only(self, backends: Collection[BackendKey]) -> None:
         """Send canaries only to these backends from now on. The records of all others are dropped."""
         for key in self._tasks.keys() - backends:
             self._tasks.pop(key).cancel()
-        for records in (self._last_run, self._drift, self._proved):
+        for records in (self._last_run, self._asked_until, self._drift, self._proved):
             for key in records.keys() - backends:
                 del records[key]
 
@@ -143,6 +147,8 @@ class CanarySchedule:
 
     async def _run(self, state: BackendState, checks: tuple[str, ...], *, now: bool) -> Outcome:
         self._last_run[key_of(state)] = time.monotonic()
+        if state.held is not None and state.held.until != inf and not state.backend.exclusive:
+            self._asked_until[key_of(state)] = state.held.until
         replies: dict[bytes, CheckReply] = {}
         observations = await probe(state, checks, now=now, replies=replies)
         self._report_drift(state)

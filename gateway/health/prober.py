@@ -77,16 +77,16 @@ class Prober:
         self._nodes = NodeHealth()
         self.machines: dict[str, Machine] = {}  # node -> the last report of its exporter
         self._spanned_nodes: frozenset[str] = frozenset()  # nodes of engines that run on several
-        loader = OllamaLoader(self._client)
+        self._loader = OllamaLoader(self._client)
         self.canaries = CanarySchedule(
-            partial(self._has_loaded, loader),
+            self._loader.is_askable,
             emit,
             lambda s: self._nodes.excuse(s.name, s.backend.nodes),
             self._failures,
         )
         self.suspicion = SuspectProbes(self._failures)
         self.voices = Voices(self._client, self._failures)
-        self.standby = WarmStandby(fleet, loader, self.machines, self._failures)
+        self.standby = WarmStandby(fleet, self._loader, self.machines, self._failures)
 
     async def start(self, snapshot: Snapshot) -> None:
         """Start probing. Waits up to `FIRST_CHECKS_WAIT` for the first health checks, so that the first request finds
@@ -262,7 +262,7 @@ class Prober:
         if state.health.state not in SERVING and state.progress.is_deaf(IDLE, time.monotonic()):
             state.evidence.dead("its engine answers no look", answered=True)
             return
-        read_models = read_models or state.reported.loaded is not None  # models come and go there
+        read_models = read_models or (state.reported.loaded is not None and probe.held is None)  # models come and go
         if read_models or state.health.state not in WELL:
             is_right = await self._read_description(state, probe)
             if not is_right and not state.health.asleep:  # whether it is awake has to be asked all the same
@@ -270,6 +270,8 @@ class Prober:
         if (node := self._down_node(state)) is not None:
             state.evidence.dead(f"its node {node} is down")
             return
+        if probe.held is not None:
+            await self._loader.look(state)
         if probe.asleep is not None:
             asleep = await self._asleep(state, probe.asleep)
             if asleep:
@@ -352,12 +354,6 @@ class Prober:
             await self._recogniser.read_details(state)
         return True
 
-    async def _has_loaded(self, loader: OllamaLoader, state: BackendState) -> bool:
-        """Does a server that loads models on demand have this one loaded?"""
-        if state.traits.loads_on_demand:
-            return await loader.has_loaded(state)
-        return state.reported.loaded is True  # as of the health check that has just been made
-
     def _record_models(self, state: BackendState, model_list: Any) -> bool:
         """Record the decoded model list. False = the backend does not serve its model."""
         backend = state.backend
@@ -386,7 +382,8 @@ class Prober:
         if name in remote:
             state.evidence.misconfigured(runs_elsewhere(name, remote[name]))
             return False
-        state.saw_loaded(loaded.get(name))
+        if traits.probe is None or traits.probe.held is None:
+            state.saw_loaded(loaded.get(name))
         state.saw_model(name, models.get(name) or state.reported.context)
         state.evidence.configured()
         return True

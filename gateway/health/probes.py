@@ -24,6 +24,7 @@ from gateway.domain.request import CHAT, Endpoint, parse
 from gateway.domain.token_ratio import DECODE_PRIOR
 from gateway.domain.upstream import ConnectFailure, OwnFailure, Response, TooLarge, UpstreamFailure
 from gateway.engines.base import EngineRequest
+from gateway.engines.ollama.installed_models import keep_alive_left
 from gateway.engines.outgoing import outgoing_headers
 from gateway.engines.registry import ENGINES
 from gateway.health.checks import ALL, CHECKS, NO_ANSWER, CheckReply, Profile, judge, profile_of, skipped
@@ -36,7 +37,6 @@ log = logging.getLogger("gateway.canary")
 IDLE_WAIT = 60.0  # seconds in total that a probe waits for the backend to be idle
 LOOK = 0.1  # seconds between two tests whether it is idle
 PATIENCE = 60.0  # seconds for an answer, in addition to the time for its tokens
-LOADING = 180.0  # additional seconds for a server that loads its model with the first request (Ollama)
 TAIL = 64  # bytes at the end of a stream that are searched for [DONE]
 BODY_MOST = 16 * 1024 * 1024  # bytes of an answer that are read
 
@@ -150,16 +150,20 @@ def answer_budget(state: BackendState, body: Body) -> float:
     first = state.backend.timeouts.first_byte
     if first is not None and first != inf:
         return first
-    loading = LOADING if state.loads_on_demand else 0.0
+    loading = state.backend.timeouts.load if state.loads_on_demand and state.reported.loaded is not True else 0.0
     return PATIENCE + loading + float(body.get("max_tokens", 0)) / DECODE_PRIOR
 
 
 def _call(state: BackendState, body: Body, endpoint: Endpoint) -> EngineRequest:
+    if (keep_alive := keep_alive_left(state, time.time())) is not None:
+        body = {**body, "keep_alive": keep_alive}
     request = parse(endpoint, _encode({"model": state.model or state.name, **body}))
     if state.model is None and state.traits.model_optional:
         del request.fields["model"]  # without a model the server uses its first one
     request_id = f"probe-{uuid.uuid4().hex}"
-    return EngineRequest(endpoint, request.stream, request.fields, outgoing_headers({}, request_id), request_id)
+    return EngineRequest(
+        endpoint, request.stream, request.fields, outgoing_headers({}, request_id), request_id, checks=True
+    )
 
 
 async def _exchange(state: BackendState, call: EngineRequest) -> CheckReply:

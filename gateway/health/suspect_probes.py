@@ -16,6 +16,7 @@ from gateway.domain.reason import prefixed, quoting
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE, Endpoint
 from gateway.domain.upstream import ConnectFailure, OwnFailure, UpstreamFailure
 from gateway.engines.base import authorized
+from gateway.engines.ollama.installed_models import leaves_alone
 from gateway.health.checks import CheckReply, profile_of, requests
 from gateway.health.checks.reply import read_stream, read_whole
 from gateway.health.checks.requests import Body
@@ -175,6 +176,8 @@ async def _send(state: BackendState, endpoint: Endpoint, *, stream: bool) -> Pro
         return await _look(state)
     if state.health.outside and state.loads_on_demand:
         return ProbeResult(None, "was not asked: it is outside the mode in force, and would load its model")
+    if state.backend.engine == "ollama" and not state.backend.exclusive and not leaves_alone(state, time.time()):
+        return ProbeResult(None, "was not asked: it would load its model, and others use its server too")
     body = _harmless_body(state, endpoint, stream=stream)
     return result_of(await send_probe(state, body, PATIENCE, endpoint=endpoint), endpoint, stream=stream)
 

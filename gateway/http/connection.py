@@ -18,13 +18,12 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
-from gateway.domain.request import CHAT, Endpoint
+from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
 from gateway.http.app import App
 from gateway.http.asgi_cycle import AsgiCycle
 from gateway.http.client_connection import Answering, ClientConnection
 from gateway.http.direct import CONTINUE, DirectExchange, last_answer
-from gateway.http.fast_service import FastService
 from gateway.http.flow_control import Flow, SlowReaderTimeout
 from gateway.http.listener import Listener, address_of
 from gateway.http.pace import PacedReader
@@ -64,8 +63,6 @@ class Connection(PacedReader, asyncio.Protocol):
         self._on_leave: Callable[[], object] | None = None
         # The request that is read or answered; None before the first.
         self.cycle: DirectExchange | AsgiCycle | None = None
-        self.fast = FastService(self, self.app.gateway)  # has instead one that is on the fast lane
-        self._is_unusual = False  # the fast lane does not serve this one
         self.http_1_0 = False
         self.keep_alive = True
         # The dict of the listener that this connection is in while it waits for a head.
@@ -83,7 +80,7 @@ class Connection(PacedReader, asyncio.Protocol):
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.transport = transport = CollectedTransport(transport, self.loop)
-        self.flow = self.fast.flow = Flow(transport)
+        self.flow = Flow(transport)
         self.slow_reader = SlowReaderTimeout(transport)
         self.server = get_local_addr(transport)
         self.client = get_remote_addr(transport)
@@ -108,16 +105,16 @@ class Connection(PacedReader, asyncio.Protocol):
             self._read(data, 0)
 
     def _serve_at_once(self, data: bytes) -> bool:
-        """Serve a request that has come whole on the fast lane. False = it is to be read."""
+        """Serve a request that has come whole, with the head of an earlier one. False: it is to be read."""
         whole = None if self.listener.stopping else self.whole_request(data)
         if whole is None:
             return False
-        self._is_unusual = not self.fast.serve(*whole)
-        if self._is_unusual:
-            return False
         self._waits.pop(self, None)
-        self.took_whole(whole[1])
+        repeated, body = whole
+        self.took_whole(body)
         self.http_1_0, self.keep_alive = False, True
+        exchange = self.cycle = DirectExchange(self, self.app.gateway, repeated.endpoint, repeated.caller)
+        exchange.take_whole(body)
         return True
 
     def eof_received(self) -> None:
@@ -128,9 +125,6 @@ class Connection(PacedReader, asyncio.Protocol):
         self.slow_reader.resumed()
         self.server_state.connections.discard(self)
         self.gone = True
-        self.fast.client_left()
-        # Both refer to this connection, and to what has come of a request.
-        del self.fast
         cycle, self.cycle = self.cycle, None
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
@@ -163,7 +157,7 @@ class Connection(PacedReader, asyncio.Protocol):
 
     def _answers_inference(self) -> bool:
         cycle = self.cycle
-        return self.fast.request is not None or (isinstance(cycle, DirectExchange) and not cycle.response_complete)
+        return isinstance(cycle, DirectExchange) and not cycle.response_complete
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -256,7 +250,7 @@ class Connection(PacedReader, asyncio.Protocol):
     # -- the request -----------------------------------------------------------------------------------------------
 
     def _begin_direct(self, endpoint: Endpoint, head: Head) -> None:
-        caller = self.caller_of(head, self._peer, chat=endpoint is CHAT)
+        caller = self.caller_of(head, self._peer, endpoint)
         exchange = self.cycle = DirectExchange(self, self.app.gateway, endpoint, caller)
         limit = self.app.gateway.snapshot.server.max_body
         if head.length is not None and head.length > limit:
@@ -304,12 +298,7 @@ class Connection(PacedReader, asyncio.Protocol):
         cycle = self.cycle
         if isinstance(cycle, DirectExchange):
             cycle.complete = True
-            body = cycle.usual_body if not self._is_unusual else None
-            self._is_unusual = False
-            if body is not None and self.fast.serve(cycle.caller, body):
-                cycle.share.close()  # the request has its own
-            else:
-                self.start(cycle)
+            self.start(cycle)
         elif cycle is not None:
             cycle.more_body = False
             self.flow.resume_reading()  # only a read shows that the client leaves
@@ -390,7 +379,7 @@ class Connection(PacedReader, asyncio.Protocol):
 
     def is_answering(self) -> bool:
         """A request is being answered, which may be with the error of an interruption."""
-        return self.fast.request is not None or (self.cycle is not None and not self.cycle.response_complete)
+        return self.cycle is not None and not self.cycle.response_complete
 
     def shutdown(self) -> None:
         """Called by uvicorn when the gateway stops: no further request. `Listener.stop` ends what is read or
@@ -399,7 +388,5 @@ class Connection(PacedReader, asyncio.Protocol):
             self.listener.idle.pop(self)
             self.state = PIPELINED
             self.close_after_answer()
-        elif self.fast.request is not None:
-            self.fast.request.keep_alive = False
         elif self.cycle is not None and not self.cycle.response_complete:
             self.cycle.keep_alive = False

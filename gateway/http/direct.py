@@ -10,12 +10,11 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from gateway.admission.caller import Caller
 from gateway.admission.memory import Share
-from gateway.domain.request import CHAT, Endpoint, OwnForm
+from gateway.domain.request import Endpoint, OwnForm
 from gateway.errors import GatewayError, fresh
 from gateway.http.client_connection import ClientConnection
 from gateway.proxy.audio import handler_of
 from gateway.proxy.exchange import PIECE, ClientGone, Headers, decode, nothing, running_task, too_large
-from gateway.proxy.handler import RequestHandler
 from gateway.runtime.gateway import Gateway
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -50,7 +49,7 @@ class DirectExchange:
         "complete",
         "disconnected",
         "flow",
-        "handler",
+        "headers",
         "keep_alive",
         "own_task",
         "response_complete",
@@ -66,7 +65,6 @@ class DirectExchange:
         gateway: Gateway,
         endpoint: Endpoint,
         caller: Caller,
-        share: Share | None = None,
     ) -> None:
         self._connection = connection
         self.flow = connection.flow
@@ -76,13 +74,13 @@ class DirectExchange:
         self._refused: GatewayError | None = None
         self._head = b""
         self._chunked = False
+        self.caller = caller
         # A trace writes into the headers, which all requests of a connection may have in common.
-        self.caller = caller if gateway.services.tracer is None else Caller(dict(caller.headers), caller.peer)
-        self.share = share or Share(gateway.memory, self.caller)
+        self.headers = caller.headers if gateway.services.tracer is None else dict(caller.headers)
+        self.share = Share(gateway.memory, caller)
         self._http_1_0 = connection.http_1_0  # without chunks: the end of the connection ends the answer
         self.keep_alive = connection.keep_alive
         self.own_task: asyncio.Task[None] | None = None
-        self.handler: RequestHandler | None = None  # goes on with a request that the fast lane has begun
         self.complete = False  # the body was read, or refused
         self.started = False
         self.response_complete = False
@@ -90,10 +88,6 @@ class DirectExchange:
 
     def task(self) -> asyncio.Task[None]:
         return self.own_task or running_task()  # asking asyncio costs more
-
-    @property
-    def headers(self) -> dict[bytes, bytes]:
-        return self.caller.headers
 
     @property
     def peer(self) -> str:
@@ -129,6 +123,13 @@ class DirectExchange:
         if self.share.size > self._gateway.snapshot.server.max_body:
             self.refuse(too_large(self._gateway.snapshot.server.max_body))
 
+    def take_whole(self, body: bytes) -> None:
+        """The request has come whole: run it."""
+        self.add_body(body)
+        if self._refused is None:
+            self.complete = True
+            self._connection.start(self)
+
     def refuse(self, error: GatewayError) -> None:
         """Answer now. The rest of the body is discarded, and the connection serves no further request."""
         self._refused = fresh(error)
@@ -147,26 +148,12 @@ class DirectExchange:
     async def run(self) -> None:
         """Run in a task of its own, when the body is complete or refused."""
         try:
-            handler, self.handler = self.handler, None
-            if handler is None:
-                exchange = self._gateway.apps.translated(self._endpoint, self)
-                handler = handler_of(self._gateway.services, self._endpoint, exchange)
-            await handler.run()
+            exchange = self._gateway.apps.translated(self._endpoint, self)
+            await handler_of(self._gateway.services, self._endpoint, exchange).run()
         finally:
             self._connection.ended(self)
             if not self.response_complete and not self.disconnected:
                 self._cut()
-
-    @property
-    def usual_body(self) -> bytes | None:
-        """The body of a request that may take the fast lane (proxy/fast/)."""
-        usual = self._endpoint is CHAT and self._refused is None and self.keep_alive and not self._http_1_0
-        return bytes(self._body) if usual else None
-
-    def run_by(self, handler: RequestHandler) -> None:
-        """This handler goes on with the request, in a task of its own."""
-        self.handler = handler
-        self._connection.start(self)
 
     def _cut(self) -> None:
         """End the connection without completing the answer. What was written is still sent, for FLUSH seconds."""

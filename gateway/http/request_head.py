@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.admission.caller import Caller
+from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
 
 MAX_BYTES = 64 * 1024  # request line and fields together; also a chunked body's extensions and trailers
@@ -47,17 +48,17 @@ class RepeatedHead:
     every request, except for the number in `content-length`. All other bytes being equal, the strict reading of the
     first one holds for the others."""
 
-    __slots__ = ("_after", "_before", "_head", "_rest", "caller", "is_usual")
+    __slots__ = ("_after", "_before", "_head", "_rest", "caller", "endpoint", "is_usual")
 
-    def __init__(self, before: bytes, after: bytes, head: Head, caller: Caller, *, chat: bool = False) -> None:
-        """`chat`: it is the head of a chat."""
+    def __init__(self, before: bytes, after: bytes, head: Head, caller: Caller, endpoint: Endpoint) -> None:
         self._before = before  # up to the number
         self._after = after  # behind it
         self._rest = after + END
         self._head = head
         self.caller = caller
-        # The fast lane serves chats on connections that stay open, whose client does not wait before it sends the body.
-        self.is_usual = chat and head.keep_alive and not (head.http_1_0 or head.expects_continue)
+        self.endpoint = endpoint
+        # Its connection stays open, and its client does not wait before it sends the body.
+        self.is_usual = head.keep_alive and not (head.http_1_0 or head.expects_continue)
 
     @property
     def parts(self) -> tuple[bytes, bytes]:
@@ -91,11 +92,10 @@ class RepeatedHead:
         return known
 
 
-def repeated_head(raw: bytes, head: Head, caller: Caller, *, chat: bool = False) -> RepeatedHead | None:
-    """What recognises the head `raw` (which is `head`, parsed, and that of a `chat` or not) when it comes again; None =
-    nothing does."""
+def repeated_head(raw: bytes, head: Head, caller: Caller, endpoint: Endpoint) -> RepeatedHead | None:
+    """What recognises the head `raw` (which is `head`, parsed) when it comes again; None: nothing does."""
     parts = around_length(raw) if head.length else None
-    return RepeatedHead(*parts, head, caller, chat=chat) if parts is not None else None
+    return RepeatedHead(*parts, head, caller, endpoint) if parts is not None else None
 
 
 def around_length(raw: bytes) -> tuple[bytes, bytes] | None:

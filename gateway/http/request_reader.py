@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.admission.caller import Caller
+from gateway.domain.request import Endpoint
 from gateway.http.chunked import ChunkedBody
 from gateway.http.request_head import (
     END,
@@ -60,27 +61,26 @@ class RequestReader:
     def next_request(self) -> None:
         self.state = HEAD
 
-    def caller_of(self, head: Head, peer: str, *, chat: bool) -> Caller:
-        """Whose request has this head, the latest one: the same object for a head that is repeated. `chat`: it is that
-        of a chat."""
+    def caller_of(self, head: Head, peer: str, endpoint: Endpoint) -> Caller:
+        """Whose request has this head, the latest one: the same object for a head that is repeated."""
         if head.repeated is not None:
             return head.repeated.caller
         headers = header_map(head.headers)
         headers.pop(b"content-length", None)  # of this request only
         caller = Caller(headers, peer)
-        self._repeated = repeated_head(self._raw_head, head, caller, chat=chat)
+        self._repeated = repeated_head(self._raw_head, head, caller, endpoint)
         return caller
 
-    def whole_request(self, data: bytes) -> tuple[Caller, bytes] | None:
-        """(whose request, its body), where `data` is a whole chat with the head of an earlier one, and nothing else.
-        It is not read by that: `took_whole` follows, or `feed`."""
+    def whole_request(self, data: bytes) -> tuple[RepeatedHead, bytes] | None:
+        """(its head, its body), where `data` is a whole request with the head of an earlier one, and nothing else. It
+        is not read by that: `took_whole` follows, or `feed`."""
         repeated = self._repeated
         if repeated is None and (end := data.find(END)) >= 0:
             repeated = self._repeated = self.known_head(data[:end])
         if repeated is None or self._begun is not None or not repeated.is_usual:
             return None
         body = repeated.body_of(data)
-        return None if body is None else (repeated.caller, body)
+        return None if body is None else (repeated, body)
 
     def took_whole(self, body: bytes) -> None:
         """The request of `whole_request` is read."""

@@ -9,13 +9,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gateway.inspection.calls import ToolCalls
+from gateway.inspection.calls import ToolCalls, decoded_piece
 from gateway.inspection.finder import CallFinder
 from gateway.inspection.heuristics import begins_as_garbage, closes_alone, is_garbage, opened
 from gateway.inspection.mender import Call, Gap, Mender, Reasoning, Segment, Text
 from gateway.inspection.plain import PLAIN_ENDS, begins_plainly, is_plain_under
 from gateway.inspection.policy import InspectionPolicy, ReasoningField
 from gateway.inspection.reasoning import Thoughts
+from gateway.inspection.unread_calls import FIELDS as FIELDS
+from gateway.inspection.unread_calls import UnreadCalls
 from gateway.transport.sse import has_other_content
 
 Delta = dict[str, Any]
@@ -37,7 +39,6 @@ KINDS = (
     "garbage",
     "usage",
 )
-FIELDS = ("reasoning", "reasoning_content")
 GUESS_MOST = 256 * 1024  # most characters that are held while it is not decided whether they are thoughts
 
 
@@ -62,6 +63,7 @@ class ChoiceAnswer:
         "_policy",
         "_thoughts_start",
         "_undecided",
+        "_unread",
         "_usual",
         "called",
         "closed_alone",
@@ -82,6 +84,8 @@ class ChoiceAnswer:
         self._finder: CallFinder | None = None  # what alone looks at content that has no line end, for the time being
         self._mender: Mender | None = None  # created with the first text: an answer of calls alone needs none
         self._calls = ToolCalls()
+        # None: the backend's calls are as it read them.
+        self._unread = UnreadCalls(policy.formats, policy.tools) if policy.unread and policy.tools is not None else None
         # The beginning of the content and of the thoughts while it may still turn out to be garbage; None = decided.
         self._content_start: str | None = ""
         self._thoughts_start: str | None = ""
@@ -147,7 +151,7 @@ class ChoiceAnswer:
         return True
 
     def plain(self, text: str, finish_reason: object) -> bool:
-        """The fast lane of `delta` and `end`: True = there is nothing to look for in this text of a stream, nor in this
+        """`delta` and `end` for a usual text. True: there is nothing to look for in this text of a stream, nor in this
         end, and they are noted. Most events are like that."""
         if self._armed or "</think>" in text:
             return False
@@ -165,6 +169,12 @@ class ChoiceAnswer:
 
     def text(self, text: str) -> list[Delta] | None:
         """The same as `delta` for a delta with only this content. None = it is passed on unchanged."""
+        if self._unread is not None and self._unread.awaits:
+            deltas = self.delta({"content": text})
+            return None if deltas == [{"content": text}] else deltas
+        return self._content(text)
+
+    def _content(self, text: str) -> list[Delta] | None:
         if self._content_start is not None:
             self._note_start(text)
         if "</think>" not in text:
@@ -178,7 +188,7 @@ class ChoiceAnswer:
     def passes(self, text: str) -> bool:
         """Instead of `text`, where the content goes on with text in which nothing is found: then it is noted. False =
         nothing was done."""
-        if not text or "</think>" in text:
+        if not text or "</think>" in text or (self._unread is not None and self._unread.awaits):
             return False
         finder = self._finder
         if finder is not None:
@@ -197,12 +207,16 @@ class ChoiceAnswer:
         nothing was done, because their beginning is still checked."""
         if self._thoughts_start is not None or not self.has_reasoning or self._policy.reasoning_field != "as_is":
             return False
+        if self._unread is not None and not self._unread.passes_thoughts(decoded_piece(text)):
+            return False
         if self._armed:
             self.size += len(text) - text.count(b"\\") + text.count(b"\\\\")  # each escape is one byte
         return True
 
     def passes_arguments(self, call: int, text: bytes) -> bool:
         """The same for a further piece of the arguments of the call with this index."""
+        if self._unread is not None and not self._unread.passes(call, decoded_piece(text)):
+            return False
         return self._calls.add_piece(call, text)
 
     def note_close(self, text: str) -> None:
@@ -256,6 +270,11 @@ class ChoiceAnswer:
 
     def delta(self, delta: Delta) -> list[Delta]:
         """The deltas to send to the client for this one: `[delta]` itself if nothing has to change."""
+        if self._unread is None:
+            return self._delta(delta)
+        return [made for one in self._unread.take(delta) for made in self._delta(one)]
+
+    def _delta(self, delta: Delta) -> list[Delta]:
         content, calls = delta.get("content"), delta.get("tool_calls")
         for name in FIELDS:
             if thought := delta.get(name):
@@ -263,7 +282,7 @@ class ChoiceAnswer:
         mended: list[Delta] | None = None
         if content:
             if isinstance(content, str):
-                mended = self.text(content)
+                mended = self._content(content)
             else:
                 self.has_content = True  # a list of parts
         if not self.has_content:
@@ -300,7 +319,8 @@ class ChoiceAnswer:
         """The choice is complete. Returns (the deltas that are still to be sent, the corrected finish_reason). `cut`:
         the answer has as many tokens as were allowed."""
         self._given = finish_reason
-        deltas = self._deltas(self._mender.finish()) if self._mender is not None else []
+        deltas = self._end_unread(cut=finish_reason == "length")
+        deltas += self._deltas(self._mender.finish()) if self._mender is not None else []
         if self._mender is not None and self._mender.saw_thoughts_later and not self.settled:
             self.violations.add("reasoning_as_text")  # they stay in the content: the text before them has been sent
         if self._undecided:  # no closing tag came: the text was the answer
@@ -309,12 +329,28 @@ class ChoiceAnswer:
             if finish_reason == "length":
                 self._undecided = None  # the closing tag may have been cut off: this proves nothing
         complete = self.called and finish_reason != "length" and self._judge_calls(cut)
+        complete = complete and not (self._unread is not None and self._unread.cut)
         finish_reason = self._finish(finish_reason, complete=complete)
         if finish_reason == "length" and self.has_reasoning and not (self.has_content or self.called):
             self.violations.add("reasoning_cut")  # vLLM forces a call only after the thoughts
         elif self._policy.must_call and not self.obeyed:
             self.violations.add("tool_choice_ignored")
         return deltas, finish_reason
+
+    def _end_unread(self, *, cut: bool) -> list[Delta]:
+        """What is left of calls that the backend could not read."""
+        unread = self._unread
+        if unread is None:
+            return []
+        deltas = [made for one in unread.finish(cut=cut) for made in self._delta(one)]
+        rest, calls = unread.finish_thoughts(cut=cut or self.has_content or self.called)
+        for one in rest:
+            deltas += self._delta(one)
+        deltas += self._deltas(calls)
+        if unread.mended:
+            self.mended.add("tool_calls")
+            self.violations.add("arguments_not_json")
+        return deltas
 
     def judge(self, *, cut: bool) -> None:
         """The whole answer has arrived. `cut`: as in `end`; in a stream it is often known only now."""

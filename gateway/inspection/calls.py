@@ -14,6 +14,11 @@ from gateway.inspection.segments import Call
 _decode = msgspec.json.Decoder(str).decode
 
 
+def decoded_piece(piece: bytes) -> str:
+    """The text of a piece of a JSON string, which has no quotes around it."""
+    return _decode(b'"%b"' % piece)
+
+
 class _ToolCall:
     __slots__ = ("arguments", "id", "name")
 
@@ -25,7 +30,7 @@ class _ToolCall:
 
     def text(self) -> str:
         """The arguments that have come."""
-        parts = [piece if isinstance(piece, str) else _decode(b'"%b"' % piece) for piece in self.arguments]
+        parts = [piece if isinstance(piece, str) else decoded_piece(piece) for piece in self.arguments]
         return "".join(parts)
 
 

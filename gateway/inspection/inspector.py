@@ -161,7 +161,7 @@ class Inspector:
         return Choice(number_of(choice.index), delta, None if self._chat else choice.text, finish)
 
     def inspect_plain(self, choice: Choice) -> str | None:
-        """The fast lane of `fault_in` and `inspect` for the only choice of a stream's event: its text, if there is
+        """The usual case of `fault_in` and `inspect` for the only choice of a stream's event: its text, if there is
         nothing else but a role and a plain end, and nothing to look for; else None."""
         delta, finish = choice.delta, choice.finish_reason
         if not self._chat or type(delta) is not dict or choice.index != 0 or type(choice.index) is not int:
@@ -221,7 +221,7 @@ class Inspector:
         return limit is not None and read_usage(self.usage).completion == limit
 
     def note_plain(self, message: object, finish: object) -> bool:
-        """The fast lane of a whole answer of one choice: True = it is plain text, in which there is nothing to mend and
+        """`inspect` for a usual whole answer of one choice. True: plain text, in which there is nothing to mend and
         nothing to count, and `inspect` and `judge` would find the same. Most answers are."""
         if not self._chat or type(message) is not dict:
             return False

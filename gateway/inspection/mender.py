@@ -6,9 +6,10 @@ of the same kind merged) do not depend on how the text is split into feeds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from gateway.inspection.calls_in_thoughts import CallsInThoughts
 from gateway.inspection.finder import MAX_HELD, CallFinder
 from gateway.inspection.formats import Format
 from gateway.inspection.offered_tools import OfferedTools
@@ -39,7 +40,7 @@ class Mender:
         self._content = CallFinder(formats, offered, max_held) if armed else None
         self._splitter = Splitter(reasoning) if reasoning else None
         self._answer_end = AnswerEnd(reasoning.answer[1]) if reasoning and reasoning.answer else None
-        self._thoughts = _CallsInThoughts(
+        self._thoughts = CallsInThoughts(
             (lambda: CallFinder(formats, offered, max_held)) if armed and reasoning else None
         )
 
@@ -124,45 +125,4 @@ class Mender:
                 out += self._text(segment.text)
             else:
                 out += [*(self._thoughts.close() if self._thoughts.begun else ()), segment]
-        return out
-
-
-class _CallsInThoughts:
-    """Calls inside thoughts. Such a call is a draft and stays a thought, unless the thoughts are never closed and only
-    calls follow it: then the model has ended its thoughts without a closing tag."""
-
-    def __init__(self, make_finder: Callable[[], CallFinder] | None) -> None:
-        self._make_finder = make_finder  # called when thoughts begin: most answers have none
-        self._finder: CallFinder | None = None
-        self.begun = False
-        self._drafts: list[Segment] = []
-
-    def feed(self, text: str) -> list[Segment]:
-        if not self.begun and self._make_finder is not None:
-            self._finder = self._make_finder()
-        self.begun = True
-        return self._split(self._finder.feed(text)) if self._finder else [Reasoning(text)]
-
-    def close(self) -> list[Segment]:
-        """The thoughts were closed: return the rest of them, with the calls in them as thoughts."""
-        segments = self.finish()
-        return [Reasoning(segment.raw) for segment in segments if segment.raw]
-
-    def finish(self) -> list[Segment]:
-        """The text ended inside the thoughts: return the rest of them, with the last calls as calls."""
-        segments = self._split(self._finder.finish()) if self._finder else []
-        segments += self._drafts
-        self._drafts = []
-        self._finder = None
-        return segments
-
-    def _split(self, segments: list[Segment]) -> list[Segment]:
-        out: list[Segment] = []
-        for segment in segments:
-            if isinstance(segment, Text):
-                out += [Reasoning(draft.raw) for draft in self._drafts if draft.raw]
-                out.append(Reasoning(segment.text))
-                self._drafts = []
-            else:
-                self._drafts.append(segment)
         return out

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from gateway.inspection.formats import FORMATS, Format
+from gateway.inspection.formats.unopened import UNOPENED
 from gateway.inspection.reasoning import REASONING, THINK, Thoughts
 from gateway.launch.families import family_of
 
@@ -14,9 +15,10 @@ _LAST_TRIED = ("hermes", "qwen3_xml")  # the two formats that models most often 
 
 
 @lru_cache(maxsize=512)
-def formats_for(model: str | None, tool_parser: str | None) -> tuple[Format, ...]:
+def formats_for(model: str | None, tool_parser: str | None, *, unopened: bool = False) -> tuple[Format, ...]:
     """The formats that calls in this model's text may have, the most likely first: its family's, then the declared
-    parser's (a wrong parser is a frequent cause of calls in the text), then hermes and XML."""
+    parser's (a wrong parser is a frequent cause of calls in the text), then hermes and XML. `unopened`: calls may also
+    have lost their opening tag."""
     family = family_of(model)
     names = (family.tool_parser, *family.older_tool_parsers) if family is not None else ()
     found: list[Format] = []
@@ -24,7 +26,7 @@ def formats_for(model: str | None, tool_parser: str | None) -> tuple[Format, ...
         format_ = FORMATS.get(name) if name is not None else None
         if format_ is not None and format_ not in found:
             found.append(format_)
-    return tuple(found)
+    return (*found, UNOPENED) if unopened else tuple(found)
 
 
 @lru_cache(maxsize=512)

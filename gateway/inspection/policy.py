@@ -29,7 +29,7 @@ class InspectionPolicy:
 
     `call`: "required" | "named" = the answer must call a tool (`name`, for a named one). `hold`: the backend does
     not enforce that, so content is held until the first call. `reasoning_field`: the field name of thoughts for the
-    client."""
+    client. `unread`: the backend's parser passes on what it could not read (unread_calls.py)."""
 
     tools: OfferedTools | None = None
     formats: Sequence[Format] = ()
@@ -38,6 +38,7 @@ class InspectionPolicy:
     name: str = ""
     hold: bool = False
     reasoning_field: ReasoningField = "as_is"
+    unread: bool = False
 
     @property
     def must_call(self) -> bool:

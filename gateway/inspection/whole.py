@@ -12,7 +12,6 @@ from msgspec import Raw
 from gateway.domain.request import InferenceRequest
 from gateway.inspection.answer import FIELDS, Delta
 from gateway.inspection.inspector import Inspector
-from gateway.inspection.plain import Message, plain_text
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.pooled import prompt_usage
 from gateway.inspection.reasoning import Thoughts
@@ -37,22 +36,7 @@ class _Answer(msgspec.Struct):
     error: Any = None
 
 
-class _PlainChoice(msgspec.Struct, gc=False):
-    finish_reason: Any = None
-    message: Message | None = None
-
-
-class _PlainAnswer(msgspec.Struct, gc=False):
-    """The same of a chat that may be plain text."""
-
-    choices: list[_PlainChoice] | None = None
-    model: Any = None
-    usage: dict[str, Any] | None = None
-    error: Any = None
-
-
 _decode = msgspec.json.Decoder(_Answer).decode
-_decode_plain = msgspec.json.Decoder(_PlainAnswer).decode
 _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_choices = msgspec.json.Decoder(list[dict[str, Raw]]).decode
 _decode_message = msgspec.json.Decoder(dict[str, Any]).decode
@@ -124,23 +108,6 @@ def read_whole(
     answer = WholeAnswer(body, request, policy, thoughts)
     answer.read()
     return answer
-
-
-def read_plain(body: bytes, thoughts: Thoughts | None) -> tuple[object, dict[str, Any] | None] | None:
-    """The fast lane of `read_whole` for a chat whose answer nothing is expected of (no policy): the body of a plain
-    text is sent as it is, and there is nothing to count in it. Returns (the model that it names, the usage); None =
-    `read_whole` decides."""
-    try:
-        read = _decode_plain(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    choices = read.choices
-    if read.error is not None or choices is None or len(choices) != 1:
-        return None
-    message = choices[0].message
-    if message is None or plain_text(message, choices[0].finish_reason, thoughts) is None:
-        return None
-    return read.model, read.usage
 
 
 def _why(read: _Answer, missing: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal
@@ -20,7 +20,8 @@ Enforced = Literal["envelope", "schema", "nothing"]
 @dataclass(frozen=True, slots=True)
 class ModelFamily:
     """`tool_parser`, `reasoning_parser`: vLLM's names; `older_tool_parsers`: names of the parser for the same models in
-    other builds. `switch`: the key of chat_template_kwargs that turns thinking on and off."""
+    other builds. `switch`: the key of chat_template_kwargs that turns thinking on and off. `efforts`: those that its
+    template knows; None = any, or not known."""
 
     name: str
     tool_parser: str | None
@@ -29,6 +30,7 @@ class ModelFamily:
     thinking: Thinking = "never"
     thinks_by_default: bool = False
     switch: str | None = None
+    efforts: tuple[str, ...] | None = None
 
 
 def _never(name: str, tool_parser: str | None, *older: str) -> ModelFamily:
@@ -67,6 +69,7 @@ _ROWS: tuple[tuple[str, ModelFamily], ...] = (
     (r"deepseek-?v3", _never("DeepSeek-V3", "deepseek_v3")),
     (r"qwen3-?coder-?next", _never("Qwen3-Coder-Next", "qwen3_coder", "qwen3_xml")),
     (r"qwen3-?coder", _never("Qwen3-Coder", "qwen3_coder", "qwen3_xml")),
+    (r"qwen3\.?8", replace(_on("Qwen3.8", "qwen3_xml", "qwen3", "qwen3_coder"), efforts=("low", "medium", "xhigh"))),
     (r"qwen3\.?6", _on("Qwen3.6", "qwen3_xml", "qwen3", "qwen3_coder")),
     (r"qwen3\.?5(?!\d)", _on("Qwen3.5", "qwen3_coder", "qwen3", "qwen3_xml")),
     (r"qwen3-?next.*thinking", _always("Qwen3-Next-Thinking", "hermes", "qwen3")),
@@ -100,7 +103,7 @@ _ROWS: tuple[tuple[str, ModelFamily], ...] = (
     (r"llama-?3", _never("Llama-3", "llama3_json", "pythonic")),
     (r"phi-?4.*reasoning", _always("Phi-4-reasoning", None, "deepseek_r1")),
     (r"phi-?4-?mini", _never("Phi-4-mini", "phi4_mini_json")),
-    (r"gpt-?oss", _always("gpt-oss", "openai", "openai_gptoss")),
+    (r"gpt-?oss", replace(_always("gpt-oss", "openai", "openai_gptoss"), efforts=("low", "medium", "high"))),
     (r"laguna", _on("Laguna", "poolside_v1", "poolside_v1")),
     (r"seed-?oss", _on("Seed-OSS", "seed_oss", "seed_oss", switch="thinking_budget")),
     (r"step-?3\.5", _always("Step-3.5", "step3p5", "step3p5")),

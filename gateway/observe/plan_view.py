@@ -11,9 +11,9 @@ from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import SERVING
-from gateway.fleet.catalog import catalog_of
 from gateway.fleet.memory.arithmetic import GIB
 from gateway.fleet.memory.live import beside_the_plan
+from gateway.fleet.memory.model_catalog import models_of
 from gateway.fleet.memory.model_files import read_models
 from gateway.fleet.memory.plan import FleetPlan, plan, plan_json
 from gateway.fleet.memory.plan_svg import plan_svg
@@ -55,7 +55,7 @@ class PlanView:
 def _planned(snapshot: Snapshot) -> tuple[FleetPlan | str, str]:
     """(the plan, its picture); instead of the plan a text that names the mistake in the operator's catalogue."""
     try:
-        catalog = catalog_of(snapshot).memory
+        catalog = models_of(snapshot)
     except ConfigError as error:
         return str(error), ""
     fleet = plan(snapshot, snapshot.mode, catalog, {}, read_models(snapshot))

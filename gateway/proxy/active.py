@@ -10,7 +10,7 @@ from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.domain.backend import BackendState
 from gateway.domain.progress import IDLE, Work
 from gateway.domain.reason import kind_of
-from gateway.domain.request_timer import Pulse, RequestTimer, Stopping
+from gateway.domain.request_timer import RequestTimer, Stopping
 from gateway.domain.upstream import ResetFailure, SilenceFailure
 
 
@@ -27,17 +27,15 @@ class ActiveRequest(Protocol):
 class ActiveRequests:
     """The requests under way of one gateway, each from its head to its end."""
 
-    def __init__(self, pulse: Pulse) -> None:
-        self._pulse = pulse
+    def __init__(self) -> None:
         self._requests: set[ActiveRequest] = set()
         self.add = self._requests.add
         self.discard = self._requests.discard
 
     def __len__(self) -> int:
-        return len(self._requests) + self._pulse.untimed
+        return len(self._requests)
 
     def __iter__(self) -> Iterator[ActiveRequest]:
-        self._pulse.time_all()  # each adds itself here
         return iter(list(self._requests))
 
     def interrupt_all(self) -> None:

@@ -7,15 +7,9 @@ import asyncio
 import time
 from collections.abc import Collection
 from functools import partial
-from math import inf
 
-from gateway.admission.capacity import capacity
-from gateway.domain.backend import BackendState
 from gateway.domain.body import UNREADABLE, unreadable
 from gateway.domain.reason import prefixed, quoting, reason_of
-from gateway.domain.request import InferenceRequest
-from gateway.domain.request_timer import RequestTimer
-from gateway.domain.token_ratio import silence_budget
 from gateway.domain.upstream import (
     ConnectFailure,
     OwnFailure,
@@ -46,13 +40,14 @@ from gateway.inspection.whole import WholeAnswer, read_whole
 from gateway.large_bodies import LARGE, apart
 from gateway.proxy.exchange import ClientGone
 from gateway.proxy.failures import AttemptFailed, StreamBroken
-from gateway.proxy.feedback import count_found, verdict_of
-from gateway.proxy.lanes import AdmittedRequest
-from gateway.proxy.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
+from gateway.proxy.feedback import count_found, learn_forms, verdict_of
+from gateway.proxy.reply import LOADING_TOLD, Header, StreamReply, attempt_headers, base_headers, send_whole
 from gateway.proxy.results import judge_results
-from gateway.proxy.stages import RequestContext
+from gateway.proxy.silence import expect_first
+from gateway.proxy.stages import AdmittedRequest, RequestContext
 from gateway.proxy.stream_relay import StreamRelay
 from gateway.routing.inspection_policy import policy_for
+from gateway.routing.loads import loads_first
 from gateway.routing.resume import BrokenStream, may_continue
 from gateway.shortage import shortage_of
 
@@ -60,22 +55,6 @@ ERROR_BODY_MOST = 1024 * 1024  # bytes of an upstream's error answer that are re
 LAST_MOST = 64 * 1024  # bytes of last events that are written together with the end; more waits for the client to read
 KIND_MOST = 100  # characters of a content-type in a message
 TAIL = 1.0  # seconds for upstream to end its body after the last event
-
-
-def expect_first(timer: RequestTimer, state: BackendState, request: InferenceRequest) -> None:
-    """Arm the silence budget of the time before the first event of a backend's answer, and the total one, for a request
-    that was sent when the timer last `heard`."""
-    timeouts, progress = state.backend.timeouts, state.progress
-    if progress.last is not None:
-        # The engine's counters show whether it works, also on requests in its own queue and on tokens not sent yet.
-        timer.excuse = lambda: max(state.last_event, progress.moved_at)
-    elif state.inflight > capacity(state):
-        # The backend has more requests than slots, so this one may wait inside: progress of the others counts.
-        timer.excuse = lambda: state.last_event
-    loads = state.reported.loaded is not None
-    budget = silence_budget(request, state.prompt_tokens, progress.prefill, progress.decode, loads=loads)
-    timer.budget = timeouts.first_byte or budget
-    timer.total_at = inf if timeouts.total is None else timer.heard + timeouts.total
 
 
 def is_stream(response: Response) -> bool:
@@ -98,6 +77,9 @@ class Attempt:
         self.spare: WholeAnswer | StreamTrack | None = None  # a complete but empty answer; see `deliver`
         self._context = context
         self._admitted = admitted
+        decision = admitted.planned.received.decision
+        # What was decided for requests like this one; None: it is decided now.
+        self._decided = None if decision is None else decision.backend_for(self.candidate, self.alias, self.request)
         self._headers: list[Header] = []  # response headers about this attempt
         self._kept: BrokenStream | None = None  # what was sent, where another backend could go on with it
         self._sent_id = ""  # the backend's id of this request, where the client chose it
@@ -111,13 +93,12 @@ class Attempt:
         reason: BaseException | None = None
         try:
             call = self._call()
-            policy, thoughts = policy_for(self.request, self.alias, self.candidate, time.monotonic())
-            sending = partial(send, state, call, self._context.services.on_short)
-            if self._admitted.begun is None:
-                self._expect_first()
-                response = await sending()
+            if (decided := self._decided) is not None and not self.request.tools:
+                policy, thoughts = decided.policy, decided.thoughts
             else:
-                response = await self._admitted.begun.answer(sending)
+                policy, thoughts = policy_for(self.request, self.alias, self.candidate, time.monotonic())
+            self._expect_first()
+            response = await send(state, call, self._context.services.on_short)
             if response.status >= 300:
                 begun = await read_beginning(response, ERROR_BODY_MOST, self.exchange.share.add)
                 body = state.without_key(begun)
@@ -125,6 +106,8 @@ class Attempt:
             found = await self._relay(response, policy, thoughts)
             delivered = True
             state.evidence.succeeded()
+            if self.request.corrected is not None:
+                learn_forms(state, self.request, self.request_id)
             violation = getattr(response, "violation", None)  # set by engines that detect one themselves
             if violation is not None and violation not in found:
                 self.metrics.violations.inc(state.name, violation)
@@ -153,20 +136,13 @@ class Attempt:
             reason = None  # breaks a cycle with this frame, which would keep the whole answer until a collection
             if response is not None:
                 response.release()
-            elif self._admitted.begun is not None:
-                self._admitted.begun.abort()
 
     async def _relay(
         self, response: Response, policy: InspectionPolicy | None, thoughts: Thoughts | None
     ) -> Collection[str]:
         """Send the answer to the client. Returns the violations that were found in it."""
-        if (begun := self._admitted.begun) is not None:
-            begun.check_error()
         if self.reply is not None:
-            if begun is not None and begun.relay is not None:
-                track = begun.relay.track
-            else:
-                track = StreamTrack(self.request, self.reply.identity, policy, thoughts)
+            track = StreamTrack(self.request, self.reply.identity, policy, thoughts)
             if (goes_on := self._admitted.goes_on) is not None:
                 track = ContinuedTrack(goes_on.request, self.reply.identity, *goes_on[1:])
             await self._relay_stream(self.reply, track, response)
@@ -197,12 +173,16 @@ class Attempt:
 
     def _call(self) -> EngineRequest:
         """The request for the backend. Also sets the response headers about this attempt."""
-        request, state, record = self.request, self.candidate.state, self.record
-        try:
-            fields, adapted = outgoing_fields(request, self.alias, state, self.candidate.adapt)
-        except UNREADABLE as error:
-            self.record.unsent = True
-            raise unreadable(error) from None
+        request, state, record, decided = self.request, self.candidate.state, self.record, self._decided
+        adapted: list[str] = []
+        if decided is not None:
+            fields = decided.fields(request)
+        else:
+            try:
+                fields, adapted = outgoing_fields(request, self.alias, state, self.candidate.adapt)
+            except UNREADABLE as error:
+                self.record.unsent = True
+                raise unreadable(error) from None
         # Each attempt has an id of its own, so that two backends never share one (vLLM derives the id of its reply from
         # it).
         up_id = self.request_id if record.number == 1 else f"{self.request_id}-{record.number}"
@@ -216,13 +196,20 @@ class Attempt:
         queued = round(self._admitted.queued * 1000)
         self._headers = attempt_headers(state.name, record.number, queued, record.detour, adapted)
         own = None if self._admitted.goes_on is not None else own_call(request, state, fields)
-        sent = fields, self._context.headers_sent(up_id), self.request_id, own
-        memory = self.exchange.share
-        return EngineRequest(request.endpoint, request.stream, *sent, memory=memory, sender=request.sender)
+        head = decided.head if decided is not None else None
+        headers = self._context.headers_sent(up_id) if head is None else []
+        call = EngineRequest(request.endpoint, request.stream, fields, headers, self.request_id, own)
+        call.head, call.sent_id = head, up_id
+        call.memory, call.sender = self.exchange.share, request.sender
+        return call
 
     def _expect_first(self) -> None:
-        self.timer.heard = self.timer.now()
-        expect_first(self.timer, self.candidate.state, self.request)
+        timer, state = self.timer, self.candidate.state
+        timer.heard = timer.now()
+        expect_first(timer, state, self.request)
+        if self.reply is not None and loads_first(state):
+            self.reply.loading = lambda: state.loading(time.monotonic())
+            timer.beat_at = min(timer.beat_at, timer.heard + LOADING_TOLD)
 
     def _failure(self, failure: UpstreamFailure) -> Exception:
         """What a failure of the connection means: StreamBroken after content, else AttemptFailed."""
@@ -265,13 +252,9 @@ class Attempt:
         gaps = self.metrics.inter_token.child(state.name)
         relay = StreamRelay(reply, track, state, timer, gaps, self._kept.sent if self._kept is not None else None)
         goes_on = self._admitted.goes_on is not None
-        unread = b""
-        if (begun := self._admitted.begun) is not None and begun.relay is not None:
-            relay, unread = begun.relay, begun.unread
-        self.record.track = relay.track
+        self.record.track = track
         while True:
-            data = unread or await read_past(response, relay.pass_on)
-            unread = b""
+            data = await read_past(response, relay.pass_on)
             if relay.unread:
                 await relay.read_apart()
             if not data:

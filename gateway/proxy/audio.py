@@ -32,10 +32,9 @@ from gateway.proxy.exchange import AsgiExchange, Exchange, declares_more, too_la
 from gateway.proxy.failures import AttemptFailed, StreamBroken
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.inner_exchange import OnBehalf
-from gateway.proxy.lanes import AdmittedRequest
 from gateway.proxy.reply import Header, base_headers
 from gateway.proxy.services import Services
-from gateway.proxy.stages import RequestContext
+from gateway.proxy.stages import AdmittedRequest, RequestContext
 from gateway.shortage import shortage_of
 from gateway.transport.multipart import FormReader, MultipartError
 from gateway.transport.upload import HEADER_MOST, Upload

@@ -14,10 +14,11 @@ from hashlib import blake2b
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.facts import Source
-from gateway.domain.request import NO_MEDIA, InferenceRequest, Refusal
+from gateway.domain.request import CHAT, NO_MEDIA, InferenceRequest, Refusal
 from gateway.domain.upstream import Response
 from gateway.engines.base import EngineRequest
-from gateway.engines.outgoing import outgoing_limits
+from gateway.engines.outgoing import forms_for, outgoing_fields, outgoing_limits
+from gateway.inspection.complaints import read_complaint
 from gateway.inspection.echo import client_mentions, mentions
 from gateway.inspection.error_replies import Verdict, judge
 from gateway.inspection.notation import may_lack_opener
@@ -31,6 +32,7 @@ from gateway.routing.inspection_policy import STRAY_THOUGHTS
 COOLDOWN = 5.0  # seconds, for a 429 without Retry-After
 IMAGE_MOST = 32_768  # tokens that a server may take for a picture or a recording
 TEMPLATE_MOST = 32_768  # tokens that a server's template may add to a prompt
+CORRECTIONS_MOST = 8  # forms that one request is changed to for one backend
 WORTH_ASKING = 16  # tokens: with a smaller limit the same request is not sent again
 
 
@@ -183,3 +185,26 @@ def ask_again(state: BackendState, request: InferenceRequest, alias: Alias, verd
 def _smaller(before: list[object], after: list[object]) -> bool:
     pairs = [(was, now) for was, now in zip(before, after, strict=True) if type(was) is int and type(now) is int]
     return any(now < was for was, now in pairs) and min(now for _, now in pairs) >= WORTH_ASKING
+
+
+def correct(state: BackendState, request: InferenceRequest, alias: Alias, verdict: Verdict) -> bool:
+    """Note which forms a refusal asks for (domain/forms.py). True = the same backend gets the request again in them."""
+    if verdict.kind not in ("client", "failed") or not 400 <= verdict.status <= 500 or request.endpoint is not CHAT:
+        return False
+    tried = (request.corrected or {}).get(state.name, ())
+    now = time.monotonic()
+    sent, _ = outgoing_fields(request, alias, state)
+    prompt = bytes(sent.get("messages", b"")).decode("utf-8", "replace")
+    forms = forms_for(request, state, now)
+    found = [form for form in read_complaint(verdict.message, verdict.param, sent, prompt, forms) if form not in tried]
+    if not found or len(tried) + len(found) > CORRECTIONS_MOST:
+        return False
+    request.corrected = {**(request.corrected or {}), state.name: (*tried, *found)}
+    again, _ = outgoing_fields(request, alias, state)
+    return again != sent
+
+
+def learn_forms(state: BackendState, request: InferenceRequest, request_id: str) -> None:
+    """The backend has answered the request in the forms that were tried after a refusal."""
+    for form in (request.corrected or {}).get(state.name, ()):
+        state.facts.learn_form(form, time.monotonic(), request_id)

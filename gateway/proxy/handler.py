@@ -15,12 +15,15 @@ import contextlib
 import logging
 import time
 
+from msgspec import Raw
+
 from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.admission import access
 from gateway.admission.slots import Lease
+from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
-from gateway.domain.body import UNREADABLE, unreadable
-from gateway.domain.request import Endpoint, InferenceRequest, parse
+from gateway.domain.body import UNREADABLE, read_fields, unreadable
+from gateway.domain.request import CHAT, Endpoint, InferenceRequest, parse
 from gateway.domain.request_timer import ReaderStalled, RequestTimer, Stopping
 from gateway.domain.upstream import UpstreamFailure
 from gateway.errors import GatewayError, PassedOn, exhausted
@@ -29,16 +32,15 @@ from gateway.large_bodies import SEARCHED, apart
 from gateway.proxy.ask_all import AskAll
 from gateway.proxy.attempt import Attempt
 from gateway.proxy.blame import Blame, earlier_failures
+from gateway.proxy.decisions import Decision, Decisions
 from gateway.proxy.exchange import ClientGone, Exchange
 from gateway.proxy.failures import AttemptFailed, Spare, StreamBroken
-from gateway.proxy.feedback import ask_again, learn, within_reason
+from gateway.proxy.feedback import ask_again, correct, learn, within_reason
 from gateway.proxy.inner_exchange import OnBehalf
-from gateway.proxy.lanes import AdmittedRequest, Begun, PlannedRequest
-from gateway.proxy.planning import Planner
 from gateway.proxy.reply import StreamReply, base_headers, request_id, send_whole
 from gateway.proxy.resume import lease_to_resume, resume
-from gateway.proxy.services import RequestTrace, Services
-from gateway.proxy.stages import ReceivedRequest, RequestContext
+from gateway.proxy.services import Services
+from gateway.proxy.stages import AdmittedRequest, PlannedRequest, Planner, ReceivedRequest, RequestContext
 from gateway.routing.plan import Candidate, with_forced_call
 from gateway.routing.refusal import FailedAttempt
 from gateway.shortage import shortage_of
@@ -55,28 +57,25 @@ class RequestHandler:
         endpoint: Endpoint,
         exchange: Exchange,
         on_behalf: OnBehalf | None = None,
-        begun: Begun | None = None,
     ) -> None:
         self.services = services
         # Used to the end, even if routes.yaml is reloaded meanwhile.
-        self.snapshot = services.snapshot if begun is None else begun.snapshot
-        self.states = services.fleet.states if begun is None else begun.fleet  # the backends of this snapshot
+        self.snapshot = services.snapshot
+        self.states = services.fleet.states  # the backends of this snapshot
         self.exchange = exchange
         self.on_behalf = on_behalf  # set for a request that the gateway makes itself for a client
         self.asked_all = False  # each member's request is counted, not this one
-        self.begun = begun  # set for a request that was sent on the fast lane
-        self.trace: RequestTrace | None = None
-        if begun is None:
-            self.timer = RequestTimer(services.pulse, exchange.task(), self._beat)
-            self.trace = services.tracer.begin(exchange.headers) if services.tracer is not None else None
-            id_ = request_id(exchange.headers.get(b"x-request-id"))
-            self.record = RequestRecord(id_, endpoint, self.timer.heard)
-        else:
-            self.timer, self.record = begun.timer, begun.record
+        self.decision: Decision | None = None  # what was decided for requests like this one
+        self.undecided: dict[str, Raw] | None = None  # the fields of its body, for which that is still to be decided
+        self.timer = RequestTimer(services.pulse, exchange.task(), self._beat)
+        self.trace = services.tracer.begin(exchange.headers) if services.tracer is not None else None
+        id_ = request_id(exchange.headers.get(b"x-request-id"))
+        self.record = RequestRecord(id_, endpoint, self.timer.heard)
         self.context = RequestContext(services, self.snapshot, exchange, self.timer, self.record)
         self.planned: PlannedRequest | None = None  # None = not planned yet, or refused before
         self.blame: Blame | None = None  # None = no attempt has failed
         self.retried: list[BackendState] = []  # backends with a second attempt, with a smaller limit
+        self.refusals: dict[str, Verdict] = {}  # by backend, before the request was put in another form
         self.spare: Spare | None = None  # an attempt with a complete but empty answer
         self.heartbeat: asyncio.Task[None] | None = None  # the latest one
 
@@ -85,8 +84,6 @@ class RequestHandler:
     async def run(self) -> None:
         """Answer the request in any case, and release everything that it holds."""
         self.services.active.add(self)
-        if self.begun is not None:
-            self.timer.run_by(self.exchange.task(), self._beat)
         try:
             await self._answer()
         except GatewayError as error:
@@ -112,14 +109,12 @@ class RequestHandler:
             self.services.active.discard(self)
             if self.blame is not None:
                 self.blame.close()
-            if self.begun is not None:
-                self.begun.abort()
             self._settle()
             self.spare = None
             self.record.release_bytes()
 
     async def _answer(self) -> None:
-        received = await self._receive() if self.begun is None else self._go_on(self.begun)
+        received = await self._receive()
         alias = received.alias
         if alias.ask_all:
             await self._ask_all(received)
@@ -146,7 +141,7 @@ class RequestHandler:
         await self._deliver_spare_or_refuse(planned)
 
     async def _next_lease(self, planned: PlannedRequest) -> Lease | None:
-        """The slow lane: the next candidate of the plan, after a wait where no slot is free. None = none is left."""
+        """The slots of the next candidate of the plan, after a wait where none is free. None: no candidate is left."""
         return await planned.slots.admit(returning=bool(self.record.attempts))
 
     async def _ask_all(self, received: ReceivedRequest) -> None:
@@ -169,45 +164,77 @@ class RequestHandler:
         if self.trace is not None:
             self.trace.headers = exchange.headers
         request.sender = client.name
-        alias = inner.alias if inner is not None else access.alias_for(snapshot, client, request)
+        if (decision := self.decision) is not None:
+            alias = decision.alias
+        else:
+            alias = inner.alias if inner is not None else access.alias_for(snapshot, client, request)
         record.alias = alias.name
         if not alias.ask_all:
             record.charge = self.services.accounts.limits.check(client.client, request, time.monotonic())
         exchange.on_leave(self._left)
-        received = ReceivedRequest(client, request, alias)
+        received = ReceivedRequest(client, request, alias, decision or self._decide(client, request, alias))
         if self.services.culprits:
             self._recall_blame(received)
         return received
 
-    def _go_on(self, begun: Begun) -> ReceivedRequest:
-        self.exchange.on_leave(self._left)
-        self.record.privacy = self.exchange.caller.privacy(begun.received.client)
-        return begun.received
-
     async def _read(self, client: access.Identity) -> InferenceRequest:
         (exchange := self.exchange).caller.check_json()
         body = await exchange.read_body(self.snapshot.server.max_body)
-        request = parse(self.record.endpoint, body, exchange.own)
+        fields = read_fields(body)
+        if len(body) <= SEARCHED and (alike := self._alike(fields)) is not None:
+            return alike
+        request = parse(self.record.endpoint, fields, exchange.own)
         if len(body) > SEARCHED:
             await apart(client.name, request.look_for_media)
         return request
+
+    def _alike(self, fields: dict[str, Raw]) -> InferenceRequest | None:
+        """The request, where something was decided for chats like this one. Sets `decision`; where there is none yet,
+        keeps the fields of the body so that `_decide` can make it."""
+        endpoint, ahead = self.record.endpoint, self.services.decides_ahead
+        if ahead == "never" or (endpoint.becomes or endpoint) is not CHAT:
+            return None
+        if self.exchange.own is not None or self.on_behalf is not None:
+            return None
+        decisions: Decisions | None = (caller := self.exchange.caller).decisions
+        if decisions is None:  # the first request with this head
+            decisions = caller.decisions = Decisions()
+            if ahead != "first":
+                return None
+        decision = decisions.find(self.snapshot, fields)
+        if decision is None:
+            self.undecided = dict(fields)  # reading the request may change them
+            return None
+        request = decision.request(fields)
+        if request is not None:
+            self.decision = decision
+        return request
+
+    def _decide(self, client: access.Identity, request: InferenceRequest, alias: Alias) -> Decision | None:
+        """Decide for chats like this one, if that may be kept."""
+        fields, self.undecided = self.undecided, None
+        if fields is None:
+            return None
+        caller = self.exchange.caller
+        decisions: Decisions = caller.decisions
+        try:
+            return decisions.add(self.services, caller, client, alias, request, fields)
+        except Exception:  # a defect in what is kept must not cost the answer
+            self.services.metrics.failures.note("decisions", "what is kept of a request's decisions")
+            return None
 
     # -- plan -----------------------------------------------------------------------------------------------------
 
     def _plan(self, received: ReceivedRequest) -> PlannedRequest:
         services, alias = self.services, received.alias.name
-        turn = services.next_turn(alias) if self.begun is None else services.turn(alias)
-        planner = Planner(self.context, received, self.states, turn)
-        return PlannedRequest(self.context, received, planner, self.begun)
+        planner = Planner(self.context, received, self.states, services.next_turn(alias))
+        return PlannedRequest(self.context, received, planner)
 
     # -- admit and attempt ----------------------------------------------------------------------------------------
 
     def _admitted(self, planned: PlannedRequest, candidate: Candidate) -> AdmittedRequest:
         """Raises AttemptFailed where a budget was spent since the plan was made."""
         services, record, request = self.services, self.record, planned.received.request
-        begun, planned.begun = planned.begun, None
-        if begun is not None:
-            return AdmittedRequest(planned, candidate, planned.alias, 0.0, None, begun.attempt, begun=begun)
         spent = services.accounts.reserve(candidate.state, record.client, request, record.reserved)
         if spent is not None:
             raise AttemptFailed(Verdict("budget", spent))
@@ -228,8 +255,7 @@ class RequestHandler:
             self.services.metrics.failovers.inc(admitted.alias.name, record.tried[-1].kind)
         attempt = self._new_attempt(admitted)
         record.trying = admitted.record
-        if admitted.begun is None:
-            record.attempts.append(admitted.record)
+        record.attempts.append(admitted.record)
         if self.trace is None:
             await attempt.run()
         else:
@@ -277,6 +303,12 @@ class RequestHandler:
         state, failover, request = candidate.state, planned.failover, planned.received.request
         verdict = within_reason(failure.verdict, state, request, failover.plan.alias)
         self.record.trying, metrics = None, self.services.metrics
+        if correct(state, request, failover.plan.alias, verdict):
+            metrics.attempts.inc(state.name, "client_error")
+            self.refusals.setdefault(state.name, verdict)
+            return candidate
+        if verdict.kind in ("client", "failed"):  # in the other form it is refused too: the first error counts
+            verdict = self.refusals.pop(state.name, verdict)
         if verdict.kind == "client":
             metrics.attempts.inc(state.name, "client_error")
             raise PassedOn(verdict.status, verdict.message, verdict.param, verdict.code)

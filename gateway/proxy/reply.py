@@ -25,6 +25,7 @@ from gateway.proxy.exchange import Exchange, nothing
 
 _REQUEST_ID = re.compile(rb"[\w.-]{1,128}")
 HEARTBEAT = 10.0  # seconds without anything sent
+LOADING_TOLD = 15.0  # seconds until a stream is told that the model is being loaded
 LAST_WORDS = 5.0  # seconds in which the client must read a stream's error event
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -57,6 +58,7 @@ class StreamReply:
         self.committed = False  # the status is committed
         self.early = False  # the status was committed before any backend's output
         self.content = False  # content is committed
+        self.loading: Callable[[], str] = str  # for how long the model is being loaded, "" where it is not
         self.served_by = ""  # the backend that the headers or the last comment named
 
     async def begin(self, backend: str, headers: list[Header]) -> None:
@@ -98,7 +100,8 @@ class StreamReply:
             self.committed = self.early = True
             await self.exchange.start(200, [*STREAM_HEADERS, *self._base, (b"x-gateway-committed", b"early")])
         self.identity.fix(self._endpoint.id_prefix + self._request_id, int(time()))
-        await self.send(self._heartbeat())
+        loading = self.loading()
+        await self.send((f": {loading}\n\n".encode() if loading else b"") + self._heartbeat())
 
     def _heartbeat(self) -> bytes:
         empty: dict[str, object] = {"delta": {}} if self._endpoint.id_prefix == "chatcmpl-" else {"text": ""}

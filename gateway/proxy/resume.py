@@ -11,8 +11,7 @@ from gateway.admission.slots import Lease
 from gateway.engines.tokenize import count_tokens
 from gateway.errors import GatewayError
 from gateway.proxy.failures import StreamBroken
-from gateway.proxy.lanes import AdmittedRequest, PlannedRequest
-from gateway.proxy.stages import RequestContext
+from gateway.proxy.stages import AdmittedRequest, PlannedRequest, RequestContext
 from gateway.routing.plan import Candidate
 from gateway.routing.resume import BrokenStream, alias_for_continuation, can_continue, can_resume, continuation
 from gateway.routing.window import known_tokens

@@ -47,7 +47,7 @@ class StreamRelay:
     def pass_on(self, data: bytes) -> bool:
         """Read `data` and send what it holds, if that needs nothing else. False = `out` and `track` are to be looked
         at."""
-        if self.goes_on(data):
+        if self._pass_one(data):
             return True
         track, reply, begun = self.track, self._reply, self.begun
         if self._framer.unfinished > LARGE:
@@ -69,9 +69,9 @@ class StreamRelay:
         self.out = b""
         return True
 
-    def goes_on(self, data: bytes) -> bool:
-        """Send `data` if it is one event that only goes on with the text, the thoughts or the arguments of a call, as
-        nearly all do. False: nothing was done."""
+    def _pass_one(self, data: bytes) -> bool:
+        """Send `data` if it is one event that only adds to the text, the thoughts or the arguments of a call, as nearly
+        all do. False: nothing was done."""
         reply = self._reply
         if not (self.begun and reply.committed and self._framer.between) or reply.exchange.flow.write_paused:
             return False

@@ -14,7 +14,6 @@ from gateway.domain.health_state import SUSPECT
 from gateway.domain.request import Endpoint
 
 LEAD = 2  # a session leaves its replica when that has so many more in flight than the least busy one
-LEAST_BUSY = 1_000_000_000  # requests: more than any backend has
 TRIES = 7  # attempts to find the end of the first user message in a part of the text
 SHORT = 1024  # bytes of a conversation that is read whole: looking for its beginning would cost more
 KEY_BYTES = 8192  # of the first system and the first user message
@@ -58,27 +57,6 @@ def _doubt(member: BackendState, now: float) -> int:
     if member.health.state is not SUSPECT:
         return 1
     return 0 if member.health.due(now) else 2
-
-
-def first_by_affinity(members: Sequence[BackendState], key: bytes) -> BackendState | None:
-    """The first of `order` by affinity, where nothing but affinity and load decides; None if `order` has to find it."""
-    begun = blake2b(key, digest_size=8)
-    first: BackendState | None = None
-    idlest: BackendState | None = None  # of those with equally much to do, the first
-    highest = highest_of_idlest = b""
-    busy_first, least = 0, LEAST_BUSY
-    for member in members:
-        busy = member.inflight + member.shared.elsewhere
-        if member.health.state is SUSPECT or member.reported.loaded is False or busy >= member.slots:
-            return None
-        hashed = begun.copy()
-        hashed.update(member.name.encode())
-        score = hashed.digest()
-        if score > highest:
-            highest, first, busy_first = score, member, busy
-        if busy < least or (busy == least and score > highest_of_idlest):
-            highest_of_idlest, idlest, least = score, member, busy
-    return first if busy_first - LEAD < least else idlest
 
 
 def _by_affinity(members: Sequence[BackendState], key: bytes) -> list[BackendState]:

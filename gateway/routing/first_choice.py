@@ -1,4 +1,4 @@
-"""The fast lane of planning: the backend that comes first in the plan, found without making the plan.
+"""The first choice: the backend that comes first in the plan, found without making the plan.
 
 Most requests are served by a ready backend of the first step, at the first attempt, with a slot that is free. They need
 neither the later steps nor the reasons against them. Whatever is not that plain is left to `make_plan`, whose first
@@ -15,6 +15,7 @@ from gateway.domain.health_state import State
 from gateway.domain.request import InferenceRequest
 from gateway.domain.token_ratio import room_needed, surely_fits
 from gateway.routing.balance import order
+from gateway.routing.loads import loads_first
 from gateway.routing.needs import NO_NEEDS, Needs, needs_of
 from gateway.routing.plan import Candidate, adapted, declines_media, why_not
 
@@ -38,7 +39,7 @@ def first_choice(
     usable: list[BackendState] = []
     for name in alias.steps[0]:
         state = states[name]
-        if state.backend.cloud or state.pool is not None:
+        if state.backend.cloud or state.pool is not None or loads_first(state):
             return None
         if _surely_serves(state, request, needs, room, now):
             usable.append(state)

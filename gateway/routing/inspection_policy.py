@@ -38,12 +38,13 @@ def policy_for(
     call, name = must_call(request)
     return InspectionPolicy(
         tools=LazyTools(bytes(request.fields["tools"])),
-        formats=formats_for(state.checkpoint, backend.tool_parser),
+        formats=formats_for(state.checkpoint, backend.tool_parser, unopened=state.traits.leaves_calls_unread),
         thoughts=marked,
         call=call,
         name=name,
         hold=adapt.verify and call != "auto",
         reasoning_field=alias.reasoning_field,
+        unread=state.traits.leaves_calls_unread,
     ), thoughts
 
 

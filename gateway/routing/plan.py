@@ -18,6 +18,7 @@ from gateway.domain.request import NO_MEDIA, InferenceRequest
 from gateway.domain.token_ratio import room_needed
 from gateway.fleet.starting import StartDecision
 from gateway.routing.balance import order
+from gateway.routing.loads import behind_ready, loads_first
 from gateway.routing.needs import (
     FORCED,
     NO_ADAPTATION,
@@ -121,7 +122,8 @@ class SkippedBackend(NamedTuple):
 @dataclass(slots=True)
 class Plan:
     """`candidates`: in the order to try them. `outcomes`: backend name -> kind of failure, filled by the attempts.
-    `startable`: the parked backends that this request may have started, in the alias's order; empty while one of its
+    `loads`: the backends that come after another one because their model has to be loaded, and is now. `startable`: the
+    parked backends that this request may have started, in the alias's order; empty while one of its
     backends starts."""
 
     alias: Alias
@@ -129,6 +131,7 @@ class Plan:
     skipped: list[SkippedBackend] = field(default_factory=list)
     outcomes: dict[str, str] = field(default_factory=dict)
     startable: Sequence[SkippedBackend] = ()
+    loads: Sequence[BackendState] = ()
 
     def may_enter(self, candidate: Candidate) -> bool:
         """May this candidate be tried? A local one always. A cloud only if each local backend before it is not used
@@ -223,6 +226,9 @@ def make_plan(
             plan.candidates.extend(adapted(ordered, index, needs, now, resort))
     if needs.tools == "auto" and any(candidate.doubtful for candidate in plan.candidates):
         plan.candidates.sort(key=lambda c: 2 if c.state.backend.cloud else 1 if c.doubtful else 0)
+    if any(loads_first(candidate.state) for candidate in plan.candidates):
+        plan.candidates, plan.loads = behind_ready(plan.candidates, plan.outcomes, alias.failover.when_loading, now)
+        plan.outcomes |= {state.name: "busy" for state in plan.loads if state.name not in plan.outcomes}
     if has_starts and refuses_start is not None:
         _plan_starts(plan)
     return plan

@@ -32,6 +32,20 @@ class Component(Protocol):
     async def close(self) -> None: ...
 
 
+class SharedFleet(Component, Protocol):
+    """The gateways that share the fleet with this one. Opened and closed apart from the other components."""
+
+    operations: Any
+    turn: Any
+
+    def publish_mode(self, mode: str, at: float) -> None:
+        """The mode was chosen here at `at` (Unix ms)."""
+
+    def describe(self) -> dict[str, Any]:
+        """For `/status`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
     """What one app adds to a gateway. The function `app(gateway)` in `gateway/apps/<name>/app.py` makes it, at the

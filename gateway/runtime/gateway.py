@@ -6,17 +6,18 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from socket import gethostname
-from typing import TYPE_CHECKING
 
+from prometheus_client import Metric
+
+from gateway import __version__
 from gateway.accounting.accounts import Accounts, today
 from gateway.accounting.budgets import shares
 from gateway.accounting.settle import Settler
 from gateway.admission.memory import Memory
 from gateway.admission.slots import Admission
-from gateway.config.loaded import Loaded
+from gateway.config.load import LoadedFile
 from gateway.config.modes import in_mode
 from gateway.config.snapshot import Alerts, Backend, Snapshot
 from gateway.domain.backend import BackendState, Observers
@@ -30,34 +31,29 @@ from gateway.engines.registry import ENGINES
 from gateway.health.prober import Prober
 from gateway.metrics.registry import Metrics
 from gateway.observe.gauges import (
-    AliasCollector,
-    BackendCollector,
-    EngineCollector,
-    GatewayCollector,
-    MemoryCollector,
-    ModeCollector,
-    NodeCollector,
-    SharedCollector,
+    ScrapedMetrics,
+    alias_metrics,
+    backend_metrics,
+    counter,
+    engine_metrics,
+    gauge,
+    node_metrics,
 )
 from gateway.observe.history import History
 from gateway.observe.log_writer import LogWriter
 from gateway.observe.usage_report import UsageReport
 from gateway.proxy.active import ActiveRequests
-from gateway.proxy.fast.lane import FastLane
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
 from gateway.proxy.sent_ids import SentIds
 from gateway.proxy.services import DecidesAhead, Services
 from gateway.routing.alias_status import AliasStatusTracker
 from gateway.routing.culprits import Culprits
-from gateway.runtime.apps import Apps
+from gateway.runtime.apps import Apps, SharedFleet
 from gateway.runtime.chosen_mode import Choice, ChosenMode
 from gateway.runtime.reload import Adapt, Reloader
 from gateway.shortage import Kind
 from gateway.transport.client import open_client
-
-if TYPE_CHECKING:
-    from gateway.cluster.membership import Membership
 
 log = logging.getLogger("gateway")
 
@@ -78,7 +74,7 @@ class Gateway:
         self.metrics = Metrics()
         failures = self.metrics.failures
         pulse = Pulse(failures)
-        self.active = ActiveRequests(pulse)
+        self.active = ActiveRequests()
         self.accounts = Accounts(snapshot.server.data, failures)
         self.fleet = Fleet(open_backend, failures)
         self._observe_fleet(self.fleet.observers)
@@ -111,21 +107,16 @@ class Gateway:
             on_short=self.short_of,
             decides_ahead=decides_ahead,
         )
-        self.fast_lane = FastLane(self.services, self.memory)
-        self.shared: Membership | None = None  # None = no other gateways share the fleet
-        if snapshot.server.shared is not None:
-            from gateway.cluster.membership import Membership
-
-            parts = self.fleet, self.admission.scheduler, self.accounts, self.prober, self.emit
-            data, name = Path(snapshot.server.data), f"{gethostname()}:{snapshot.server.port}"
-            self.shared = Membership(snapshot.server.shared, data, *parts, failures, self._chosen_elsewhere, name)
+        self.shared: SharedFleet | None = None  # None = no other gateways share the fleet; set by the app `cluster`
         self.history = History(
             lambda: self.fleet.states, lambda: self.prober.machines, self.admission.queue_depth, self.metrics
         )
         self.usage = UsageReport(self.accounts.ledger.path, failures)
         self.apps = Apps(self)
+        if snapshot.server.shared is not None and self.shared is None:
+            raise RuntimeError("routes.yaml has `server.shared`, and this gateway has no folder gateway/apps/cluster")
         self.reloader: Reloader | None = None  # None = the snapshot is not from a file; see `follow`
-        self._register_gauges()
+        self.metrics.registry.register(ScrapedMetrics(self._scraped))
 
     async def handle(self, endpoint: Endpoint, exchange: InnerExchange, on_behalf: OnBehalf) -> None:
         """Run a request that the gateway makes itself for a client."""
@@ -154,7 +145,7 @@ class Gateway:
         if log.requests:
             self.services.line_observers.append(log.put)
 
-    def follow(self, path: Path, loaded: Loaded, adapt: Adapt | None = None) -> None:
+    def follow(self, path: Path, loaded: LoadedFile, adapt: Adapt | None = None) -> None:
         """Reload the file at `path` whenever it is edited, from `open` on. The arguments are those of `Reloader`."""
         self.reloader = Reloader(self, path, loaded, adapt)
 
@@ -224,7 +215,7 @@ class Gateway:
                 self.shared.publish_mode(choice.mode, choice.at)
             await self._put_in_force("chosen")
 
-    def _chosen_elsewhere(self, name: str, at: float) -> None:
+    def chosen_elsewhere(self, name: str, at: float) -> None:
         """Another gateway has chosen this mode, at `at` (Unix ms)."""
         if self.chosen_mode.adopt(Choice(name, at)):
             task = self.metrics.failures.once("shared", self._follow_choice(), "mode of another gateway")
@@ -292,17 +283,29 @@ class Gateway:
         log_lines = self.log.lost if self.log is not None else 0
         return {"ledger": self.accounts.ledger.lost, "log": log_lines, **self.apps.lost()}
 
-    def _register_gauges(self) -> None:
-        metrics, registry = self.metrics, self.metrics.registry
-        registry.register(BackendCollector(self.fleet, self.alias_status, self.admission.queue_depth))
-        registry.register(EngineCollector(self.fleet))
-        registry.register(NodeCollector(lambda: self.prober.machines))
-        registry.register(AliasCollector(self.alias_status))
-        valid, connections = lambda: self.refused_edit is None, lambda: metrics.open_connections.value
-        registry.register(GatewayCollector(self.budget_shares, self._lost, valid, connections))
-        registry.register(ModeCollector(lambda: self.snapshot))
-        registry.register(MemoryCollector(self.memory))
-        registry.register(SharedCollector(self.shared, self.fleet))
+    def _scraped(self) -> Iterator[Metric]:
+        """What Prometheus reads of the present state."""
+        states, snapshot, memory = self.fleet.states, self.snapshot, self.memory
+        yield from backend_metrics(states, self.alias_status, self.admission.queue_depth())
+        yield from engine_metrics(states)
+        yield from node_metrics(self.prober.machines)
+        yield from alias_metrics(self.alias_status)
+        yield gauge("gateway_build_info", "1; the version that runs", "version", [((__version__,), 1)])
+        valid = [((), self.refused_edit is None)]
+        yield gauge("gateway_config_valid", "1 while routes.yaml as it is now is in force", rows=valid)
+        connections = [((), self.metrics.open_connections.value)]
+        yield gauge("gateway_connections", "Connections of clients that are open", rows=connections)
+        spent = (((name,), share) for name, share in self.budget_shares().items())
+        yield gauge("gateway_budget_spent_ratio", "Share of a budget that is spent", "budget", spent)
+        lost = (((kind,), count) for kind, count in self._lost().items())
+        yield counter("gateway_records_lost_total", "Records given up because nobody took them", "kind", lost)
+        modes = (((name,), name == snapshot.mode) for name in snapshot.modes)
+        yield gauge("gateway_mode", "1 for the mode in force", "mode", modes)
+        held = "Bytes of request bodies and whole answers that are held"
+        yield gauge("gateway_memory_bytes", held, rows=[((), memory.used)])
+        bound = "Bytes of them that may be held; without a bound left out"
+        limit = [((), memory.limit)] if memory.limit is not None else []
+        yield gauge("gateway_memory_limit_bytes", bound, rows=limit)
 
     def begin_stop(self) -> None:
         """Begin to stop: the gateway is no longer ready, and running requests have `server.shutdown` seconds to end."""

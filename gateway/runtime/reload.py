@@ -14,8 +14,7 @@ from typing import Any, Protocol
 
 from gateway.config.changes import changes, local_keys, needs_restart, openings
 from gateway.config.edits import edits
-from gateway.config.load import load
-from gateway.config.loaded import Loaded
+from gateway.config.load import LoadedFile, load
 from gateway.config.problems import ConfigError, NotRead, Problem
 from gateway.config.snapshot import Snapshot
 from gateway.config.sources import look
@@ -70,7 +69,7 @@ class Reloader:
     """Watches `path` while it is open. `loaded`: the file as the gateway was started with it. `adapt` turns the file's
     snapshot into the one that is served (for the demo's simulated fleet)."""
 
-    def __init__(self, gateway: Reloadable, path: Path, loaded: Loaded, adapt: Adapt | None = None) -> None:
+    def __init__(self, gateway: Reloadable, path: Path, loaded: LoadedFile, adapt: Adapt | None = None) -> None:
         self.path = path
         self.loaded_at = time.time()
         self.refused_at: float | None = None  # Unix seconds; None = the present file is in force
@@ -161,7 +160,7 @@ class Reloader:
                 raise
             return await self._apply(loaded, may_open)
 
-    async def _load(self, may_open: bool) -> Loaded:
+    async def _load(self, may_open: bool) -> LoadedFile:
         """Read the file, and once more after mistakes: it may be half written."""
         try:
             return await self._read(may_open)
@@ -169,7 +168,7 @@ class Reloader:
             await asyncio.sleep(REREAD)
             return await self._read(may_open)
 
-    async def _read(self, may_open: bool) -> Loaded:
+    async def _read(self, may_open: bool) -> LoadedFile:
         """Read the file in a thread, because a long file takes a while to parse."""
         loaded = await asyncio.to_thread(load, self.path)
         clients = loaded.snapshot.clients
@@ -180,7 +179,7 @@ class Reloader:
             raise error
         return loaded
 
-    async def _apply(self, loaded: Loaded, may_open: bool) -> Applied:
+    async def _apply(self, loaded: LoadedFile, may_open: bool) -> Applied:
         before, after = self._loaded.snapshot, loaded.snapshot
         snapshot = after if self._adapt is None else await self._adapt(after)
         await self._gateway.put_in_force(replace(snapshot, server=self._gateway.snapshot.server))

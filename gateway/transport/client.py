@@ -8,7 +8,7 @@ import msgspec
 
 from gateway.domain.upstream import Client, Response, StaleConnection
 
-from .h1 import H1Client
+from .h1 import H1Client, RequestHead
 
 _encode = msgspec.json.Encoder().encode
 
@@ -33,3 +33,12 @@ async def post_json(client: Client, path: str, headers: Sequence[tuple[str, str]
     except StaleConnection:
         pass
     return await client.send("POST", path, headers, _encode(content), fresh=True)
+
+
+async def post_framed(client: H1Client, head: RequestHead, id_: str, content: object) -> Response:
+    """As `post_json`, with a head that is known but for its id."""
+    try:
+        return await client.send_framed(head, id_, _encode(content))
+    except StaleConnection:
+        pass
+    return await client.send_framed(head, id_, _encode(content), fresh=True)

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from gateway.domain.upstream import ConnectFailure, OwnFailure, ResetFailure, UpstreamFailure
+from gateway.domain.upstream import ConnectFailure, OwnFailure, ResetFailure
 from gateway.shortage import shortage_of
 
 from .h1_connection import Connection
 from .h1_response import H1Response
 from .known_head import AnswerHeads
+
+
+class RequestHead(NamedTuple):
+    """The head of POST requests that differ only in the value of one header and in their length: the bytes `before`
+    that value, and those `after` it up to the number of the length."""
+
+    before: bytes
+    after: bytes
 
 
 class H1Client:
@@ -33,7 +42,6 @@ class H1Client:
         self._head = f" HTTP/1.1\r\nHost: {authority}\r\nAccept-Encoding: identity\r\nConnection: keep-alive\r\n"
         self._idle: list[Connection] = []  # the longest idle first
         self._open: set[Connection] = set()
-        self._opening: set[Connection] = set()  # for a request that waits on them
         self._heads = AnswerHeads()  # the latest
         self._sweep: asyncio.TimerHandle | None = None
         self._all_lost: asyncio.Future[None] | None = None
@@ -49,21 +57,31 @@ class H1Client:
         fresh: bool = False,
     ) -> H1Response:
         head = self._request_head(method, path, headers, len(body))
-        connection = None if fresh else self.take_idle()
+        connection = None if fresh else self._take_idle()
         reused = connection is not None
         if connection is None:
-            connection = await self._connect(self._new())
+            connection = await self._connect()
         answer = connection.exchange(head, body, reused=reused, bodiless=method == "HEAD")
         del body  # the connection drops the body when it is sent, so it is freed before the answer arrives
         return await answer
 
-    def frame(self, path: str, headers: Sequence[tuple[str, str]], variable: str) -> tuple[bytes, bytes]:
-        """The head of POST requests that differ only in the value of the header `variable` and in their length: (the
-        bytes before that value, those between it and the number of the length). An empty line ends it."""
+    async def send_framed(self, head: RequestHead, value: str, body: bytes, *, fresh: bool = False) -> H1Response:
+        """`send` with a head of `frame`; `value`: of its header."""
+        lines = b"%s%s%s%d\r\n\r\n" % (head.before, value.encode(), head.after, len(body))
+        connection = None if fresh else self._take_idle()
+        reused = connection is not None
+        if connection is None:
+            connection = await self._connect()
+        answer = connection.exchange(lines, body, reused=reused)
+        del body
+        return await answer
+
+    def frame(self, path: str, headers: Sequence[tuple[str, str]], variable: str) -> RequestHead:
+        """The head of POST requests that differ only in the value of the header `variable` and in their length."""
         mark = "-VALUE-"
         marked = [(name, mark if name == variable else value) for name, value in headers]
         before, _, after = self._request_head("POST", path, marked, 1).partition(f"{variable}: {mark}".encode())
-        return before + f"{variable}: ".encode(), after.removesuffix(b"1\r\n\r\n")
+        return RequestHead(before + f"{variable}: ".encode(), after.removesuffix(b"1\r\n\r\n"))
 
     def _request_head(self, method: str, path: str, headers: Sequence[tuple[str, str]], length: int) -> bytes:
         fields = "".join([f"{name}: {value}\r\n" for name, value in headers])
@@ -73,34 +91,10 @@ class H1Client:
             fields += f"Content-Length: {length}\r\n"
         return f"{method} {path}{self._head}{fields}\r\n".encode("latin-1")
 
-    def open(self) -> Connection:
-        """A connection that is being opened. If it cannot be, the exchange that has begun on it ends with why."""
-        connection = self._new()
-        self._opening.add(connection)
-        connection.opening = connection.loop.create_task(self._open_now(connection))
-        return connection
-
-    async def _open_now(self, connection: Connection) -> None:
-        failure: UpstreamFailure | None = None
-        try:
-            await self._connect(connection)
-        except UpstreamFailure as error:
-            failure = error
-        except Exception as error:
-            failure = ConnectFailure(f"{type(error).__name__}: {error}")
-        finally:
-            connection.opening = None
-            self._opening.discard(connection)
-        if failure is not None:
-            connection.fail(failure)
-
-    def _new(self) -> Connection:
-        return Connection(asyncio.get_running_loop(), self._put_idle, self._forget, self._heads)
-
-    async def _connect(self, connection: Connection) -> Connection:
-        """Open it."""
+    async def _connect(self) -> Connection:
         if self._closed:
             raise ConnectFailure("the client is closed")
+        connection = Connection(asyncio.get_running_loop(), self._put_idle, self._forget, self._heads)
         try:
             async with asyncio.timeout(self.connect_timeout):
                 await connection.loop.create_connection(lambda: connection, self._host, self._port)
@@ -120,7 +114,7 @@ class H1Client:
             self._open.add(connection)
         return connection
 
-    def take_idle(self) -> Connection | None:
+    def _take_idle(self) -> Connection | None:
         """An open connection that no request uses; None = there is none."""
         idle = self._idle
         while idle:
@@ -168,7 +162,7 @@ class H1Client:
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
-        for connection in [*self._open, *self._opening]:
+        for connection in list(self._open):
             connection.fail(ResetFailure("the client was closed"))
         if self._open:
             self._all_lost = asyncio.get_running_loop().create_future()

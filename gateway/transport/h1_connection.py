@@ -17,7 +17,6 @@ from .collected import PART, CollectedTransport, round_of
 from .h1_response import H1Response
 from .head_fields import MAX_HEAD, HeadFields, head_too_large
 from .known_head import AnswerHeads
-from .taker import Taker
 from .whole_chunks import ends_chunk, whole_chunk
 
 READ_AHEAD = 256 * 1024
@@ -29,8 +28,7 @@ PIECE = 256 * 1024  # larger request bodies are passed to the transport in piece
 
 class Connection(asyncio.Protocol):
     """A connection serves one exchange at a time. `on_free` is called with it when it can take the next exchange,
-    `on_lost` when it is closed. `latest`: the heads that came on other connections to this backend. `opening`: the task
-    that opens it; None = there is none. A request that is sent before it is open waits."""
+    `on_lost` when it is closed. `latest`: the heads that came on other connections to this backend."""
 
     __slots__ = (
         "_between_chunks",
@@ -38,8 +36,6 @@ class Connection(asyncio.Protocol):
         "_eof",
         "_fields",
         "_head",
-        "_held",
-        "_is_new",
         "_keep",
         "_known",
         "_moved",
@@ -48,13 +44,11 @@ class Connection(asyncio.Protocol):
         "_parser",
         "_received",
         "_round",
-        "_taker",
         "_unfinished",
         "_unsent",
         "_writing_paused",
         "idle_since",
         "loop",
-        "opening",
         "reading_paused",
         "response",
         "transport",
@@ -69,9 +63,6 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self.loop = loop
         self.transport: asyncio.Transport | None = None  # None when it is not open
-        self.opening: asyncio.Task[None] | None = None
-        self._held: tuple[bytes, bytes | memoryview] | None = None  # the request that waits
-        self._is_new = True  # it has served no exchange
         self.idle_since = 0.0
         self.reading_paused = False
         self._on_free = on_free
@@ -90,12 +81,13 @@ class Connection(asyncio.Protocol):
         self._eof = False
         self._unsent: memoryview | None = None
         self._writing_paused = False
-        self._taker: Taker | None = None  # of the exchange, as long as there is no `response`
         self._known = AnswerHeads(latest)
 
     # The exchange
 
-    async def exchange(self, head: bytes, body: bytes | memoryview, *, reused: bool, bodiless: bool) -> H1Response:
+    async def exchange(
+        self, head: bytes, body: bytes | memoryview, *, reused: bool, bodiless: bool = False
+    ) -> H1Response:
         """Sends one request and waits for the head of its answer. `bodiless`: the answer to HEAD."""
         if self.transport is None:
             raise ResetFailure(_lost("before the request", None))
@@ -115,39 +107,10 @@ class Connection(asyncio.Protocol):
         self._write(head, body)
         return response
 
-    def begin_taken(self, head: bytes, body: bytes, taker: Taker) -> None:
-        """Send one request, whose answer `taker` gets."""
-        self._taker = taker
-        self._keep = False
-        self._write(head, body)
-
-    def respond(self) -> H1Response:
-        """The response of the exchange with a taker, for what has not come yet."""
-        taker, self._taker = self._taker, None
-        assert taker is not None
-        response = self.response = H1Response(self, reused=not self._is_new)
-        response.watcher = taker.arrived
-        taker.expect(response)
-        self._head = []
-        self._unfinished = 0
-        self._received = self._keep = self._bodiless = self._between_chunks = False
-        return response
-
-    def answered_with(self, body: bytes) -> H1Response:
-        """The response with this body, which a taker has got and does not deal with."""
-        known = self._known.whole
-        assert known is not None
-        response = self.response = H1Response(self, reused=True)
-        response.begin(200, known.headers)
-        response.give_back(body)
-        response.complete = True
-        return response
-
     def _write(self, head: bytes, body: bytes | memoryview) -> None:
         transport = self.transport
-        if transport is None:
-            self._held = head, body
-        elif len(body) <= JOIN_BELOW:
+        assert transport is not None
+        if len(body) <= JOIN_BELOW:
             transport.write(head + body if body else head)
         elif len(body) <= PIECE:
             transport.writelines((head, body))
@@ -165,7 +128,7 @@ class Connection(asyncio.Protocol):
 
     def free(self) -> None:
         """The answer was read: return the connection to the pool, or close it if it cannot be used again."""
-        self.response, self._is_new = None, False
+        self.response = None
         transport = self.transport
         if transport is None:
             return
@@ -178,18 +141,14 @@ class Connection(asyncio.Protocol):
 
     def drop(self) -> None:
         """Closes the socket now; nothing is flushed."""
-        self.response = self._taker = None
-        self._unsent = self._held = None
-        if self.opening is not None:
-            self.opening.cancel()
+        self.response = self._unsent = None
         if self.transport is not None:
             self.transport.abort()
 
     def fail(self, failure: UpstreamFailure) -> None:
         """Ends the exchange, if there is one, with `failure`, and closes the socket."""
-        response = self.response if self._taker is None else self.respond()
-        if response is not None:
-            response.fail(failure)
+        if self.response is not None:
+            self.response.fail(failure)
         self.drop()
 
     # asyncio.Protocol
@@ -201,9 +160,6 @@ class Connection(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        held, self._held = self._held, None
-        if held is not None:
-            self._write(*held)
 
     def data_received(self, data: bytes) -> None:
         if self._between_chunks:
@@ -223,22 +179,23 @@ class Connection(asyncio.Protocol):
     def receive(self, data: bytes) -> None:
         """What has come, in its order."""
         response = self.response
-        if response is None:
-            taker = self._taker
-            if taker is None:  # no request is waiting: a 408, or bytes left over from an answer
-                self.drop()
-                return
+        if response is None:  # no request is waiting: a 408, or bytes left over from an answer
+            self.drop()
+            return
+        if not self._received and not self._bodiless:
             if (whole := self._known.whole) is not None and (body := whole.body_of(data)) is not None:
-                self._taker, self._keep = None, True
-                taker.answered(body)
+                self._received = self._keep = True
+                response.complete = True
+                if body:
+                    response.pieces.append(body)
+                    response.size = len(body)
+                response.begin(200, whole.headers)
                 return
-            response = self.respond()
             if (stream := self._known.stream) is not None and (at := stream.end_in(data)):
                 self._parser.feed_data(stream.head)  # its callbacks begin the response
                 self._received = self._between_chunks = True
                 data = data[at:]
                 if not data:  # vLLM sends the head alone
-                    response.changed()
                     return
         if self._between_chunks:
             content = whole_chunk(data)
@@ -252,13 +209,12 @@ class Connection(asyncio.Protocol):
         except Exception as error:
             if response.complete:
                 self._keep = False
-                response.changed()
             else:
                 self.fail(_failure_of(error))
             return
         if first and response.is_chunked:
             self._between_chunks = ends_chunk(data, data.find(_HEAD_END) + len(_HEAD_END))
-            if response.watcher is not None and self._keep and response.status == 200:
+            if self._keep and response.status == 200:
                 self._known.learn_stream(data, response.headers)
         if response.sink is not None and response.pieces and not response.complete:
             response.pass_on()
@@ -268,10 +224,8 @@ class Connection(asyncio.Protocol):
                 self.fail(head_too_large())
             return
         self._unfinished = 0
-        if response.watcher is not None:
-            if first and response.complete and self._keep and response.status == 200:
-                self._known.learn_whole(data, response.headers)
-            response.changed()
+        if first and response.complete and self._keep and response.status == 200 and not self._bodiless:
+            self._known.learn_whole(data, response.headers)
         if response.size > READ_AHEAD and not (response.complete or self.reading_paused or self.transport is None):
             self.reading_paused = True
             self.transport.pause_reading()
@@ -285,7 +239,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._pass_reads()
         self.transport = None
-        response = self.response if self._taker is None else self.respond()
+        response = self.response
         self.response = None
         self._unsent = None
         self._parser = None
@@ -297,7 +251,6 @@ class Connection(asyncio.Protocol):
         elif response.status and self._eof and exc is None and response.ends_with_connection:
             response.complete = True
             response.wake()
-            response.changed()
         elif response.reused and not self._received:
             response.fail(StaleConnection(_lost("before the answer", exc)))
         else:

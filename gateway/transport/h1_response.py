@@ -42,16 +42,13 @@ class H1Response:
         "_untaken",
         "_waiter",
         "complete",
-        "error",
         "failure",
-        "follower",
         "headers",
         "pieces",
         "reused",
         "sink",
         "size",
         "status",
-        "watcher",
     )
 
     def __init__(self, connection: Carrier, reused: bool) -> None:
@@ -67,12 +64,6 @@ class H1Response:
         self._waiter: asyncio.Future[None] | None = None
         self.sink: Callable[[bytes], bool] | None = None  # takes what arrives while the reader waits (`read_past`)
         self._untaken = b""  # what the sink did not deal with
-        # Where there is no reader: takes a piece that arrives while nothing is unread. False = nothing was done. What
-        # it raises is kept in `error`, and it is not called again.
-        self.follower: Callable[[bytes], bool] | None = None
-        self.error: Exception | None = None
-        # Called instead of waking a reader: behind each read that brought something, and at a failure.
-        self.watcher: Callable[[], None] | None = None
 
     async def read_some(self) -> bytes:
         if self._inflater is not None:
@@ -103,16 +94,8 @@ class H1Response:
             self.pass_piece(self._take())
 
     def pass_piece(self, data: bytes) -> bool:
-        """Give this piece of the body to the `follower`, or to the `sink`, whose reader is woken where it is to look at
-        it. False = nothing was done."""
-        follower = self.follower
-        if follower is not None:
-            try:
-                return not self.pieces and follower(data)
-            except Exception as error:
-                self.error, self.follower = error, None
-                self.changed()
-                return True
+        """Give this piece of the body to the `sink`; its reader is woken where it is to look at the piece. False:
+        nothing was done."""
         sink, waiter = self.sink, self._waiter
         if sink is None or self.pieces or waiter is None or waiter.done():
             return False
@@ -200,20 +183,6 @@ class H1Response:
         """Does its body come in chunks?"""
         return self.headers.get("transfer-encoding") == "chunked"
 
-    @property
-    def is_plain(self) -> bool:
-        """Is the body not compressed?"""
-        return self._inflater is None
-
-    def take(self) -> bytes:
-        """What has arrived of a plain body and was not read yet; b"" where there is nothing."""
-        return self._take() if self.pieces else b""
-
-    def give_back(self, data: bytes) -> None:
-        """What was taken is to be read by somebody else."""
-        self.pieces.insert(0, data)
-        self.size += len(data)
-
     async def arrival(self) -> None:
         """Waits for the next part of the answer: the head, a piece of the body, its end, or a failure."""
         if self.failure is not None:
@@ -230,16 +199,11 @@ class H1Response:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def changed(self) -> None:
-        if self.watcher is not None:
-            self.watcher()
-
     def fail(self, failure: UpstreamFailure) -> None:
         """Bytes that arrived before stay readable; after them, reads raise `failure`."""
         if self.failure is None and not self.complete:
             self.failure = failure
             self.wake()
-            self.changed()
 
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
         """The head has arrived. Raises `ProtocolFailure` for a body that could not be decoded."""

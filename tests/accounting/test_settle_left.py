@@ -89,7 +89,7 @@ async def stage(price: str = ", price: {input: 0, output: 1}") -> AsyncIterator[
         yield Stage(await stack.enter_async_context(running_gateway(routes)), backend)
 
 
-LONG = {"stream": True, "max_tokens": 100_000}
+LONG: dict[str, Any] = {"stream": True, "max_tokens": 100_000}
 DOORS: dict[str, tuple[str, dict[str, Any], list[bytes]]] = {
     "chat": ("/v1/chat/completions", chat("chat", stream=True), texts()),
     "max_tokens": ("/v1/chat/completions", chat("chat", **LONG), texts()),

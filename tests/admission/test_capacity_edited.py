@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.joined import shared
-from tests.cluster.redis_server import running_redis
+from tests.apps.cluster.joined import shared
+from tests.apps.cluster.redis_server import running_redis
 from tests.editing import edited
 from tests.queueing import Gate
 from tests.raw_client import chat

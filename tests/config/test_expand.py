@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.expand import parse_env
-from gateway.config.load import load, load_text
-from gateway.config.loaded import Loaded
+from gateway.config.load import LoadedFile, load, load_text
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Secret
 
@@ -27,7 +26,7 @@ def keyed(key: str) -> str:
     return f'backends:\n  a: {{url: "http://spark1:8001", api_key: {key}}}\n'
 
 
-def api_key(loaded: Loaded) -> str | None:
+def api_key(loaded: LoadedFile) -> str | None:
     key = loaded.snapshot.backends["a"].api_key
     return key.reveal() if key else None
 

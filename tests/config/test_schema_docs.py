@@ -11,9 +11,8 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
-from gateway.config.keys import all_keys
 from gateway.config.load import load, load_text
-from gateway.config.schema import json_schema
+from gateway.config.schema import all_keys, json_schema
 from gateway.config.suggest import EXPLAINED, FOREIGN
 
 ROOT = Path(__file__).parents[2]

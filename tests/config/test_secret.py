@@ -10,7 +10,7 @@ import pytest
 
 from gateway.config.load import load_text
 from gateway.config.problems import ConfigError, Report
-from gateway.config.secret import Expanded, shown
+from gateway.config.secret import ExpandedText, shown
 
 B = 'backends: {q: {url: "http://x:1"}}\n'
 NODES = "nodes: {n: {address: 10.0.0.1}}\n"
@@ -106,7 +106,7 @@ def test_a_value_that_lost_its_type_is_hidden_in_the_whole_file() -> None:
 
 
 def test_an_expanded_value_is_its_value_except_where_it_is_shown() -> None:
-    value: str = Expanded(" ab12x ", "${PIN}").strip()
+    value: str = ExpandedText(" ab12x ", "${PIN}").strip()
     assert (value, len(value), {value: 1}["ab12x"], str(value)) == ("ab12x", 5, 1, "ab12x")
     assert (f"'{value}'", repr(value), shown(value)) == ("'${PIN}'", "'${PIN}'", "'${PIN}' (as expanded)")
     assert [type(made) for made in (copy.deepcopy(value), pickle.loads(pickle.dumps(value)), str(value))] == [str] * 3

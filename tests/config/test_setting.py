@@ -17,9 +17,8 @@ from pydantic import ValidationError
 
 from gateway.config import kinds as k
 from gateway.config.document import plain_value
-from gateway.config.keys import definitions
 from gateway.config.load import load_text
-from gateway.config.schema import built, json_schema, model_of
+from gateway.config.schema import built, definitions, json_schema, model_of
 from gateway.config.setting import in_file, setting, settings_of, walk
 from gateway.config.snapshot import RoutesFile, Snapshot
 

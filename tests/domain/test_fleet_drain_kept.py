@@ -9,8 +9,8 @@ import pytest
 
 from gateway.domain.health_state import State
 from simulator import SimVllm
-from tests.cluster.joined import FAST, shared
-from tests.cluster.redis_server import running_redis
+from tests.apps.cluster.joined import FAST, shared
+from tests.apps.cluster.redis_server import running_redis
 from tests.editing import Editor, edited, editor_of
 from tests.runtime.test_reload_fleet import ask, without
 from tests.support import running_gateway

@@ -144,7 +144,10 @@ def test_in_a_common_memory_what_is_no_limit_is_replaced_by_one(limit: dict[str,
     state = backend_state(engine="openai")
     state.define(replace(state.backend, kv_pool=4096, slots=4))
     up, adapted = sent({**ASK, **limit}, state=state)
-    assert {name: value for name, value in up.items() if name not in ASK} == {"max_completion_tokens": ANY}
+    assert {name: value for name, value in up.items() if name not in ASK} == {
+        "max_completion_tokens": ANY,
+        "max_tokens": ANY,
+    }
     assert 0 < up["max_completion_tokens"] <= 1024
     assert adapted == ["max_tokens_clamped"]
     assert sent({**ASK, "n_predict": -1, "max_tokens": 7}, state=state)[0] == {**ASK, "model": ANY, "max_tokens": 7}

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.config.snapshot import Backend, Launch, Mode, Node, Snapshot
-from gateway.fleet.catalog import load_catalog
 from gateway.fleet.memory.arithmetic import GIB
 from gateway.fleet.memory.demand import Demand
-from gateway.fleet.memory.model_catalog import ModelCatalog
+from gateway.fleet.memory.model_catalog import ModelCatalog, shipped_models
 from gateway.fleet.memory.plan import FleetPlan, NodePlan, plan
 from gateway.launch.command import ServeCommand
 
@@ -17,7 +16,7 @@ QWEN80B = "Qwen/Qwen3-Next-80B-A3B-Instruct-FP8"
 QWEN4B = "Qwen/Qwen3-4B-Instruct-2507"
 QWEN36 = "nvidia/Qwen3.6-35B-A3B-NVFP4"
 DS4 = "/models/DeepSeek-V4-Flash"
-CATALOG = load_catalog().memory
+CATALOG = shipped_models()
 ESTIMATE_ONLY = ModelCatalog(CATALOG.models)
 """The catalogue without the reports from the field."""
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.load import load_text
-from gateway.fleet.commands import start_commands, stop_commands
-from gateway.fleet.ssh import SSH
+from gateway.fleet.commands import SSH, start_commands, stop_commands
 from tests.fleet.test_switching import ROUTES, snapshot
 
 

@@ -19,7 +19,7 @@ from simulator import SimVllm
 from tests.chaos_hostile import DEEP, STREAMS, WHOLE
 from tests.garbage import garbage, no_collection
 from tests.one_backend import ask, one_backend, under_way
-from tests.proxy.fast.house import event, said
+from tests.proxy.house import event, said
 from tests.raw_client import RawClient, chat, post_bytes, raw_client
 from tests.scripted import SSE_HEAD, Script, Turn, chunked, json_answer, scripted
 from tests.support import RunningGateway, running_gateway

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.admission.caller import Caller
+from gateway.domain.request import CHAT
 from gateway.http.request_head import REPEATED_MOST, Head, RepeatedHead, parse_head, repeated_head
 from gateway.proxy.header_map import header_map
 from tests.editing import editor_of
@@ -27,7 +28,7 @@ def head(before: list[bytes], length: bytes, after: list[bytes]) -> bytes:
 
 def recogniser(raw: bytes) -> RepeatedHead:
     read = parse_head(raw)
-    found = repeated_head(raw, read, Caller(header_map(read.headers), "local"))
+    found = repeated_head(raw, read, Caller(header_map(read.headers), "local"), CHAT)
     assert found is not None
     return found
 
@@ -85,7 +86,7 @@ def test_what_is_no_number_or_too_long_is_read_anew() -> None:
 def test_long_heads_and_those_without_a_body_are_not_kept() -> None:
     for raw in (head([b"x: " + b"y" * REPEATED_MOST], b"content-length: 5", []), head([], b"content-length: 0", [])):
         read = parse_head(raw)
-        assert repeated_head(raw, read, Caller({}, "local")) is None
+        assert repeated_head(raw, read, Caller({}, "local"), CHAT) is None
 
 
 ONE, TWO = "k-one-long-enough", "k-two-long-enough"

@@ -1,4 +1,4 @@
-"""Plain answers take the fast lane, and come out of it as they come out of the inspection."""
+"""Plain answers are recognised, and come out as they come out of the inspection."""
 
 from __future__ import annotations
 

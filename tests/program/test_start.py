@@ -28,7 +28,7 @@ UNNEEDED = (
         "anyio",
         "tenacity",
     ),
-    *("matplotlib", "simulator", "gateway.api.app", "gateway.cluster"),
+    *("matplotlib", "simulator", "gateway.api.app", "gateway.apps.cluster.membership"),
     *(
         "gateway.apps.dialects.anthropic",
         "gateway.apps.dialects.responses",

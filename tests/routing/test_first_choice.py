@@ -1,4 +1,4 @@
-"""The fast lane comes to what the plan comes to: its choice is always the plan's first candidate."""
+"""The first choice without a plan is always the plan's first candidate."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_prompt_near_the_window_is_left_to_the_plan() -> None:
     assert chosen(words, alias("a"), fleet(backend("a", context=131_072))) is not None
 
 
-def test_a_backend_that_was_edited_during_its_attempt_in_the_fast_lane_gets_no_second_one() -> None:
+def test_a_backend_that_was_edited_during_its_first_attempt_gets_no_second_one() -> None:
     """The plan is made after the attempt has failed, of the fleet as it is then."""
     before, after = backend("a"), fleet(backend("a"), backend("b"))
     failover = FailoverState(lambda *_: make_plan(alias("a", "b"), after, request(), NOW), None)
@@ -93,7 +93,7 @@ def test_a_backend_that_was_edited_during_its_attempt_in_the_fast_lane_gets_no_s
 
 
 @pytest.mark.parametrize("now", ["ok", "suspect", "unknown", "down", "warming", "misconfigured", "parked", "incapable"])
-def test_a_backend_that_went_away_during_its_attempt_in_the_fast_lane_has_failed(now: Condition) -> None:
+def test_a_backend_that_went_away_during_its_first_attempt_has_failed(now: Condition) -> None:
     """Not what it has become meanwhile is why another one serves, as with a plan that was made before the attempt."""
     after = {"a": backend("a", now), "b": backend("b")}
     way = alias("a", "b")

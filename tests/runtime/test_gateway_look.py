@@ -7,7 +7,7 @@ import pytest
 from gateway.accounting.record import RequestLine
 from gateway.domain.health_state import State
 from simulator import SimVllm
-from tests.proxy.fast.house import well
+from tests.proxy.house import well
 from tests.raw_client import chat
 from tests.scripted import Turn, scripted
 from tests.support import running_gateway

@@ -237,9 +237,8 @@ class Stream:
         self.followed: list[bytes] = []
         self._name, self._log = name, [] if log is None else log
         self.connection.data_received(HEAD + chunk(b"begun"))
-        assert self.response.take() == b"begun"
-        self.response.watcher = lambda: None
-        self.response.follower = self._follow
+        assert self.response._take() == b"begun"
+        self.reading = asyncio.create_task(self.response.read_past(self._follow))
 
     def _follow(self, data: bytes) -> bool:
         self._log.append(self._name)
@@ -306,14 +305,22 @@ async def test_a_connection_that_was_dropped_meanwhile_passes_nothing_on() -> No
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, asyncio.CancelledError])
 async def test_a_stream_that_cannot_be_read_harms_no_other(error: type[BaseException]) -> None:
-    def defective() -> None:
-        raise error
+    class Defective:
+        """A reader that cannot read."""
 
-    broken, fine, wire = Stream(), Stream(), Wire()
+        def __init__(self) -> None:
+            self.wire = Wire()
+            self.transport: asyncio.Transport | None = self.wire
+
+        def receive(self, data: bytes) -> None:
+            raise error
+
+    broken, fine, wire = Defective(), Stream(), Wire()
     (transport,) = collected(wire)
     await turns()
-    broken.response.follower, broken.response.watcher = None, defective
-    broken.come(chunk(b"a"))
+    this_round = round_of(asyncio.get_running_loop())
+    this_round.begin()
+    this_round.reads.append((broken, chunk(b"a")))
     fine.come(chunk(b"b"))
     transport.write(b"c")
     with complaints() as found:
@@ -335,7 +342,7 @@ async def test_each_stream_passes_on_what_has_come_in_order(steps: list[tuple[in
 
     def collect() -> None:
         for number, stream in enumerate(streams):
-            found[number] += b"".join(stream.followed) + stream.response.take()
+            found[number] += b"".join(stream.followed)
             stream.followed.clear()
 
     for number, (which, size, pause) in enumerate(steps):

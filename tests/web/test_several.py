@@ -13,8 +13,8 @@ from gateway.admission.capacity import capacity
 from gateway.api import status
 from gateway.observe import history
 from simulator import SimVllm
-from tests.cluster.joined import shared
-from tests.cluster.redis_server import running_redis
+from tests.apps.cluster.joined import shared
+from tests.apps.cluster.redis_server import running_redis
 from tests.raw_client import chat
 from tests.support import running_gateway
 from tests.web.house import chromium, house, lacks, looking, needs_chromium, row, shows

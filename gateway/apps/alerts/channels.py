@@ -19,7 +19,7 @@ import httpx
 import msgspec
 
 from gateway.apps.alerts.alerts import Alert
-from gateway.config.services import INSTALL, Outcome, deliver
+from gateway.config.services import INSTALL, ServiceReply, deliver
 from gateway.config.snapshot import Alerts, Secret
 from gateway.inspection.error_replies import retry_after
 from gateway.printable import visible
@@ -248,7 +248,7 @@ def judge(status: int, headers: Mapping[str, str], body: bytes) -> DeliveryResul
     return DeliveryResult(False, detail)
 
 
-def judge_service(outcome: Outcome, url: Secret) -> DeliveryResult:
+def judge_service(outcome: ServiceReply, url: Secret) -> DeliveryResult:
     """What apprise reports, without any part of the URL. It is tried again like an answer of HTTP; not where the URL
     names several recipients, since some may have got it."""
     if outcome.accepted:

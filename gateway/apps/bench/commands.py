@@ -1,8 +1,5 @@
-"""The commands of this app: name → summary, and where the command is."""
+"""The commands of this app: name → summary, and where the click command is below this package."""
 
 COMMANDS = {
-    "bench": (
-        "Measure how fast an alias or a server is, and what the gateway adds.",
-        "gateway.apps.bench.command:command",
-    ),
+    "bench": ("Measure how fast an alias or a server is, and what the gateway adds.", "command:command"),
 }

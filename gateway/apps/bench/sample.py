@@ -25,7 +25,7 @@ Send = Callable[[], Awaitable[Response]]
 _ROUTE_COMMENT = re.compile(rb"^: x-gateway (.*)$", re.M)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestSample:
     """One request. Times are seconds of one clock, None for an event that never came. Tokens are as the server counts
     them, the answer's including its thoughts; None if the server did not report them. `pieces`: events that held text.
@@ -87,10 +87,10 @@ async def take_sample(send: Send, limit: float) -> RequestSample:
         async with asyncio.timeout(limit):
             await _read_answer(send, recorder)
     except TimeoutError:
-        recorder.error = f"no end within {limit:g} s"
+        recorder.sample.error = f"no end within {limit:g} s"
     except UpstreamFailure as failure:
-        recorder.error = f"the connection failed: {failure}"
-    return recorder.sample()
+        recorder.sample.error = f"the connection failed: {failure}"
+    return recorder.finished()
 
 
 async def _read_answer(send: Send, recorder: Recorder) -> None:
@@ -98,7 +98,7 @@ async def _read_answer(send: Send, recorder: Recorder) -> None:
     try:
         recorder.head(response)
         if response.status != 200:
-            recorder.error = refusal(response.status, await response.read_all(MAX_ERROR_BYTES))
+            recorder.sample.error = refusal(response.status, await response.read_all(MAX_ERROR_BYTES))
             return
         framer = Framer()
         while data := await response.read_some():
@@ -124,48 +124,42 @@ def refusal(status: int, body: bytes) -> str:
 
 
 class Recorder:
-    """Collects a sample while its stream is read."""
+    """Fills a sample while its stream is read."""
 
     def __init__(self) -> None:
-        self.started = time.perf_counter()
-        self.error: str | None = None
-        self._first: float | None = None
-        self._last: float | None = None
+        now = time.perf_counter()
+        self.sample = RequestSample(now, now)
         self._usage: dict[str, Any] = {}
-        self._pieces = 0
-        self._finish: str | None = None
-        self._backend: str | None = None
-        self._queued: float | None = None
 
     def head(self, response: Response) -> None:
         self._route(response.headers.get("x-gateway-backend"), response.headers.get("x-gateway-queue-ms"))
 
     def _route(self, backend: str | None, queue_ms: str | None) -> None:
-        self._backend = backend or self._backend
+        self.sample.backend = backend or self.sample.backend
         if queue_ms is not None and queue_ms.isdigit():
-            self._queued = int(queue_ms) / 1000
+            self.sample.queued = int(queue_ms) / 1000
 
     def event(self, event: bytes, now: float) -> None:
         """One event, which arrived at `now`."""
-        data = data_of(event)
+        data, sample = data_of(event), self.sample
         if data is None:
             self._comment(event)
             return
         chunk = None if data == DONE else read_chunk(data)
         if chunk is None:
             return
-        if chunk.error is not None and self.error is None:
+        if chunk.error is not None and sample.error is None:
             message = chunk.error.get("message") if isinstance(chunk.error, dict) else chunk.error
-            self.error = f"broke off: {message}"[:MAX_MESSAGE]
+            sample.error = f"broke off: {message}"[:MAX_MESSAGE]
         if isinstance(chunk.usage, dict):
             self._usage = chunk.usage
         for choice in chunk.choices or ():
             if _holds_text(choice):
-                self._first = now if self._first is None else self._first
-                self._last = now
-                self._pieces += 1
+                sample.first = now if sample.first is None else sample.first
+                sample.last = now
+                sample.pieces += 1
             if isinstance(choice.finish_reason, str):
-                self._finish = choice.finish_reason
+                sample.finish = choice.finish_reason
 
     def _comment(self, event: bytes) -> None:
         """Where the response head went out before a backend was chosen, the gateway reports the route in a comment."""
@@ -175,15 +169,16 @@ class Recorder:
 
     def end(self) -> None:
         """The stream has ended. An incomplete or empty one is an error."""
-        if self.error is not None:
+        sample = self.sample
+        if sample.error is not None:
             return
-        if self._finish is None:
-            self.error = "the stream ended without a finish_reason"
-        elif self._finish in BROKEN_ENDS:
-            self.error = f"the stream ended with finish_reason {self._finish}"
-        elif self._first is None:
+        if sample.finish is None:
+            sample.error = "the stream ended without a finish_reason"
+        elif sample.finish in BROKEN_ENDS:
+            sample.error = f"the stream ended with finish_reason {sample.finish}"
+        elif sample.first is None:
             count = self._count("completion_tokens")
-            self.error = (
+            sample.error = (
                 f"{count} tokens were counted, but the stream held no text" if count else "the answer was empty"
             )
 
@@ -194,22 +189,13 @@ class Recorder:
         value = fields.get(name) if isinstance(fields, dict) else None
         return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
-    def sample(self) -> RequestSample:
-        return RequestSample(
-            started=self.started,
-            ended=time.perf_counter(),
-            first=self._first,
-            last=self._last,
-            prompt=self._count("prompt_tokens"),
-            completion=self._count("completion_tokens"),
-            reasoning=self._count("reasoning_tokens", "completion_tokens_details"),
-            cached=self._count("cached_tokens", "prompt_tokens_details"),
-            pieces=self._pieces,
-            finish=self._finish,
-            backend=self._backend,
-            queued=self._queued,
-            error=self.error,
-        )
+    def finished(self) -> RequestSample:
+        sample = self.sample
+        sample.ended = time.perf_counter()
+        sample.prompt, sample.completion = self._count("prompt_tokens"), self._count("completion_tokens")
+        sample.reasoning = self._count("reasoning_tokens", "completion_tokens_details")
+        sample.cached = self._count("cached_tokens", "prompt_tokens_details")
+        return sample
 
 
 def _holds_text(choice: Choice) -> bool:

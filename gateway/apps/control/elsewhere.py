@@ -12,7 +12,7 @@ from gateway.errors import GatewayError
 from gateway.supervision import Failures
 
 if TYPE_CHECKING:
-    from gateway.cluster.shared_operations import SharedOperations
+    from gateway.apps.cluster.shared_operations import SharedOperations
 
 log = logging.getLogger("gateway.operations")
 

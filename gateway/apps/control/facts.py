@@ -32,14 +32,14 @@ _MAY_BE_STOPPED = frozenset({State.READY, State.BUSY, State.SUSPECT, State.MISCO
 def demands_of(snapshot: Snapshot) -> Demands:
     """What each backend asks of its nodes, as it is launched in the mode in force. Reads files of models: for a
     thread. Only where requests start backends is the planner of memory imported."""
-    from gateway.fleet.catalog import catalog_of, load_catalog
+    from gateway.fleet.memory.model_catalog import models_of, shipped_models
     from gateway.fleet.memory.model_files import read_models
     from gateway.fleet.memory.plan import plan
 
     try:
-        catalog = catalog_of(snapshot).memory
+        catalog = models_of(snapshot)
     except ConfigError:  # `gateway check` reports it
-        catalog = load_catalog().memory
+        catalog = shipped_models()
     mode = snapshot.modes.get(snapshot.mode) if snapshot.mode is not None else None
     names = tuple(name for name, backend in snapshot.backends.items() if not backend.cloud)
     everything = Mode("", names, mode.profiles if mode is not None else {})

@@ -70,12 +70,12 @@ def assumed_presence(snapshot: Snapshot, current: str | None) -> dict[str, Prese
 
 def _memory_plan(snapshot: Snapshot, mode: str | None) -> FleetPlan | str:
     """The memory plan of a mode; a text instead says what is wrong with the operator's catalogue."""
-    from gateway.fleet.catalog import catalog_of
+    from gateway.fleet.memory.model_catalog import models_of
     from gateway.fleet.memory.model_files import read_models
     from gateway.fleet.memory.plan import plan
 
     try:
-        catalog = catalog_of(snapshot).memory
+        catalog = models_of(snapshot)
     except ConfigError as error:
         return str(error)
     return plan(snapshot, mode, catalog, {}, read_models(snapshot))

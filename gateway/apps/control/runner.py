@@ -18,8 +18,7 @@ from gateway.apps.control.record import Operation, Step
 from gateway.config.snapshot import Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import WELL, State, Transition
-from gateway.fleet.commands import Command, has_failed
-from gateway.fleet.ssh import with_credentials
+from gateway.fleet.commands import Command, has_failed, with_credentials
 from gateway.fleet.switching import PlannedStep, Steps
 from gateway.runtime.gateway import Gateway
 

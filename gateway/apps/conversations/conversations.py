@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 from gateway.apps.conversations.store import NAME, Conversation, ResponseStore, Turn
 from gateway.config.snapshot import Server
 from gateway.errors import GatewayError
+from gateway.large_bodies import SEARCHED, Paced
 from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.apps.conversations")
@@ -36,6 +37,7 @@ class Conversations:
         self._shared = server.shared is not None
         self._thread = ThreadPoolExecutor(1, "conversations")
         self._opening = asyncio.Lock()
+        self._paced = Paced()
         self._is_open = False
         self._sweeper: asyncio.Task[None] | None = None
         self._makers: WeakValueDictionary[tuple[str, str], object] = WeakValueDictionary()  # (owner, name) -> its maker
@@ -60,6 +62,8 @@ class Conversations:
         """The turns up to this response, of at most `most` bytes. `count` is called with their size first, and may
         raise. Raises `not_found`, also for one of another client, and `request_too_large`."""
         size: int = await self._call(self._store.conversation_size, owner, name[:ID_MOST])
+        if size > SEARCHED:
+            await self._paced.wait(size)
         if size <= most:
             count(size)
         try:

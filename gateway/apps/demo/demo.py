@@ -21,7 +21,7 @@ from gateway.domain.engine_traits import traits_of
 if TYPE_CHECKING:
     import socket
 
-    from gateway.config.loaded import Loaded
+    from gateway.config.load import LoadedFile
     from gateway.config.snapshot import Alias, Snapshot
     from simulator.fleet import SimFleet
 
@@ -71,7 +71,7 @@ def _listen(host: str, port: int) -> socket.socket:
         sys.exit(1)
 
 
-def _run(config: Path, loaded: Loaded, sock: socket.socket, data: str, speedup: float) -> None:
+def _run(config: Path, loaded: LoadedFile, sock: socket.socket, data: str, speedup: float) -> None:
     """Serve both on one loop until a signal. The fleet is started before and stopped after the gateway in runs of the
     loop of their own, so that a Ctrl-C does not cancel the clean-up."""
     import uvloop
@@ -162,13 +162,13 @@ def memory_held(snapshot: Snapshot) -> dict[str, dict[str, int]]:
     """Bytes that each backend holds on each of its nodes once it runs, by the memory plan; only where it knows."""
     from gateway.config.problems import ConfigError
     from gateway.config.snapshot import Mode
-    from gateway.fleet.catalog import catalog_of, load_catalog
+    from gateway.fleet.memory.model_catalog import models_of, shipped_models
     from gateway.fleet.memory.plan import plan
 
     try:
-        catalog = catalog_of(snapshot).memory
+        catalog = models_of(snapshot)
     except ConfigError:  # `gateway check` reports it
-        catalog = load_catalog().memory
+        catalog = shipped_models()
     everything = Mode("", tuple(name for name, backend in snapshot.backends.items() if not backend.cloud))
     nodes = plan(replace(snapshot, modes={"": everything}), "", catalog).nodes
     held: dict[str, dict[str, int]] = {}

@@ -52,21 +52,9 @@ def command() -> None:
 @click.option("--queue-limit", type=int, help="Waiting requests before a 503 [default: none].")
 @click.option("--cold-start", default=0.0, show_default=True, help="Seconds until the port opens.")
 @speedup_option
-def vllm(
-    host: str, port: int, name: str, models: tuple[str, ...], context: int, slots: int, prefill: float, decode: float,
-    tool_parser: str, auto_tools: bool, reasoning_parser: str, family: str | None, thinking: str | None,
-    api_key: str | None, pooling: bool, vision: bool, prefix_cache: bool, queue_limit: int | None, cold_start: float,
-    speedup: float,
-) -> None:  # fmt: skip
+def vllm(host: str, port: int, models: tuple[str, ...], family: str | None, **settings: Any) -> None:
     """A simulated `vllm serve` 0.32."""
-    sim = SimVllm(
-        name, served=models, context=context, slots=slots, prefill=prefill, decode=decode, tool_parser=tool_parser,
-        auto_tools=auto_tools, reasoning_parser=reasoning_parser, family=None if family == "none" else family,
-        thinking=thinking,  # type: ignore[arg-type]  # click has checked the choice
-        api_key=api_key, pooling=pooling, vision=vision, prefix_cache=prefix_cache, queue_limit=queue_limit,
-        cold_start=cold_start, speedup=speedup,
-    )  # fmt: skip
-    _run(sim, host, port)
+    _run(SimVllm(served=models, family=None if family == "none" else family, **settings), host, port)
 
 
 @examples("gateway sim ollama --model qwen3:8b --model qwen3:32b --load 10")
@@ -81,13 +69,9 @@ def vllm(
 @click.option("--decode", default=38.0, show_default=True, help="Answer tokens per second of one stream.")
 @click.option("--load", default=4.0, show_default=True, help="Seconds that loading a model takes.")
 @speedup_option
-def ollama(
-    host: str, port: int, name: str, models: tuple[str, ...], context: int, slots: int, prefill: float, decode: float,
-    load: float, speedup: float,
-) -> None:  # fmt: skip
+def ollama(host: str, port: int, **settings: Any) -> None:
     """A simulated Ollama."""
-    sim = SimOllama(name, models, context, slots, prefill, decode, load, speedup=speedup)
-    _run(sim, host, port)
+    _run(SimOllama(**settings), host, port)
 
 
 def _run(sim: Sim, host: str, port: int) -> None:

@@ -88,9 +88,3 @@ def put(fields: dict[str, Raw], name: str, value: object) -> None:
 def text_part(text: str) -> dict[str, Any]:
     """A part of a chat message."""
     return {"type": "text", "text": text}
-
-
-def reminder(text: str) -> str:
-    """A system message that is not the first, as a text of the user's turn: many chat templates refuse it elsewhere.
-    So it keeps its place, and everything before it stays in the prefix cache."""
-    return f"<system-reminder>\n{text}\n</system-reminder>"

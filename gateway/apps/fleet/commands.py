@@ -1,6 +1,6 @@
-"""The commands of this app: name → summary, and where the command is."""
+"""The commands of this app: name → summary, and where the click command is below this package."""
 
 COMMANDS = {
-    "check": ("Check routes.yaml, and show where each alias leads.", "gateway.apps.fleet.checking.command:command"),
-    "fleet": ("Check, plan and render what runs on the Sparks.", "gateway.apps.fleet.group:command"),
+    "check": ("Check routes.yaml, and show where each alias leads.", "checking.command:command"),
+    "fleet": ("Check, plan and render what runs on the Sparks.", "group:command"),
 }

@@ -19,7 +19,7 @@ from gateway.printable import visible
 if TYPE_CHECKING:
     from gateway.apps.importing.draft import Draft, ImportNote
     from gateway.apps.importing.source import SourceFile
-    from gateway.config.loaded import Loaded
+    from gateway.config.load import LoadedFile
 
 _FORMATS = ("litellm", "llama-swap", "olla")
 _STARTS = ("systemd", "compose", "shell")  # what starts engines: they become launch blocks
@@ -133,7 +133,7 @@ def _line(note: ImportNote) -> str:
 # -- output -----------------------------------------------------------------------------------------------------------
 
 
-def _as_json(kind: str, draft: Draft, text: str, loaded: Loaded | None, output: Path) -> dict[str, Any]:
+def _as_json(kind: str, draft: Draft, text: str, loaded: LoadedFile | None, output: Path) -> dict[str, Any]:
     document: dict[str, Any] = {"ok": bool(draft.backends), "from": kind, "written": None, "notes": []}
     if text and output != STDOUT:
         document["written"] = str(output)
@@ -154,12 +154,12 @@ def _without_level(note: ImportNote) -> dict[str, Any]:
 
 
 def _variables(text: str) -> list[str]:
-    from gateway.apps.importing.round_trip import variables
+    from gateway.apps.importing.output import variables
 
     return variables(text) if text else []
 
 
-def _print(kind: str, draft: Draft, loaded: Loaded | None, file: Path, output: Path) -> None:
+def _print(kind: str, draft: Draft, loaded: LoadedFile | None, file: Path, output: Path) -> None:
     """Everything goes to stderr, because stdout may be the file."""
     for note in draft.notes:
         word = click.style(f"{_WORDS[note.kind]:8}", fg=_COLOURS[note.kind])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.apps.importing.discovery import Scan
     from gateway.apps.importing.draft import Draft
     from gateway.apps.importing.servers import FoundServer
-    from gateway.config.loaded import Loaded
+    from gateway.config.load import LoadedFile
     from gateway.config.snapshot import Backend
 
 _SKIPPED = {
@@ -172,7 +172,7 @@ def _nothing(found: Scan, as_json: bool) -> None:
     )
 
 
-def _probe(draft: Draft, loaded: Loaded, found: Scan, output: Path, *, quiet: bool) -> tuple[str, Loaded]:
+def _probe(draft: Draft, loaded: LoadedFile, found: Scan, output: Path, *, quiet: bool) -> tuple[str, LoadedFile]:
     """Probe the backends that are ready. Returns the file's text and the loaded file with the findings."""
     from gateway.apps.importing.server_draft import apply_findings
     from gateway.apps.probing.run import probe_directly
@@ -203,13 +203,13 @@ def _servers(found: Scan) -> list[dict[str, Any]]:
     return [asdict(server) for server in found.servers]
 
 
-def _as_json(draft: Draft, found: Scan, text: str, loaded: Loaded, output: Path) -> dict[str, Any]:
+def _as_json(draft: Draft, found: Scan, text: str, loaded: LoadedFile, output: Path) -> dict[str, Any]:
     document: dict[str, Any] = {"ok": True, "written": None if output == STDOUT else str(output)}
     document |= {"servers": _servers(found), **draft.data(), "warnings": [str(warning) for warning in loaded.warnings]}
     return document | ({"routes": text} if output == STDOUT else {})
 
 
-def _print(draft: Draft, loaded: Loaded, output: Path) -> None:
+def _print(draft: Draft, loaded: LoadedFile, output: Path) -> None:
     target = "stdout" if output == STDOUT else str(output)
     click.echo(
         f"\n{target}: {counted(len(draft.backends), 'backend')}, aliases {', '.join(draft.aliases) or 'none'}", err=True

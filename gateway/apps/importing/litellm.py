@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.apps.importing.counterparts import counterparts, note_unread
 from gateway.apps.importing.draft import Draft, DraftEntry, Notes, alias_name, check_further_names, unique
 from gateway.apps.importing.litellm_backends import Deployment, DeploymentReader, entries_of, is_glob
-from gateway.apps.importing.litellm_settings import GENERAL, LITELLM, ROUTER, TOP, Meaning
 from gateway.apps.importing.source import SourceFile, count_of, is_true, listed, mapping, text_of
 from gateway.apps.importing.source_values import Keys, is_no_key
 from gateway.config.problems import Path
@@ -245,27 +245,20 @@ def _general(source: SourceFile, notes: Notes, keys: Keys, draft: Draft) -> None
 
 
 def _note_settings(source: SourceFile, notes: Notes) -> None:
-    _note_section(source, notes, "router_settings", ROUTER, ("model_group_alias", "routing_strategy", *_FALLBACK_KEYS))
-    _note_section(source, notes, "litellm_settings", LITELLM, _FALLBACK_KEYS)
-    read = ("master_key", "disable_key_check", "max_request_size_mb")
-    _note_section(source, notes, "general_settings", GENERAL, read)
+    read = {
+        "router_settings": ("model_group_alias", "routing_strategy", *_FALLBACK_KEYS),
+        "litellm_settings": _FALLBACK_KEYS,
+        "general_settings": ("master_key", "disable_key_check", "max_request_size_mb"),
+    }
+    for name, keys in read.items():
+        note_unread(notes, (name,), source.section(name), counterparts("litellm", name), keys)
     _note_strategy(source, notes)
     for name in mapping(source.data.get("environment_variables")):
         where = f"put {name}=... into .env, where routes.yaml needs it"
         notes.to_do(("environment_variables", name), "variables are not taken over", where)
     if source.data.get("include") is not None:
         notes.to_do(("include",), "other files are not read", "join them to one and import that")
-    for key in source.data:
-        if key not in _SECTIONS:
-            kind, message, hint = TOP.get(key, ("left_out", "has no counterpart here", None))
-            notes.add(kind, (key,), message, hint)
-
-
-def _note_section(source: SourceFile, notes: Notes, name: str, table: Any, read: tuple[str, ...]) -> None:
-    for key in source.section(name):
-        if key not in read:
-            meaning: Meaning = table.get(key, ("left_out", "has no counterpart here", None))
-            notes.add(meaning[0], (name, key), meaning[1], meaning[2])
+    note_unread(notes, (), source.data, counterparts("litellm", "top"), _SECTIONS)
 
 
 def _note_strategy(source: SourceFile, notes: Notes) -> None:

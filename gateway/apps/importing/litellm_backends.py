@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+from gateway.apps.importing.counterparts import counterparts, data_of, note_unread
 from gateway.apps.importing.draft import DraftEntry, Notes, backend_name, tail_of, unique
-from gateway.apps.importing.litellm_providers import Provider, provider_of
-from gateway.apps.importing.litellm_settings import DEPLOYMENT, INFO_ONLY
 from gateway.apps.importing.source import SourceFile, count_of, is_true, listed, mapping, text_of
 from gateway.apps.importing.source_values import (
     Keys,
@@ -22,16 +21,63 @@ from gateway.apps.importing.source_values import (
 from gateway.config.backends import MODEL_ENDPOINTS, SERVED
 from gateway.config.problems import Path
 from gateway.config.units import number_of
+from gateway.engines.litellm.engine import ADDRESSES
 
-# Request fields: in `litellm_params` they are the defaults of requests that do not say them, as `params` are here.
-_PARAMS = frozenset(
-    (
-        "temperature", "top_p", "top_k", "min_p", "n", "stop", "seed", "max_tokens", "max_completion_tokens",
-        "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "response_format",
-        "reasoning_effort", "tool_choice", "parallel_tool_calls", "user", "keep_alive", "chat_template_kwargs",
-        "think", "thinking",
+Kind = Literal["vllm", "ollama", "openai", "litellm"]
+
+OLLAMA = "http://localhost:11434"
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """`model`: the name for requests. `url`: the default; None if it must be given (engine `litellm`: or the SDK has
+    one). `key`: the variable that usually holds the key. `needs_url`: there is no default."""
+
+    name: str
+    engine: Kind
+    model: str
+    url: str | None = None
+    key: str | None = None
+    needs_url: bool = False
+
+
+def provider_of(model: str, declared: str | None, *, has_url: bool) -> Provider | None:
+    """The provider of LiteLLM's `model` (`provider/name`, or a bare name), where `declared` is `custom_llm_provider`.
+
+    None if it cannot be inferred, or LiteLLM has no such provider.
+    """
+    prefix, slash, rest = model.partition("/")
+    name = declared or (prefix if slash else None)
+    plain = rest if slash and prefix == name else model
+    if name in ("hosted_vllm", "vllm"):
+        return Provider("vllm", "vllm", plain, needs_url=True)
+    if name in ("ollama", "ollama_chat"):
+        return Provider("ollama", "ollama", plain, OLLAMA)
+    if name is not None and (found := _cloud_or_sdk(name, plain, model, has_url=has_url)) is not None:
+        return found
+    if has_url:  # LiteLLM treats such a name as a model of an OpenAI-compatible server
+        return Provider("openai", "openai", model)
+    bare = next(
+        (found for found, starts in data_of("litellm")["bare"].items() if model.startswith(tuple(starts))), None
     )
-)  # fmt: skip
+    return _cloud_or_sdk(bare, model, f"{bare}/{model}", has_url=False) if bare is not None else None
+
+
+def _cloud_or_sdk(name: str, plain: str, model: str, *, has_url: bool) -> Provider | None:
+    known = data_of("litellm")
+    cloud = known["clouds"].get(name)
+    if name in known["compatible"] and (has_url or cloud is None):
+        return Provider(name, "openai", plain, needs_url=True)
+    if cloud is not None:
+        if name == "fireworks_ai" and "/" not in plain:
+            plain = f"accounts/fireworks/models/{plain}"  # the short form that LiteLLM completes
+        return Provider(name, "openai", plain, cloud["url"], cloud["key"])
+    if name in known["sdk_keys"] or name in known["sdk_only"]:
+        whole = model if model.startswith(f"{name}/") else f"{name}/{plain}"
+        return Provider(name, "litellm", whole, None, known["sdk_keys"].get(name), needs_url=name not in ADDRESSES)
+    return None
+
+
 _READ = frozenset(
     ("model", "custom_llm_provider", "api_base", "base_url", "api_key", "num_ctx", "max_parallel_requests", "order",
      "extra_body", "litellm_credential_name", "max_budget", "budget_duration",
@@ -208,32 +254,21 @@ class DeploymentReader:
         return True
 
     def _params(self, params: dict[str, Any], path: Path) -> dict[str, Any]:
-        found = {key: value for key, value in params.items() if key in _PARAMS and value is not None}
+        known = data_of("litellm")["params"]
+        found = {key: value for key, value in params.items() if key in known and value is not None}
         found = request_params(found, path, self.notes)
         further = request_params(mapping(params.get("extra_body")), (*path, "extra_body"), self.notes)
         return {**further, **found}
 
     def _note_rest(self, item: dict[str, Any], params: dict[str, Any], info: dict[str, Any], path: Path) -> None:
         """A note for each key that is not read above."""
-        for key in params:
-            if key in _READ or key in _PARAMS:
-                continue
-            kind, message, hint = DEPLOYMENT.get(key, ("left_out", "has no counterpart here", None))
-            self.notes.add(kind, (*path, "litellm_params", key), message, hint)
-        for key in item:
-            if key not in ("model_name", "litellm_params", "model_info"):
-                kind, message, hint = DEPLOYMENT.get(key, ("left_out", "has no counterpart here", None))
-                self.notes.add(kind, (*path, key), message, hint)
-        odd = [
-            key for key in info if key not in _INFO_READ and key not in INFO_ONLY and not key.startswith("supports_")
-        ]
-        for key in odd:
-            self.notes.left_out((*path, "model_info", key))
-        if (
-            "supports_vision" in info
-            and not isinstance(info["supports_vision"], bool)
-            and is_true(info["supports_vision"])
-        ):
+        known, listed_keys = counterparts("litellm", "deployment"), data_of("litellm")
+        note_unread(self.notes, (*path, "litellm_params"), params, known, {*_READ, *listed_keys["params"]})
+        note_unread(self.notes, path, item, known, ("model_name", "litellm_params", "model_info"))
+        odd = [key for key in info if not key.startswith("supports_")]
+        note_unread(self.notes, (*path, "model_info"), odd, {}, {*_INFO_READ, *listed_keys["info_only"]})
+        vision = info.get("supports_vision")
+        if not isinstance(vision, bool) and is_true(vision):
             self.notes.left_out((*path, "model_info", "supports_vision"), "is not true or false")
 
 

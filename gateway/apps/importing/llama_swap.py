@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from gateway.apps.importing.counterparts import counterparts, note_unread
 from gateway.apps.importing.draft import (
     Draft,
     DraftEntry,
@@ -50,15 +51,6 @@ _READ = (
     "macros",
 )
 _STRIPS = ("stripParams", "strip_params")  # the second is its name in older files
-_MODES = ("it does not say which models run together", "run: on_demand says that a model need not be there")
-_TOP = {
-    "groups": _MODES,
-    "matrix": _MODES,
-    "routing": _MODES,
-    "hooks": ("nothing is started", "start the models as services"),
-    "globalTTL": ("nothing is unloaded", "backends with run: on_request have stop_after"),
-    "healthCheckTimeout": ("a starting server has defaults.health.start_grace: 15m", None),
-}
 _SILENT = ("models", "peers", "apiKeys", "macros", "startPort", "logLevel", "logTimeFormat", "logToStdout",
            "metricsMaxInMemory", "captureBuffer", "sendLoadingState", "includeAliasesInList")  # fmt: skip
 
@@ -70,10 +62,7 @@ def convert(source: SourceFile) -> Draft:
     converter.models()
     converter.peers()
     converter.clients()
-    for key in source.data:
-        if key not in _SILENT:
-            message, hint = _TOP.get(key, ("has no counterpart here", None))
-            notes.left_out((key,), message, hint)
+    note_unread(notes, (), source.data, counterparts("llama-swap", "top"), _SILENT)
     check_further_names(converter.draft, notes)
     converter.draft.notes = notes.in_order()
     return converter.draft
@@ -144,11 +133,10 @@ class _Converter:
         if listed(model.get("env")):
             self.notes.to_do((*path, "env"), "the variables are not taken over", "set them where cmd is run")
         if count_of(model.get("ttl")):
-            self.notes.left_out((*path, "ttl"), *_TOP["globalTTL"])
+            kind, message, hint = counterparts("llama-swap", "top")["globalTTL"]
+            self.notes.add(kind, (*path, "ttl"), message, hint)
         self._aliases(name, model, backend)
-        unknown = [key for key in model if key not in _STARTING and key not in _READ]
-        for key in unknown:
-            self.notes.left_out((*path, key))
+        note_unread(self.notes, path, model, {}, (*_STARTING, *_READ))
 
     def _note_start(self, path: Path, url: str, port: int | None) -> None:
         automatic = " (an automatic port)" if port is not None and f":{port}" in url else ""
@@ -218,9 +206,7 @@ class _Converter:
             for model in listed(peer.get("models")):
                 if (asked := text_of(model)) is not None:
                     self._peer_model(name, url, asked, key, path)
-            for setting in peer:
-                if setting not in ("proxy", "models", "apiKey"):
-                    self.notes.left_out((*path, setting))
+            note_unread(self.notes, path, peer, {}, ("proxy", "models", "apiKey"))
 
     def _peer_model(self, peer: str, url: str, model: str, key: str | None, path: Path) -> None:
         keys: dict[str, Any] = {"engine": "openai", "url": url, "model": literal(model)}

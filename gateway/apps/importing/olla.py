@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from gateway.apps.importing.counterparts import counterparts, note_unread
 from gateway.apps.importing.draft import Draft, DraftEntry, Notes, backend_name, unique
 from gateway.apps.importing.source import SourceFile, count_of, listed, mapping, text_of
 from gateway.apps.importing.source_values import Keys, host_words, mark_cloud, url_of, variable_name
@@ -18,20 +19,6 @@ from gateway.config.units import format_size, parse_duration, parse_size
 _ENGINES = {"vllm": None, "ollama": "ollama"}  # all others speak OpenAI's API
 _READ = ("url", "name", "type", "auth", "health_check_url", "check_interval", "priority", "model_filter", "model_url",
          "check_timeout", "preserve_path")  # fmt: skip
-_SERVER = {
-    "rate_limits": ("limits belong to clients", "write clients.*.rpm"),
-    "read_timeout": ("has no counterpart here", None),
-    "write_timeout": ("has no counterpart here", None),
-    "idle_timeout": ("idle connections are kept 75 s", None),
-    "request_logging": ("there is one line per request", None),
-}
-_TOP = {
-    "proxy": ("silence is bounded by the size of the prompt, and each step is tried once", "see defaults.timeouts"),
-    "model_registry": ("models are named by aliases", None),
-    "routing": ("models are named by aliases", None),
-    "logging": ("logs go to stderr", None),
-    "engineering": ("has no counterpart here", None),
-}
 
 
 def convert(source: SourceFile) -> Draft:
@@ -44,10 +31,7 @@ def convert(source: SourceFile) -> Draft:
     for i, value in enumerate(listed(static.get("endpoints"))):
         _endpoint((*path, i), mapping(value), source, notes, keys, draft)
     _note_order(path, listed(static.get("endpoints")), notes)
-    for key in source.data:
-        if key not in ("server", "discovery"):
-            message, hint = _TOP.get(key, ("has no counterpart here", None))
-            notes.left_out((key,), message, hint)
+    note_unread(notes, (), source.data, counterparts("olla", "top"), ("server", "discovery"))
     draft.notes = notes.in_order()
     return draft
 
@@ -68,10 +52,8 @@ def _server(source: SourceFile, notes: Notes, draft: Draft) -> None:
         draft.server["max_body"] = short if parse_size(short) == size else f"{size}B"
     if (shutdown := _duration(server.get("shutdown_timeout"))) is not None:
         draft.server["shutdown"] = shutdown
-    for key in server:
-        if key not in ("host", "port", "request_limits", "shutdown_timeout"):
-            message, hint = _SERVER.get(key, ("has no counterpart here", None))
-            notes.left_out(("server", key), message, hint)
+    read = ("host", "port", "request_limits", "shutdown_timeout")
+    note_unread(notes, ("server",), server, counterparts("olla", "server"), read)
 
 
 def _duration(value: Any) -> str | None:

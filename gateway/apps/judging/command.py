@@ -51,8 +51,7 @@ def run(
 ) -> None:
     """Ask every alias all lines of FILE, and write the answers into a folder. Run it again after an interruption: it
     goes on where it was. A line is one of OpenAI's batches, or `{"custom_id", "messages"}`."""
-    from gateway.apps.judging.folder import FolderError
-    from gateway.apps.judging.runs import BatchFailure
+    from gateway.apps.judging.runs import BatchFailure, FolderError
     from gateway.apps.judging.runs import run as run_all
 
     asking = _client(config, at, key, as_json=as_json)
@@ -140,7 +139,7 @@ def compare(
     answer."""
     from gateway.apps.judging.comparison import compare as compare_all
     from gateway.apps.judging.comparison_page import render
-    from gateway.apps.judging.folder import FolderError
+    from gateway.apps.judging.runs import FolderError
     from gateway.apps.judging.scores import by_path, by_pattern, usual_score
 
     if path is not None and pattern is not None:
@@ -177,8 +176,7 @@ def _client(config: Path, at: str | None, key: str | None, *, as_json: bool) -> 
 
 def _each(folder: Path, config: Path, at: str | None, key: str | None, as_json: bool, what: str) -> None:
     """Look at, cancel, or fetch every batch of a folder. Exits 1 when one of them cannot be."""
-    from gateway.apps.judging.folder import FolderError, judges_in
-    from gateway.apps.judging.runs import ENDED, BatchFailure, fetch
+    from gateway.apps.judging.runs import ENDED, BatchFailure, FolderError, fetch, judges_in
 
     asking = _client(config, at, key, as_json=as_json)
     shown = {}
@@ -294,7 +292,7 @@ def _print_comparison(found: JudgeComparison, most: int) -> None:
 
 def distribution_line(scores: Mapping[str, float]) -> str:
     """`1: 20, 2: 35, ...`; wide ranges in one figure."""
-    from gateway.apps.judging.agreement import distribution
+    from gateway.apps.judging.comparison import distribution
 
     found = distribution(scores)
     if not found["lines"]:

@@ -1,5 +1,5 @@
-"""The commands of this app: name → summary, and where the command is."""
+"""The commands of this app: name → summary, and where the click command is below this package."""
 
 COMMANDS = {
-    "probe": ("Show with tiny real requests what the backends do.", "gateway.apps.probing.command:command"),
+    "probe": ("Show with tiny real requests what the backends do.", "command:command"),
 }

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.config.extras import CLOUD_MISSING, INSTALL_CLOUD
+from gateway.config.backends import CLOUD_MISSING, INSTALL_CLOUD
 from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
 from gateway.domain.upstream import Response

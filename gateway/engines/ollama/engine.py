@@ -15,14 +15,16 @@ from msgspec import Raw
 from gateway.config.backends import names_cloud_model
 from gateway.domain.backend import BackendState
 from gateway.domain.body import value_of
-from gateway.domain.token_ratio import PRIOR_SPARSE
+from gateway.domain.request import IMAGE_TOKENS
+from gateway.domain.token_ratio import MIN_ROOM, PRIOR_DENSE, PRIOR_SPARSE
 from gateway.domain.upstream import Response, UpstreamFailure
 from gateway.domain.usage import count_of
 from gateway.engines.base import EngineRequest, InexpressibleRequest, WholeResponse, authorized, error_response
 from gateway.engines.ollama.calls import RequiredCallReader
-from gateway.engines.ollama.installed_models import loaded_window, model_windows, runs_elsewhere, window_of
+from gateway.engines.ollama.installed_models import bounded, model_windows, runs_elsewhere, window_for
+from gateway.engines.ollama.loading import loaded
 from gateway.engines.ollama.reply import OllamaLine, ReplyBuilder
-from gateway.engines.ollama.request import OllamaCall, chat_call, completion_call, embeddings_call
+from gateway.engines.ollama.request import OllamaCall, chat_call, completion_call, embeddings_call, fit_to_window
 from gateway.engines.ollama.stream import OllamaStream, OllamaWhole, whole_line
 from gateway.transport.client import post_json
 
@@ -50,6 +52,10 @@ class OllamaEngine:
             ours = translate(state, call)
         except InexpressibleRequest as refused:
             return error_response(400, refused.message, param=refused.param)
+        if not call.checks:
+            keep_alive, embeds = ours.body.get("keep_alive"), call.endpoint.name == "embeddings"
+            if (refusal := await loaded(state, ours.window, keep_alive, embeds=embeds)) is not None:
+                return refusal
         response = await self._post(state, call, ours)
         if response.status == 400 and ours.think_wished and ours.body.get("think"):
             try:
@@ -79,7 +85,7 @@ class OllamaEngine:
             )
         reply = ReplyBuilder(call.request_id, model, chat=call.endpoint.name == "chat", wants_usage=ours.wants_usage)
         low, version = state.ratio.estimate(ours.text_bytes).low, state.reported.version
-        prompt = SentPrompt(ours.text_bytes, loaded_window(state), low, version)
+        prompt = SentPrompt(ours.text_bytes, bounded(state, ours.window), low, version)
         calls = RequiredCallReader(ours.required_call) if ours.required_call is not None else None
 
         def violation(last: OllamaLine) -> str | None:
@@ -105,17 +111,25 @@ class OllamaEngine:
 
 def translate(state: BackendState, call: EngineRequest) -> OllamaCall:
     """The call as a request of Ollama's API. Raises Refused."""
-    window = window_of(state)
     if not state.backend.cloud and names_cloud_model(str(value_of(call.fields["model"]))):
         raise InexpressibleRequest(
             "Ollama would send this request out of the LAN: the backend must name a model that runs there."
         )
     if call.endpoint.name == "chat":
         levels, thinking = version_of(state.reported.version) >= LEVELS_SINCE, state.backend.thinking
-        return chat_call(call.fields, stream=call.stream, window=window, thinking=thinking, levels=levels)
-    if call.endpoint.name == "completions":
-        return completion_call(call.fields, stream=call.stream, window=window)
-    return embeddings_call(call.fields, window=window)
+        ours = chat_call(call.fields, stream=call.stream, window=None, thinking=thinking, levels=levels)
+    elif call.endpoint.name == "completions":
+        ours = completion_call(call.fields, stream=call.stream, window=None)
+    else:
+        ours = embeddings_call(call.fields, window=None)
+    writes = call.endpoint.name != "embeddings"
+    text = (ours.text_bytes + ours.other_bytes) / (state.ratio.value or PRIOR_DENSE) * 1.1
+    prompt = int(text) + 1 + ours.pictures * IMAGE_TOKENS
+    room = ours.body.get("options", {}).get("num_predict") or MIN_ROOM if writes else 0
+    window = window_for(state, prompt + room)
+    most = bounded(state, window)
+    fit_to_window(ours, window, max(min(MIN_ROOM, most), most - prompt) if writes and most else None)
+    return ours
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,9 +53,12 @@ class OllamaCall:
     path: str
     body: dict[str, Any]
     text_bytes: int = 0
+    other_bytes: int = 0  # of tools and thoughts, which the template may render too
+    pictures: int = 0
     think_wished: bool = False  # `think` comes from an effort, which is only a wish: it may be dropped
     wants_usage: bool = False  # the client wants the usage chunk
     base64: bool = False  # the client wants vectors as base64
+    window: int | None = None  # its `num_ctx`
     required_call: RequiredCall | None = None  # the call that `tool_choice` requires
 
 
@@ -107,7 +110,11 @@ def chat_call(
     if fields["logprobs"]:
         body["logprobs"] = True
         body["top_logprobs"] = fields["top_logprobs"] or 0
-    return OllamaCall("/api/chat", body, text_bytes, wished, wants_usage(fields), required_call=required_call)
+    other = len(bytes(raw["tools"])) if "tools" in body else 0
+    other += sum(len(message.get("thinking", "")) for message in messages)
+    pictures = sum(len(message.get("images", ())) for message in messages)
+    wants = wants_usage(fields)
+    return OllamaCall("/api/chat", body, text_bytes, other, pictures, wished, wants, required_call=required_call)
 
 
 def completion_call(raw: Mapping[str, Raw], *, stream: bool, window: int | None) -> OllamaCall:
@@ -155,7 +162,8 @@ def embeddings_call(raw: Mapping[str, Raw], *, window: int | None) -> OllamaCall
         body["keep_alive"] = fields["keep_alive"]
     if options := read_options(fields, window):
         body["options"] = options
-    return OllamaCall("/api/embed", body, base64=fields["encoding_format"] == "base64")
+    longest = max(len(text.encode(errors="replace")) for text in inputs)
+    return OllamaCall("/api/embed", body, longest, base64=fields["encoding_format"] == "base64")
 
 
 def _refuse_several(fields: Fields) -> None:
@@ -167,9 +175,9 @@ def _refuse_several(fields: Fields) -> None:
 
 
 def _body(fields: Fields, stream: bool, window: int | None) -> dict[str, Any]:
-    # Since 0.12.6: a prompt over the window is refused instead of cut (`truncate`), and an answer that fills the window
-    # ends with `length` instead of pushing the prompt's beginning out (`shift`). Older ones do not know these keys.
-    body: dict[str, Any] = {"model": fields["model"], "stream": stream, "truncate": False, "shift": False}
+    # Since 0.12.6 a prompt over the window is refused instead of cut. `shift` is not sent: it is part of how a model is
+    # loaded, and each change of it loads the model again.
+    body: dict[str, Any] = {"model": fields["model"], "stream": stream, "truncate": False}
     if options := read_options(fields, window):
         body["options"] = options
     if fields["keep_alive"] is not None:
@@ -199,6 +207,17 @@ def read_options(fields: Fields, window: int | None) -> dict[str, Any]:
     if window is not None:
         options["num_ctx"] = window
     return options
+
+
+def fit_to_window(call: OllamaCall, window: int | None, left: int | None) -> None:
+    """Set `num_ctx`, and limit an answer without a limit to the tokens that are `left` (None = it has no text): Ollama
+    would go on when the window is full, and forget the beginning of the prompt."""
+    if window is None:
+        return
+    options = call.body.setdefault("options", {})
+    options["num_ctx"] = call.window = window
+    if left is not None and options.get("num_predict") is None:
+        options["num_predict"] = left
 
 
 def _check_option(option: str, value: Any, param: str) -> None:

@@ -29,7 +29,8 @@ from gateway.engines.openai.asking import ask
 from gateway.engines.openai.parts import PartStreams, StreamOfParts, WholeOfParts
 from gateway.engines.openai.responses_reader import ResponseAsChatAnswer, ResponseAsChatStream
 from gateway.inspection.error_replies import read_error
-from gateway.transport.client import post_json
+from gateway.transport.client import post_framed, post_json
+from gateway.transport.h1 import H1Client
 
 ERROR_MOST = 1024 * 1024  # bytes of an error that are read
 _NOT_THERE = (404, 405, 501)
@@ -62,6 +63,8 @@ def _post(
     state: BackendState, call: EngineRequest, fields: Mapping[str, Raw], endpoint: Endpoint | None = None
 ) -> Coroutine[Any, Any, Response]:
     assert state.client is not None
+    if call.head is not None and isinstance(state.client, H1Client):
+        return post_framed(state.client, call.head, call.sent_id, fields)
     backend, path = state.backend, (endpoint or call.endpoint).path
     return post_json(state.client, backend.api_path + path, authorized(call.headers, backend), fields)
 

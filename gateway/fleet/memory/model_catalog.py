@@ -6,9 +6,15 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cache
+from importlib.resources import files
+from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
-from gateway.config.problems import Path, Report
+from gateway.config.document import read_document
+from gateway.config.problems import ConfigError, Path, Problem, Report
+from gateway.config.snapshot import Snapshot
+from gateway.config.sources import read_file
 from gateway.config.suggest import did_you_mean
 from gateway.config.units import parse_size
 from gateway.fleet.memory.arithmetic import GIB
@@ -118,6 +124,47 @@ def plain_name(model: str) -> str:
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def models_of(snapshot: Snapshot) -> ModelCatalog:
+    """The operator's rows (`catalog:` of routes.yaml) before the gateway's. Raises ConfigError."""
+    file = own_catalog(snapshot)
+    return shipped_models() if file is None else _read(text_of(file), str(file)).before(shipped_models())
+
+
+@cache
+def shipped_models() -> ModelCatalog:
+    return _read(shipped_text(), "catalog.yaml")
+
+
+def _read(text: str, name: str) -> ModelCatalog:
+    report = Report(name)
+    found = read_models(read_document(text, report) or {}, report)
+    report.finish()
+    return found
+
+
+def own_catalog(snapshot: Snapshot) -> FilePath | None:
+    """The file that `catalog:` names, whose path is relative to routes.yaml."""
+    own = snapshot.own_catalog
+    return None if own is None else FilePath(snapshot.source).parent / own
+
+
+def shipped_text() -> str:
+    return files("gateway.fleet").joinpath("catalog.yaml").read_text(encoding="utf-8")
+
+
+def text_of(file: FilePath) -> str:
+    """The operator's catalogue. Raises ConfigError."""
+    try:
+        return read_file(file).decode("utf-8-sig")
+    except FileNotFoundError:
+        hint = "write its path relative to routes.yaml, or take `catalog` out"
+        raise ConfigError([Problem(str(file), None, "", "there is no such catalogue", hint)]) from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise ConfigError([Problem(str(file), None, "", "the catalogue cannot be read", str(why))]) from None
+
 
 SECTIONS = ("models", "field")
 MODEL_FIELDS = ("match", "config", "weights", "quantized", "measured", "window", "source")

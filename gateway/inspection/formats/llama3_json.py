@@ -16,16 +16,19 @@ _LISTS = (
 )
 
 
+BARE = (
+    *(layout + key for layout in _LAYOUTS for key in _KEYS),
+    *(layout + key for layout in _LISTS for key in _KEYS[:3]),
+)
+"""The markers of a call without a tag."""
+
+
 class Llama3Json(Format):
     """Without a tag, the marker of a call is the beginning of an object with a call's key, in the layouts that models
     use, or the beginning of a list of such objects."""
 
     name = "llama3_json"
-    markers = (
-        TOKEN,
-        *(layout + key for layout in _LAYOUTS for key in _KEYS),
-        *(layout + key for layout in _LISTS for key in _KEYS[:3]),
-    )
+    markers = (TOKEN, *BARE)
     closers = ("}", "}]", "\n]", " ]")
     separators = ";"
 

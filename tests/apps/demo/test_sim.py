@@ -14,7 +14,7 @@ from gateway.apps.demo.demo import memory_held, sim_command, simulated, with_sta
 from gateway.apps.demo.sim import command
 from gateway.config.load import load, load_text
 from gateway.config.snapshot import Backend, Launch, Snapshot
-from gateway.fleet.catalog import load_catalog
+from gateway.fleet.memory.model_catalog import shipped_models
 from gateway.fleet.memory.plan import plan
 from gateway.launch.command import parse
 from gateway.launch.words import split
@@ -127,7 +127,7 @@ def test_no_machine_is_reached_by_ssh_from_the_demo() -> None:
 
 
 def test_the_demo_takes_what_a_backend_holds_from_the_memory_plan() -> None:
-    planned = plan(SHIPPED, "ds4", load_catalog().memory).nodes["spark2"].demands["ds4"]
+    planned = plan(SHIPPED, "ds4", shipped_models()).nodes["spark2"].demands["ds4"]
     assert planned.held is not None
     assert HELD["ds4"] == dict.fromkeys(("spark1", "spark2"), round(planned.held * GIB))
     assert "parakeet" not in HELD, "what is not known is not made up"
@@ -161,5 +161,5 @@ def _free(nodes: Mapping[str, Node]) -> dict[str, float]:
 
 
 def _planned_free(mode: str) -> dict[str, float]:
-    nodes = plan(SHIPPED, mode, load_catalog().memory).nodes
+    nodes = plan(SHIPPED, mode, shipped_models()).nodes
     return {name: round(node.free, 1) for name, node in nodes.items() if node.free is not None}

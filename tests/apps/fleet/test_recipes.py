@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from gateway.apps.fleet.lint.catalog import load_catalog
 from gateway.apps.fleet.lint.findings import findings
 from gateway.apps.fleet.render.rendering import render
 from gateway.apps.importing.recipes import recipe_files
 from gateway.config.load import load
-from gateway.fleet.catalog import load_catalog
+from gateway.fleet.memory.model_catalog import shipped_models
 from gateway.fleet.memory.plan import plan
 
 FILES = {**recipe_files(), "routes": Path("routes.yaml")}
@@ -29,7 +30,7 @@ def test_the_check_finds_no_error(name: str) -> None:
 def test_every_mode_fits(name: str) -> None:
     snapshot = load(FILES[name], environ={}).snapshot
     for mode in snapshot.modes or (None,):
-        verdicts = {node.fits for node in plan(snapshot, mode, load_catalog().memory).nodes.values()}
+        verdicts = {node.fits for node in plan(snapshot, mode, shipped_models()).nodes.values()}
         assert verdicts <= ({"unknown", "yes"} if {name, mode} & UNKNOWN else {"yes", "barely"}), mode
 
 

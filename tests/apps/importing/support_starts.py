@@ -5,8 +5,8 @@ from __future__ import annotations
 from textwrap import dedent
 
 from gateway.apps.importing.formats import STARTS
+from gateway.apps.importing.output import verify_round_trip
 from gateway.apps.importing.render import render
-from gateway.apps.importing.round_trip import verify_round_trip
 from tests.apps.importing.support import DATA, Imported
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gateway.apps.importing.draft import Draft, DraftEntry, alias_name, backend_name, shown_path, unique
 from gateway.apps.importing.launch_flags import backend_keys
+from gateway.apps.importing.output import RoundTripMismatch, variables, verify_round_trip
 from gateway.apps.importing.render import render
-from gateway.apps.importing.round_trip import RoundTripMismatch, variables, verify_round_trip
 from gateway.apps.importing.source_values import is_no_key, reference, variable_name
 from gateway.config.document import read_document
 from gateway.config.problems import Report

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.apps.importing.formats import STARTS
+from gateway.apps.importing.output import verify_round_trip
 from gateway.apps.importing.render import render
-from gateway.apps.importing.round_trip import verify_round_trip
 from gateway.apps.importing.shell import Variables, read_commands
 from gateway.config.problems import ConfigError
 

@@ -58,7 +58,8 @@ def test_an_unknown_window_is_left_to_ollama() -> None:
 
 def test_a_prompt_over_the_window_is_to_be_refused_and_not_cut() -> None:
     body = chat().body
-    assert (body["truncate"], body["shift"]) == (False, False)
+    assert body["truncate"] is False
+    assert "shift" not in body, "each change of it loads the model again, under everybody"
 
 
 def test_sampling_becomes_options() -> None:
@@ -102,7 +103,7 @@ def test_a_limit_that_ollama_would_read_as_none_is_refused(limit: object) -> Non
 
 def test_null_is_absent() -> None:
     body = chat(temperature=None, tools=None, stop=None, response_format=None, keep_alive=None, think=None, n=None).body
-    assert body.keys() == {"model", "messages", "stream", "truncate", "shift", "options"}
+    assert body.keys() == {"model", "messages", "stream", "truncate", "options"}
 
 
 def test_tools_go_along_but_not_with_tool_choice_none() -> None:
@@ -179,7 +180,6 @@ def test_a_completion_is_raw_text_in_and_raw_text_out() -> None:
         "model": "m",
         "stream": True,
         "truncate": False,
-        "shift": False,
         "options": {"num_predict": 5, "num_ctx": 4096},
         "prompt": "Once",
         "raw": True,

@@ -73,7 +73,7 @@ async def test_nothing_is_kept_of_connections_that_are_closed(rig: Rig) -> None:
         return [one for one in gc.get_objects() if type(one) in (Connection, H1Response, AioResponse, ResponseHandler)]
 
     await asyncio.create_task(once_each())
-    while isinstance(rig.client, H1Client) and (idle := rig.client.take_idle()) is not None:
+    while isinstance(rig.client, H1Client) and (idle := rig.client._take_idle()) is not None:
         idle.drop()  # it is kept for a next request
         del idle
     await rig.server.connections(0)

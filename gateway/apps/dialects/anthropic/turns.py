@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from gateway.apps.dialects.anthropic.blocks import Block, Part, blocks_of, parts_of
-from gateway.apps.dialects.fields import expected, invalid, reminder, string, text_part
+from gateway.apps.dialects.fields import expected, invalid, string, text_part
+from gateway.engines.forms import reminder
 from gateway.errors import GatewayError
 
 _SIDES = {"user": "user", "assistant": "assistant", "system": "user"}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gateway.apps.dialects.fields import UntranslatableRequest, brief, expected, invalid, reminder, string, text_part
+from gateway.apps.dialects.fields import UntranslatableRequest, brief, expected, invalid, string, text_part
+from gateway.engines.forms import reminder
 
 Item = dict[str, Any]
 Part = dict[str, Any]

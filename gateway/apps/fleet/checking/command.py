@@ -29,8 +29,8 @@ from gateway.printable import visible
 if TYPE_CHECKING:
     from gateway.apps.fleet.checking.alias_facts import AliasFacts, StepBackend
     from gateway.apps.fleet.checking.live import BackendAnswer
-    from gateway.apps.fleet.lint.finding import Finding
-    from gateway.config.loaded import Loaded
+    from gateway.apps.fleet.lint.subject import Finding
+    from gateway.config.load import LoadedFile
 
 FINE = "fine"
 
@@ -73,17 +73,17 @@ def command(file: Path | None, config: Path, live: bool, mode: str | None, as_js
     sys.exit(0 if _verdict(loaded, found) == FINE and not any(answer.problems for answer in answers) else 1)
 
 
-def _verdict(loaded: Loaded, found: list[Finding]) -> str:
+def _verdict(loaded: LoadedFile, found: list[Finding]) -> str:
     """Whether the file can be served as it is, without a look at the backends."""
     from gateway.apps.fleet.lint.command import mode_cannot_run
-    from gateway.config.extras import lacks_cloud
+    from gateway.config.backends import lacks_cloud
 
     if lacks_cloud(backend.engine for backend in loaded.snapshot.backends.values()):
         return "an extra is not installed"
     return "a mode cannot run" if mode_cannot_run(found) else FINE
 
 
-def _findings(loaded: Loaded, as_json: bool) -> list[Finding]:
+def _findings(loaded: LoadedFile, as_json: bool) -> list[Finding]:
     from gateway.apps.fleet.lint.command import findings_of
 
     try:
@@ -92,7 +92,7 @@ def _findings(loaded: Loaded, as_json: bool) -> list[Finding]:
         fail_with(error, as_json=as_json)
 
 
-def _ask(loaded: Loaded) -> list[BackendAnswer]:
+def _ask(loaded: LoadedFile) -> list[BackendAnswer]:
     from gateway.apps.fleet.checking.live import ask_fleet
 
     return asyncio.run(ask_fleet(loaded.snapshot))
@@ -109,7 +109,7 @@ def _fail(error: ConfigError, as_json: bool) -> NoReturn:
     sys.exit(1)
 
 
-def _as_json(loaded: Loaded, found: list[Finding], answers: list[BackendAnswer]) -> dict[str, Any]:
+def _as_json(loaded: LoadedFile, found: list[Finding], answers: list[BackendAnswer]) -> dict[str, Any]:
     from gateway.apps.fleet.checking.alias_facts import alias_facts
 
     facts = alias_facts(loaded.snapshot)
@@ -124,7 +124,7 @@ def _as_json(loaded: Loaded, found: list[Finding], answers: list[BackendAnswer])
     }
 
 
-def _print_text(loaded: Loaded, found: list[Finding], answers: list[BackendAnswer], path: Path) -> None:
+def _print_text(loaded: LoadedFile, found: list[Finding], answers: list[BackendAnswer], path: Path) -> None:
     from gateway.apps.fleet.checking.alias_facts import alias_facts
     from gateway.apps.fleet.lint.command import print_findings
 

@@ -13,8 +13,8 @@ from gateway.cli.options import config_option, counted, examples, fail_with, jso
 from gateway.config.problems import ConfigError
 
 if TYPE_CHECKING:
-    from gateway.apps.fleet.lint.finding import Finding
-    from gateway.config.loaded import Loaded
+    from gateway.apps.fleet.lint.subject import Finding
+    from gateway.config.load import LoadedFile
 
 _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")  # Docker's, Podman's
 _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
@@ -46,10 +46,10 @@ def command(config: Path, as_json: bool) -> None:
     sys.exit(1 if any(one.severity == "error" for one in found) else 0)
 
 
-def findings_of(loaded: Loaded) -> list[Finding]:
+def findings_of(loaded: LoadedFile) -> list[Finding]:
     """The findings of a file, with the catalogue it names. Raises ConfigError for mistakes in that catalogue."""
+    from gateway.apps.fleet.lint.catalog import catalog_of
     from gateway.apps.fleet.lint.findings import findings
-    from gateway.fleet.catalog import catalog_of
     from gateway.fleet.memory.model_files import read_models
 
     snapshot = loaded.snapshot

@@ -14,11 +14,10 @@ from gateway.apps.fleet.lint import (
     rules_routes,
     rules_tools,
 )
-from gateway.apps.fleet.lint.finding import ORDER, Finding, Remark
-from gateway.apps.fleet.lint.subject import Rule, Subject, subjects
+from gateway.apps.fleet.lint.catalog import Catalog
+from gateway.apps.fleet.lint.subject import ORDER, Finding, Remark, Rule, Subject, subjects
 from gateway.config.problems import Path, dotted
 from gateway.config.snapshot import Snapshot
-from gateway.fleet.catalog import Catalog
 from gateway.fleet.memory.model_files import ModelFiles
 
 RULES: Mapping[str, Rule] = {
@@ -48,8 +47,8 @@ def findings(
     in_container: bool = False,
     files: Mapping[str, ModelFiles] | None = None,
 ) -> list[Finding]:
-    """The mistakes and oddities of a file, the errors first. `lines`: line of every path of the file (`Loaded.lines`).
-    `in_container`: the gateway itself runs in one. `files`: the models on this machine."""
+    """The mistakes and oddities of a file, the errors first. `lines`: line of every path of the
+    file (`LoadedFile.lines`). `in_container`: the gateway itself runs in one. `files`: the models on this machine."""
     every = list(subjects(snapshot, catalog))
     found = [one for subject in every for one in _of_subject(subject, catalog)]
     whole = {subject.backend.name: subject for subject in every if subject.profile is None}

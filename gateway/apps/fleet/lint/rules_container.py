@@ -8,11 +8,10 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Any
 
-from gateway.apps.fleet.lint.finding import Remark
-from gateway.apps.fleet.lint.subject import Rule, Subject
+from gateway.apps.fleet.lint.catalog import Catalog
+from gateway.apps.fleet.lint.subject import Remark, Rule, Subject
 from gateway.apps.fleet.preflight.terms import CONTAINER_HOME
 from gateway.config.problems import Path
-from gateway.fleet.catalog import Catalog
 from gateway.launch.docker import bound_to, published_ports
 
 GUIDE = "guide to vLLM on a Spark"

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from gateway.apps.fleet.lint.finding import Remark
+from gateway.apps.fleet.lint.catalog import Catalog
+from gateway.apps.fleet.lint.catalog_rows import DraftMethod
 from gateway.apps.fleet.lint.rules_model import attention_of
-from gateway.apps.fleet.lint.subject import Rule, Subject
-from gateway.fleet.catalog import Catalog
-from gateway.fleet.catalog_rows import DraftMethod
+from gateway.apps.fleet.lint.subject import Remark, Rule, Subject
 
 MANY = 16  # sequences
 _STOCK = ("vllm/vllm-openai:*", "nvcr.io/*")

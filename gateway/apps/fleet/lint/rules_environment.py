@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gateway.apps.fleet.lint.finding import Remark
+from gateway.apps.fleet.lint.catalog import Catalog
+from gateway.apps.fleet.lint.catalog_rows import Variable
 from gateway.apps.fleet.lint.rules_container import DOCKER, is_loopback
-from gateway.apps.fleet.lint.subject import Rule, Subject
+from gateway.apps.fleet.lint.subject import Remark, Rule, Subject
 from gateway.config.problems import Path
-from gateway.fleet.catalog import Catalog
-from gateway.fleet.catalog_rows import Variable
 
 
 def _rows(one: Subject, catalog: Catalog) -> Iterator[tuple[str, str, Variable, Path]]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gateway.apps.fleet.lint.finding import Remark
-from gateway.apps.fleet.lint.subject import Rule, Subject
+from gateway.apps.fleet.lint.catalog import Catalog
+from gateway.apps.fleet.lint.subject import Remark, Rule, Subject
 from gateway.config.snapshot import Snapshot
-from gateway.fleet.catalog import Catalog
 from gateway.launch.rust_front_end import BODY_VARIABLE, SINCE, VARIABLE, body_most, rust_front_end
 
 _PYTHON = f"take out {VARIABLE}, which leaves the Python front end"

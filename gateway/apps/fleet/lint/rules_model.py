@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
-from gateway.apps.fleet.lint.finding import Remark, Severity
-from gateway.apps.fleet.lint.subject import Rule, Subject
-from gateway.fleet.catalog import Catalog
+from gateway.apps.fleet.lint.catalog import Catalog
+from gateway.apps.fleet.lint.subject import Remark, Rule, Severity, Subject
 from gateway.launch.arguments import opposites
 from gateway.launch.flags import OPPOSITES_FROM, vllm_flags
 

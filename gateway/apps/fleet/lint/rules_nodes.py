@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gateway.apps.fleet.lint.finding import Remark
+from gateway.apps.fleet.lint.catalog import Catalog
 from gateway.apps.fleet.lint.rules_container import DOCKER, IMAGE, is_loopback
-from gateway.apps.fleet.lint.subject import Rule, Subject
-from gateway.fleet.catalog import Catalog
+from gateway.apps.fleet.lint.subject import Remark, Rule, Subject
 from gateway.launch.command import MASTER_PORT
 
 DS4 = "DeepSeek V4 Flash on two Sparks"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gateway.apps.fleet.lint.finding import Remark, Severity
-from gateway.apps.fleet.lint.subject import DECLARED_BY, Rule, Subject
+from gateway.apps.fleet.lint.catalog import Catalog
+from gateway.apps.fleet.lint.subject import DECLARED_BY, Remark, Rule, Severity, Subject
 from gateway.domain.engine_traits import traits_of
-from gateway.fleet.catalog import Catalog
 
 GUIDE = "guide to vLLM on a Spark, 7.1.1 and 8"
 _400 = 'every request with tools is a 400: "auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser'

@@ -63,7 +63,7 @@ def command(
 
     Exit code 0: it fits, or it is not known; 1: a node does not fit; 2: there is no such mode, backend or file.
     """
-    from gateway.fleet.catalog import catalog_of
+    from gateway.apps.fleet.lint.catalog import catalog_of
     from gateway.fleet.memory.live import with_observed
     from gateway.fleet.memory.model_files import read_models
     from gateway.fleet.memory.plan import plan, plan_json

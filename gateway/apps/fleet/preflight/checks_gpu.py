@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from gateway.apps.fleet.preflight.host import CommandResult, Host
-from gateway.apps.fleet.preflight.terms import ExpectedNode, HostCheck
+from gateway.apps.fleet.preflight.terms import ExpectedNode, HostCheck, fail, ok, unknown, warn
 
 REBOOT = "sudo reboot"
 UPDATE = "sudo apt-get update && sudo apt-get dist-upgrade && sudo reboot"
@@ -27,51 +27,51 @@ _SLOWED = {
 }
 
 
-def _no_answer(check: str, ran: CommandResult) -> HostCheck:
+def _no_answer(ran: CommandResult) -> HostCheck:
     """A driver that does not answer holds up every start: only a reboot helps."""
     if "not installed" in ran.error:
-        return HostCheck(check, "unknown", ran.why)
-    return HostCheck(check, "fail", f"nvidia-smi does not work: {ran.why}", REBOOT)
+        return unknown(ran.why)
+    return fail(f"nvidia-smi does not work: {ran.why}", REBOOT)
 
 
 def zombies(_: ExpectedNode, host: Host) -> Iterator[HostCheck]:
     """A process that is gone and still has GPU memory: no program can free that memory."""
     ran = host.smi(*COMPUTE_APPS)
     if not ran.ok:
-        yield _no_answer("zombies", ran)
+        yield _no_answer(ran)
         return
     if not host.sees_all_processes():
-        yield HostCheck("zombies", "unknown", "the node's processes cannot be seen from here (a container, or hidepid)")
+        yield unknown("the node's processes cannot be seen from here (a container, or hidepid)")
         return
     apps = re.findall(r"^\s*(\d+)\s*,\s*(.*?)\s*$", ran.out, re.M)
     dead = [f"{pid} ({used})" for pid, used in apps if not host.exists(f"/proc/{pid}")]
     if dead:
         seen = f"processes that are gone still have GPU memory: {', '.join(dead[:20])}; only a reboot frees it"
-        yield HostCheck("zombies", "fail", seen, REBOOT)
+        yield fail(seen, REBOOT)
     else:
-        yield HostCheck("zombies", "ok", f"{len(apps)} processes have GPU memory, all of them alive")
+        yield ok(f"{len(apps)} processes have GPU memory, all of them alive")
 
 
 def driver(expected: ExpectedNode, host: Host) -> Iterator[HostCheck]:
     """CUDA 13 images need a driver of the 580 series or later."""
     ran = host.smi(*DRIVER)
     if "not installed" in ran.error:
-        yield HostCheck("driver", "fail", "nvidia-smi is not installed: there is no driver", UPDATE)
+        yield fail("nvidia-smi is not installed: there is no driver", UPDATE)
         return
     version = re.match(r"\s*(\d+(?:\.\d+)+)", ran.out)
     if not ran.ok or version is None:
-        yield _no_answer("driver", ran)
+        yield _no_answer(ran)
         return
     number = tuple(int(part) for part in version[1].split("."))
     ngc = [b.name for b in expected.backends if (b.image or "").startswith("nvcr.io/nvidia/vllm:")]
     if number < _FIRST_FOR_CUDA_13:
-        yield HostCheck("driver", "fail", f"driver {version[1]} is older than 580, which CUDA 13 needs", UPDATE)
+        yield fail(f"driver {version[1]} is older than 580, which CUDA 13 needs", UPDATE)
     elif ngc and number < _NGC_BUILT_FOR:
         seen = f"driver {version[1]}: NVIDIA's images since 25.12 are built for 590.44 ({', '.join(ngc)})"
         seen += "; they run only if their log says that CUDA forward compatibility is enabled"
-        yield HostCheck("driver", "warn", seen, UPDATE, fact=version[1])
+        yield warn(seen, UPDATE, fact=version[1])
     else:
-        yield HostCheck("driver", "ok", f"driver {version[1]}", fact=version[1])
+        yield ok(f"driver {version[1]}", fact=version[1])
 
 
 def clocks(_: ExpectedNode, host: Host) -> Iterator[HostCheck]:
@@ -80,7 +80,7 @@ def clocks(_: ExpectedNode, host: Host) -> Iterator[HostCheck]:
     if not ran.ok and ran.code is not None:  # drivers before 535 have the older name
         ran = host.smi(CLOCKS.format("clocks_throttle_reasons"), "--format=csv,noheader,nounits")
     if not ran.ok:
-        yield _no_answer("clocks", ran)
+        yield _no_answer(ran)
         return
     cells = [cell.strip() for cell in (ran.out.strip().splitlines() or [""])[0].split(",")]
     degrees, clock, most, mask = (cells + [""] * 4)[:4]
@@ -94,6 +94,6 @@ def clocks(_: ExpectedNode, host: Host) -> Iterator[HostCheck]:
     if reasons & 0x80:
         mend = "sudo shutdown -h now   # then take the power supply out of the socket for a minute"
     if slowed or hot:
-        yield HostCheck("clocks", "warn", seen, mend)
+        yield warn(seen, mend)
     else:
-        yield HostCheck("clocks", "ok" if figures else "unknown", seen)
+        yield HostCheck("", "ok" if figures else "unknown", seen)

@@ -10,7 +10,17 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from gateway.apps.fleet.preflight.host import Host
-from gateway.apps.fleet.preflight.terms import GIB, ExpectedBackend, ExpectedNode, HostCheck, gib
+from gateway.apps.fleet.preflight.terms import (
+    GIB,
+    ExpectedBackend,
+    ExpectedNode,
+    HostCheck,
+    fail,
+    gib,
+    ok,
+    unknown,
+    warn,
+)
 
 DROP_CACHES = "sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'"
 CLEAN_SHM = "sudo rm -f /dev/shm/psm_* /dev/shm/sem.mp-*"
@@ -33,14 +43,14 @@ def page_cache(expected: ExpectedNode, host: Host) -> Iterator[HostCheck]:
     total, free = memory.get("MemTotal", 0), memory.get("MemFree", 0)
     available = memory.get("MemAvailable", free)
     if not total:
-        yield HostCheck("free-memory", "unknown", "/proc/meminfo cannot be read")
+        yield unknown("/proc/meminfo cannot be read")
         return
     asked = [backend for backend in expected.backends if backend.utilization is not None]
     for backend in asked:
         yield _enough(backend, total, free, available, host)
     if not asked:
         seen = f"{gib(free)} of {gib(total)} free, {gib(max(available - free, 0))} more are page cache"
-        yield HostCheck("free-memory", "ok", seen)
+        yield ok(seen)
 
 
 def _enough(backend: ExpectedBackend, total: int, free: int, available: int, host: Host) -> HostCheck:
@@ -48,16 +58,16 @@ def _enough(backend: ExpectedBackend, total: int, free: int, available: int, hos
     wanted = backend.utilization * total
     asks = f"asks for {gib(wanted)} ({backend.utilization:g} of {gib(total)})"
     if free >= wanted:
-        return HostCheck("free-memory", "ok", f"{asks}; {gib(free)} are free", backend=backend.name)
+        return ok(f"{asks}; {gib(free)} are free", backend=backend.name)
     if host.runs(backend):
-        return HostCheck("free-memory", "ok", f"{asks} and runs already; {gib(free)} are free", backend=backend.name)
+        return ok(f"{asks} and runs already; {gib(free)} are free", backend=backend.name)
     if available >= wanted:
         seen = f"{asks}; only {gib(free)} are free, {gib(available - free)} more are page cache, which counts as used"
-        return HostCheck("free-memory", "fail", seen, DROP_CACHES, backend.name)
+        return fail(seen, DROP_CACHES, backend.name)
     fits = max(int((available / total - 0.01) * 100), 0) / 100
     seen = f"{asks}; {gib(available)} would be free even without page cache: something else holds the memory"
     mend = f"{HOLDERS}   # stop one of these, or start with --gpu-memory-utilization {fits:g}"
-    return HostCheck("free-memory", "fail", seen, mend, backend.name)
+    return fail(seen, mend, backend.name)
 
 
 def visible_memory(expected: ExpectedNode, host: Host) -> Iterator[HostCheck]:
@@ -66,11 +76,11 @@ def visible_memory(expected: ExpectedNode, host: Host) -> Iterator[HostCheck]:
     if expected.memory and total and abs(total - expected.memory) > _TOLERANCE * expected.memory:
         seen = f"the kernel has {gib(total)}, routes.yaml says {gib(expected.memory)}"
         mend = f"write `memory: {total / GIB:.2f}GiB` under nodes.{expected.name}"
-        yield HostCheck("visible-memory", "warn", seen, mend)
+        yield warn(seen, mend)
     line = host.text("/proc/cmdline") or ""
     parameter = (host.text("/sys/module/nvidia_drm/parameters/modeset") or "").strip()
     if "modeset=0" not in line and parameter != "N":
-        yield HostCheck("visible-memory", "ok", f"{gib(total)}, no modeset=0" if total else "no modeset=0")
+        yield ok(f"{gib(total)}, no modeset=0" if total else "no modeset=0")
         return
     over = [b.name for b in expected.backends if b.utilization and b.utilization * total > _STILL_RAN]
     seen = f"modeset=0 is set: CUDA sees about {gib(_CAPPED)} of {gib(total)}"
@@ -80,22 +90,22 @@ def visible_memory(expected: ExpectedNode, host: Host) -> Iterator[HostCheck]:
     )
     if "modeset=0" in line:
         mend = "sudo sed -i 's/modeset=0/modeset=1/g' /etc/default/grub && sudo update-grub"
-    yield HostCheck("visible-memory", "fail" if over else "warn", seen, f"{mend} && sudo reboot")
+    yield HostCheck("", "fail" if over else "warn", seen, f"{mend} && sudo reboot")
 
 
 def shared_memory(_: ExpectedNode, host: Host) -> Iterator[HostCheck]:
     """Segments and semaphores that dead workers left behind make the next start fail or hang."""
     names = host.names("/dev/shm")
     if names is None:
-        yield HostCheck("shared-memory", "unknown", "/dev/shm cannot be read")
+        yield unknown("/dev/shm cannot be read")
         return
     left = [name for name in names if fnmatchcase(name, "psm_*") or fnmatchcase(name, "sem.mp-*")]
     running = any(process.engine for process in host.processes())
     if not left:
-        yield HostCheck("shared-memory", "ok", "/dev/shm has no segments of vLLM")
+        yield ok("/dev/shm has no segments of vLLM")
     elif running:
-        yield HostCheck("shared-memory", "ok", f"/dev/shm has {len(left)} segments, and a vLLM runs that may use them")
+        yield ok(f"/dev/shm has {len(left)} segments, and a vLLM runs that may use them")
     else:
         size = sum(host.size(f"/dev/shm/{name}") or 0 for name in left)
         seen = f"{len(left)} segments are left in /dev/shm ({size / 1024**2:.1f} MiB), and no vLLM is seen to run"
-        yield HostCheck("shared-memory", "warn", seen, CLEAN_SHM)
+        yield warn(seen, CLEAN_SHM)

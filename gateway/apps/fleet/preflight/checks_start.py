@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from shlex import quote
 
 from gateway.apps.fleet.preflight.host import Host, Process
-from gateway.apps.fleet.preflight.terms import ExpectedBackend, ExpectedNode, HostCheck
+from gateway.apps.fleet.preflight.terms import ExpectedBackend, ExpectedNode, HostCheck, fail, ok, unknown, warn
 
 _MOST_PROCESSES_READ = 5000  # whose open files are looked through for a socket
 _SHELLS = ("sh", "bash", "dash", "env", "python3", "python")
@@ -54,7 +54,7 @@ def ports(expected: ExpectedNode, host: Host) -> Iterator[HostCheck]:
     """Each port that a backend listens on is free, or the backend has it already."""
     used, containers = listening(host), _published(host)
     if host.text("/proc/net/tcp") is None:
-        yield HostCheck("ports", "unknown", "/proc/net/tcp cannot be read")
+        yield unknown("/proc/net/tcp cannot be read")
         return
     for backend in expected.backends:
         if backend.port is not None and not backend.worker:
@@ -67,11 +67,9 @@ def _port(
     backend: ExpectedBackend, port: int, used: dict[int, str], containers: dict[int, str], host: Host, what: str = ""
 ) -> HostCheck:
     if port not in used and port not in containers:
-        return HostCheck("ports", "ok", f"port {port} {what}is free", backend=backend.name)
+        return ok(f"port {port} {what}is free", backend=backend.name)
     if host.runs(backend):
-        return HostCheck(
-            "ports", "ok", f"port {port} {what}is used by the backend itself, which runs", backend=backend.name
-        )
+        return ok(f"port {port} {what}is used by the backend itself, which runs", backend=backend.name)
     if (container := containers.get(port)) is not None:
         seen, mend = f"container {container}", f"docker stop {quote(container)}"
     elif (pid := _holder(host, used[port])) is not None:
@@ -79,7 +77,7 @@ def _port(
         seen, mend = f"process {pid} ({_shown(command)})", f"sudo kill {pid}"
     else:
         seen, mend = "a process that only root sees", f"sudo ss -ltnp 'sport = :{port}'"
-    return HostCheck("ports", "fail", f"port {port} {what}is used by {seen}", mend, backend.name)
+    return fail(f"port {port} {what}is used by {seen}", mend, backend.name)
 
 
 def _shown(command: str) -> str:
@@ -96,9 +94,7 @@ def _shown(command: str) -> str:
 def leftovers(_: ExpectedNode, host: Host) -> Iterator[HostCheck]:
     """Workers whose engine is gone hold its memory and its ports; stopping a container does not always reach them."""
     if not host.sees_all_processes():
-        yield HostCheck(
-            "leftovers", "unknown", "the node's processes cannot be seen from here (a container, or hidepid)"
-        )
+        yield unknown("the node's processes cannot be seen from here (a container, or hidepid)")
         return
     processes = {process.pid: process for process in host.processes()}
     engines = [process for process in processes.values() if process.engine]
@@ -106,10 +102,10 @@ def leftovers(_: ExpectedNode, host: Host) -> Iterator[HostCheck]:
     if orphans:
         named = ", ".join(f"{p.pid} ({_shown(p.command)})" for p in orphans[:20])
         pids = " ".join(str(p.pid) for p in orphans[:200])
-        yield HostCheck("leftovers", "fail", f"vLLM processes without their engine: {named}", f"sudo kill -9 {pids}")
+        yield fail(f"vLLM processes without their engine: {named}", f"sudo kill -9 {pids}")
     else:
         running = ", ".join(str(p.pid) for p in engines[:20])
-        yield HostCheck("leftovers", "ok", f"vLLM runs as process {running}" if engines else "no vLLM process runs")
+        yield ok(f"vLLM runs as process {running}" if engines else "no vLLM process runs")
 
 
 def _has_engine(process: Process, processes: dict[int, Process]) -> bool:
@@ -137,32 +133,30 @@ def _image(backend: ExpectedBackend, image: str, machine: str, host: Host) -> Ho
     ran = host.run(["docker", "image", "inspect", "--format", "{{.Architecture}} {{.Id}}", "--", image])
     if "permission denied" in ran.why.lower():
         mend = "sudo usermod -aG docker $USER   # and log in again"
-        return HostCheck("image", "fail", "this user may not use docker", mend, backend.name)
+        return fail("this user may not use docker", mend, backend.name)
     if ran.code is None or "cannot connect" in ran.why.lower():
-        return HostCheck(
-            "image", "fail", f"docker does not answer: {ran.why}", "sudo systemctl start docker", backend.name
-        )
+        return fail(f"docker does not answer: {ran.why}", "sudo systemctl start docker", backend.name)
     if not ran.ok:
-        return HostCheck("image", "fail", f"{image} is not on this node", f"docker pull {quote(image)}", backend.name)
+        return fail(f"{image} is not on this node", f"docker pull {quote(image)}", backend.name)
     built = ran.out.split(" ")[0].strip()
     if machine == "aarch64" and built not in ("arm64", ""):
         mend = f"docker pull --platform linux/arm64 {quote(image)}"
-        return HostCheck("image", "fail", f"{image} is built for {built}, this is {machine}", mend, backend.name)
+        return fail(f"{image} is built for {built}, this is {machine}", mend, backend.name)
     identity = ran.out.strip().rpartition(" ")[2]
-    return HostCheck("image", "ok", f"{image} is here ({built})", backend=backend.name, fact=identity)
+    return ok(f"{image} is here ({built})", backend=backend.name, fact=identity)
 
 
 def _program(backend: ExpectedBackend, host: Host) -> HostCheck:
     program = backend.program
     if program is None:
-        return HostCheck("image", "unknown", "no launch block says what is started", backend=backend.name)
+        return unknown("no launch block says what is started", backend=backend.name)
     known = host.exists(program) if "/" in program else host.run(["sh", "-c", 'command -v -- "$1"', "sh", program]).ok
     if known:
-        return HostCheck("image", "ok", f"no image; {program} is installed", backend=backend.name)
+        return ok(f"no image; {program} is installed", backend=backend.name)
     mend = "write the program with its full path into launch.command, or name an image"
     if "/" in program:
-        return HostCheck("image", "fail", f"{program} does not exist", mend, backend.name)
-    return HostCheck("image", "warn", f"{program} is not on the PATH of this login", mend, backend.name)
+        return fail(f"{program} does not exist", mend, backend.name)
+    return warn(f"{program} is not on the PATH of this login", mend, backend.name)
 
 
 # -- units ------------------------------------------------------------------------------------------------------------
@@ -175,11 +169,11 @@ def units(expected: ExpectedNode, host: Host) -> Iterator[HostCheck]:
     others = [name for name in names if name not in wanted and "vllm" in (host.text(f"{_SYSTEMD}/{name}") or "")]
     asked = [*wanted, *others][:50]
     if not asked:
-        yield HostCheck("units", "ok", "no unit that starts a vLLM is installed")
+        yield ok("no unit that starts a vLLM is installed")
         return
     ran = host.run(["systemctl", "show", "--no-pager", f"--property={_PROPERTIES}", "--", *asked])
     if not ran.ok:
-        yield HostCheck("units", "unknown", f"systemctl does not answer: {ran.why}")
+        yield unknown(f"systemctl does not answer: {ran.why}")
         return
     for block in re.split(r"\n\s*\n", ran.out.strip()):
         lines = [line.partition("=") for line in block.splitlines()]
@@ -192,22 +186,22 @@ def _unit(name: str, lines: list[tuple[str, str]], backend: str | None, host: Ho
     stated = dict(lines)
     if stated.get("LoadState") == "not-found":
         mend = "gateway fleet render --out units   # and install what it writes, or start the backend by hand"
-        return HostCheck("units", "warn", f"{name} is not installed", mend, backend)
+        return warn(f"{name} is not installed", mend, backend)
     missing = [file for key, value in lines if key in ("ExecStart", "ExecStartPre") for file in _missing(value, host)]
     files = re.findall(r"(\S+) \(ignore_errors=no\)", stated.get("EnvironmentFiles", ""))
     missing += [f"{file} (its environment)" for file in files if not host.exists(file)]
     if missing:
         mend = f"sudo systemctl edit --full {name}   # name a file that exists, then: sudo systemctl restart {name}"
-        return HostCheck("units", "fail", f"{name} names what does not exist: {', '.join(missing[:5])}", mend, backend)
+        return fail(f"{name} names what does not exist: {', '.join(missing[:5])}", mend, backend)
     if stated.get("ExecMainStatus") in ("127", "203"):
         seen = f"{name} ended with status {stated['ExecMainStatus']}: the program it starts was not found"
         mend = f"systemctl cat {name}; sudo systemctl reset-failed {name}; sudo systemctl restart {name}"
-        return HostCheck("units", "fail", seen, mend, backend)
+        return fail(seen, mend, backend)
     if _drops_caches_as_user(stated):
         mend = f"sudo sed -i 's|^ExecStartPre=\\([^+].*drop_caches\\)|ExecStartPre=+\\1|' {stated.get('FragmentPath')}"
         seen = f"{name} drops the page cache as user {stated.get('User')}, which fails: that needs root"
-        return HostCheck("units", "warn", seen, f"{mend} && sudo systemctl daemon-reload", backend)
-    return HostCheck("units", "ok", f"all that {name} names exists", backend=backend)
+        return warn(seen, f"{mend} && sudo systemctl daemon-reload", backend)
+    return ok(f"all that {name} names exists", backend=backend)
 
 
 def _drops_caches_as_user(stated: dict[str, str]) -> bool:

@@ -11,7 +11,7 @@ from shlex import quote
 from urllib.parse import urlsplit
 
 from gateway.apps.fleet.preflight.host import Host
-from gateway.apps.fleet.preflight.terms import ExpectedBackend, ExpectedNode, HostCheck
+from gateway.apps.fleet.preflight.terms import ExpectedBackend, ExpectedNode, HostCheck, fail, ok, unknown, warn
 
 _PREFIXES = r"(?:VLLM|NCCL|CUDA|PYTORCH|TORCH)_\w+"
 _MTU = 9000
@@ -29,16 +29,16 @@ def environment(_: ExpectedNode, host: Host) -> Iterator[HostCheck]:
         found = True
         yield _variable(name, value, "systemd's own environment", f"sudo systemctl unset-environment {name}")
     if not found and ran.ok:
-        yield HostCheck("environment", "ok", "no VLLM_, NCCL_, CUDA_ or TORCH_ variable is set for everybody")
+        yield ok("no VLLM_, NCCL_, CUDA_ or TORCH_ variable is set for everybody")
     elif not found:
-        yield HostCheck("environment", "unknown", f"systemd's environment cannot be read: {ran.why}")
+        yield unknown(f"systemd's environment cannot be read: {ran.why}")
 
 
 def _variable(name: str, value: str, where: str, mend: str) -> HostCheck:
     if name == "VLLM_WORKER_MULTIPROC_METHOD" and "fork" in value:
-        return HostCheck("environment", "fail", f"{name}=fork in {where}: the engine crashes (ShmRingBuffer)", mend)
+        return fail(f"{name}=fork in {where}: the engine crashes (ShmRingBuffer)", mend)
     seen = f"{name} in {where} holds for every engine; a backend's own belongs under its launch.env"
-    return HostCheck("environment", "warn", seen, mend)
+    return warn(seen, mend)
 
 
 # -- the link between two nodes ---------------------------------------------------------------------------------------
@@ -50,13 +50,12 @@ def network(expected: ExpectedNode, host: Host) -> Iterator[HostCheck]:
     interfaces = host.names("/sys/class/net")
     for backend in spanning:
         if interfaces is None:
-            yield HostCheck("network", "unknown", "/sys/class/net cannot be read", backend=backend.name)
+            yield unknown("/sys/class/net cannot be read", backend=backend.name)
             continue
         checks = [*_sockets(backend, interfaces, host), *_infiniband(backend, host)]
-        ok = HostCheck("network", "ok", "its interfaces are there and up", backend=backend.name)
-        yield from checks or [ok]
+        yield from checks or [ok("its interfaces are there and up", backend=backend.name)]
     if not spanning:
-        yield HostCheck("network", "ok", "no backend spans two nodes")
+        yield ok("no backend spans two nodes")
 
 
 def _sockets(backend: ExpectedBackend, interfaces: list[str], host: Host) -> Iterator[HostCheck]:
@@ -65,24 +64,22 @@ def _sockets(backend: ExpectedBackend, interfaces: list[str], host: Host) -> Ite
     names = [name for value in wanted for name in value.removeprefix("=").split(",") if name]
     if not names:
         mend = f"write NCCL_SOCKET_IFNAME under backends.{backend.name}.launch.env: one of {others}"
-        yield HostCheck("network", "warn", "NCCL_SOCKET_IFNAME is not set: NCCL chooses", mend, backend.name)
+        yield warn("NCCL_SOCKET_IFNAME is not set: NCCL chooses", mend, backend.name)
     for name in dict.fromkeys(name for name in names if not name.startswith("^")):
         found = next((one for one in interfaces if one == name), None) or next(
             (one for one in interfaces if one.startswith(name)), None
         )
         if found is None:
             mend = f"write one that exists under backends.{backend.name}.launch.env: {others}"
-            yield HostCheck("network", "fail", f"there is no interface {name}", mend, backend.name)
+            yield fail(f"there is no interface {name}", mend, backend.name)
             continue
         state = (host.text(f"/sys/class/net/{found}/operstate") or "").strip()
         mtu = (host.text(f"/sys/class/net/{found}/mtu") or "").strip()
         if state == "down":
-            yield HostCheck(
-                "network", "fail", f"interface {found} is down", f"sudo ip link set dev {found} up", backend.name
-            )
+            yield fail(f"interface {found} is down", f"sudo ip link set dev {found} up", backend.name)
         elif mtu.isdigit() and int(mtu) < _MTU:
             mend = f"sudo ip link set dev {found} mtu {_MTU}   # on both nodes, and in netplan to keep it"
-            yield HostCheck("network", "warn", f"interface {found} has MTU {mtu}, not {_MTU}", mend, backend.name)
+            yield warn(f"interface {found} has MTU {mtu}, not {_MTU}", mend, backend.name)
 
 
 def _infiniband(backend: ExpectedBackend, host: Host) -> Iterator[HostCheck]:
@@ -97,12 +94,12 @@ def _infiniband(backend: ExpectedBackend, host: Host) -> Iterator[HostCheck]:
         if not any(one.startswith(name) for one in adapters):
             there = ", ".join(adapters) or "none is there"
             mend = f"write one that exists under backends.{backend.name}.launch.env: {there}"
-            yield HostCheck("network", "fail", f"there is no adapter {name} for NCCL_IB_HCA", mend, backend.name)
+            yield fail(f"there is no adapter {name} for NCCL_IB_HCA", mend, backend.name)
             continue
         state = host.text(f"/sys/class/infiniband/{name}/ports/1/state")
         if state is not None and "ACTIVE" not in state:
             seen = f"adapter {name} is not active ({state.strip()})"
-            yield HostCheck("network", "fail", seen, "ibdev2netdev; ip -br link   # look at the cable", backend.name)
+            yield fail(seen, "ibdev2netdev; ip -br link   # look at the cable", backend.name)
 
 
 # -- the clock, the exporter ------------------------------------------------------------------------------------------
@@ -112,25 +109,25 @@ def clock(_: ExpectedNode, host: Host) -> Iterator[HostCheck]:
     """Logs and metrics of two nodes can only be compared when their clocks agree."""
     ran = host.run(["timedatectl", "show", "--property=NTPSynchronized", "--value"])
     if not ran.ok:
-        yield HostCheck("clock", "unknown", f"timedatectl does not answer: {ran.why}")
+        yield unknown(f"timedatectl does not answer: {ran.why}")
     elif ran.out.strip() == "yes":
-        yield HostCheck("clock", "ok", "the clock is synchronised")
+        yield ok("the clock is synchronised")
     else:
-        yield HostCheck("clock", "warn", "the clock is not synchronised", "sudo timedatectl set-ntp true")
+        yield warn("the clock is not synchronised", "sudo timedatectl set-ntp true")
 
 
 def exporter(expected: ExpectedNode, host: Host) -> Iterator[HostCheck]:
     """Temperatures and memory on the status page come from the node's exporter."""
     if expected.exporter is None:
-        yield HostCheck("exporter", "ok", "routes.yaml names none")
+        yield ok("routes.yaml names none")
         return
     answer = host.fetch(expected.exporter)
     port = urlsplit(expected.exporter).port
     if answer is not None and re.search(r"^\w+(\{.*\})? [-+0-9.eENaIinf]+", answer, re.M):
-        yield HostCheck("exporter", "ok", f"{expected.exporter} has metrics")
+        yield ok(f"{expected.exporter} has metrics")
     elif answer is not None:
         mend = f"curl -sS {quote(expected.exporter)}   # correct nodes.{expected.name}.exporter"
-        yield HostCheck("exporter", "warn", f"{expected.exporter} answers, but not with metrics", mend)
+        yield warn(f"{expected.exporter} answers, but not with metrics", mend)
     else:
         mend = f"systemctl list-units --all '*exporter*'; docker ps -a | grep -i exporter; ss -ltn 'sport = :{port}'"
-        yield HostCheck("exporter", "warn", f"{expected.exporter} does not answer", mend)
+        yield warn(f"{expected.exporter} does not answer", mend)

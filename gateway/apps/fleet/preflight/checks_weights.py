@@ -11,7 +11,17 @@ from posixpath import dirname
 from shlex import quote
 
 from gateway.apps.fleet.preflight.host import Host
-from gateway.apps.fleet.preflight.terms import CONTAINER_HOME, GIB, ExpectedBackend, ExpectedNode, HostCheck, gib
+from gateway.apps.fleet.preflight.terms import (
+    CONTAINER_HOME,
+    GIB,
+    ExpectedBackend,
+    ExpectedNode,
+    HostCheck,
+    fail,
+    gib,
+    unknown,
+    warn,
+)
 
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.\w+$")
@@ -27,23 +37,21 @@ def weights(expected: ExpectedNode, host: Host) -> Iterator[HostCheck]:
 
 def _model(backend: ExpectedBackend, model: str, host: Host) -> HostCheck:
     if "$" in model:
-        return HostCheck("weights", "unknown", f"{model}: the name is in a variable", backend=backend.name)
+        return unknown(f"{model}: the name is in a variable", backend=backend.name)
     local = model.startswith(("/", "~", "./"))
     inside = model if local else _cache_of(backend)
     if local and not model.startswith("/") and backend.image:
-        return HostCheck("weights", "unknown", f"{model}: a path relative to the container", backend=backend.name)
+        return unknown(f"{model}: a path relative to the container", backend=backend.name)
     outside, problem = _outside(backend, inside, host)
     if outside is None:
         mend = None if local else "write a volume for the weights under launch.volumes, e.g. ~/vllm:/models"
-        return HostCheck("weights", "warn", f"{model}: {problem}", mend, backend.name)
+        return warn(f"{model}: {problem}", mend, backend.name)
     folder = outside if local else f"{outside}/models--{model.replace('/', '--')}"
     mend = f"hf download {quote(model)} --cache-dir {quote(outside)}"
     if local:
         mend = f"ls -la {quote(outside)}   # or: hf download ORG/NAME --local-dir {quote(outside)}"
     if host.names(folder) is None and host.exists(folder):
-        return HostCheck(
-            "weights", "unknown", f"{folder} may not be read by this user", f"sudo ls -la {quote(folder)}", backend.name
-        )
+        return unknown(f"{folder} may not be read by this user", f"sudo ls -la {quote(folder)}", backend.name)
     files = folder if local else _snapshot(folder, host)
     missing, size = _missing(files, host) if files else (["all files"], 0)
     free = _free(outside, host)
@@ -51,14 +59,12 @@ def _model(backend: ExpectedBackend, model: str, host: Host) -> HostCheck:
     if not missing:
         scarce = free is not None and free < _SCARCE
         mend = "docker system df; docker image prune" if scarce else None
-        return HostCheck("weights", "warn" if scarce else "ok", f"{model}: {gib(size)} here{room}", mend, backend.name)
+        return HostCheck("", "warn" if scarce else "ok", f"{model}: {gib(size)} here{room}", mend, backend.name)
     seen = f"{model}: missing in {folder}: {', '.join(missing[:3])}"
     seen += f" and {len(missing) - 3} more" if len(missing) > 3 else ""
     if local or _offline(backend):
-        return HostCheck(
-            "weights", "fail", seen + ("" if local else "; the engine may not download"), mend, backend.name
-        )
-    return HostCheck("weights", "warn", f"{seen}; the first start downloads them{room}", mend, backend.name)
+        return fail(seen + ("" if local else "; the engine may not download"), mend, backend.name)
+    return warn(f"{seen}; the first start downloads them{room}", mend, backend.name)
 
 
 def _offline(backend: ExpectedBackend) -> bool:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from gateway.apps.fleet.preflight import (
     checks_gpu,
@@ -68,7 +68,7 @@ def _run(name: str, check: Examine, expected: ExpectedNode, host: Host, results:
     found: list[HostCheck] = []
     try:
         for result, _ in zip(check(expected, host), range(_MOST), strict=False):
-            found.append(result)
+            found.append(replace(result, check=name))
     except Exception as error:
         found.append(HostCheck(name, "unknown", f"the check itself failed: {type(error).__name__}: {error}"[:300]))
     results[name] = found or [HostCheck(name, "ok", "nothing to look at")]

@@ -15,7 +15,7 @@ from gateway.apps.fleet.preflight.checks_gpu import UPDATE as DRIVER_UPDATE
 from gateway.apps.fleet.preflight.host import CommandResult, fetch_bounded, run_bounded
 from gateway.apps.fleet.preflight.node import MARK, PATIENCE
 from gateway.apps.fleet.preflight.terms import ExpectedNode, HostCheck
-from gateway.fleet.ssh import SSH, with_credentials
+from gateway.fleet.commands import SSH, with_credentials
 from gateway.printable import visible
 
 PACKAGE = "gateway.apps.fleet.preflight"

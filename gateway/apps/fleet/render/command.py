@@ -96,7 +96,7 @@ def command(
 
 def _weights(snapshot: Snapshot, as_json: bool) -> dict[str, float]:
     """The models of each backend, which decide how long its start may take."""
-    from gateway.fleet.catalog import catalog_of
+    from gateway.apps.fleet.lint.catalog import catalog_of
     from gateway.fleet.memory.model_files import read_models
     from gateway.fleet.memory.plan import weights_gib
 
@@ -134,7 +134,7 @@ def _write(rendering: Rendering, directory: Path, force: bool) -> dict[str, str]
 
 def _list(rendering: Rendering, written: dict[str, str], as_json: bool) -> None:
     if as_json:
-        from gateway.apps.fleet.render.mask import masked
+        from gateway.apps.fleet.render.words import masked
 
         files = [
             {**_file(file), "state": written.get(file.place), "text": masked(file.text, rendering.secrets)}

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from gateway.apps.fleet.render.mask import masked
 from gateway.apps.fleet.render.paths import GATEWAY, NOT_INSTALLED, OWN_UNIT, SUDOERS, RenderedFile
 from gateway.apps.fleet.render.rendering import Rendering
+from gateway.apps.fleet.render.words import masked
 from gateway.config.snapshot import Node
-from gateway.fleet.ssh import STRICT, with_credentials
+from gateway.fleet.commands import STRICT, with_credentials
 
 PATIENCE = 30.0  # seconds for one command over ssh
 _UNREACHABLE = 255  # exit code of ssh itself
@@ -22,7 +22,7 @@ _UNREACHABLE = 255  # exit code of ssh itself
 State = Literal["same", "differs", "missing", "unknown"]
 
 
-class Answer(NamedTuple):
+class CommandOutput(NamedTuple):
     """What a command gave: its exit code and what it wrote."""
 
     code: int
@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 class Run(Protocol):
     """Runs an argument vector without a shell; raises OSError, or TimeoutError after `timeout` seconds."""
 
-    def __call__(self, command: Sequence[str], timeout: float) -> Answer: ...
+    def __call__(self, command: Sequence[str], timeout: float) -> CommandOutput: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,13 @@ class _Unreachable(_Unreadable):
 Read = Callable[[Sequence[str]], bytes | None]  # the texts of files, one after the other; None = one is missing
 
 
-def run_command(command: Sequence[str], timeout: float) -> Answer:
+def run_command(command: Sequence[str], timeout: float) -> CommandOutput:
     """Run it, and kill it after `timeout` seconds."""
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
         raise TimeoutError(f"no answer within {timeout:g} s") from None
-    return Answer(done.returncode, done.stdout, done.stderr)
+    return CommandOutput(done.returncode, done.stdout, done.stderr)
 
 
 def is_here(node: Node) -> bool:

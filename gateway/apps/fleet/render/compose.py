@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gateway.apps.fleet.render.docker_run import docker_flags
 from gateway.apps.fleet.render.launches import NodeLaunch, Note
-from gateway.apps.fleet.render.order import Start
+from gateway.apps.fleet.render.order import UnitStart
 from gateway.apps.fleet.render.paths import COMPOSE, env_path
+from gateway.apps.fleet.render.script import docker_flags
 from gateway.apps.fleet.render.words import compose_text
 from gateway.config.snapshot import Mode
 from gateway.launch.docker import DockerFlag
@@ -53,7 +53,7 @@ _ELSEWHERE = frozenset(("gpus", "ulimit", "log-driver", "log-opt"))
 
 
 def compose_values(
-    containers: list[NodeLaunch], starts: Mapping[tuple[str, str], Start], modes: Mapping[str, Mode]
+    containers: list[NodeLaunch], starts: Mapping[tuple[str, str], UnitStart], modes: Mapping[str, Mode]
 ) -> dict[str, Any]:
     """The values of `compose.yaml.j2` for the containers of one node."""
     names = {launch.name for launch in containers}
@@ -67,7 +67,7 @@ def compose_values(
     }
 
 
-def _service(launch: NodeLaunch, start: Start, names: set[str], modes: Mapping[str, Mode]) -> dict[str, Any]:
+def _service(launch: NodeLaunch, start: UnitStart, names: set[str], modes: Mapping[str, Mode]) -> dict[str, Any]:
     """One container. Every dollar sign is as compose wants it."""
     text = compose_text
     key = launch.name.removeprefix("spark-")

@@ -22,7 +22,7 @@ _UNKNOWN_SECONDS = 1800
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class EarlierStart:
     """An engine that loads before another one on the same node: its unit, the URL of its liveness check, and how many
     seconds it may take."""
 
@@ -32,29 +32,29 @@ class Before:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class UnitStart:
     """`seconds` until the engine must answer; `before`: the engines that load first, the biggest first."""
 
     seconds: int
-    before: tuple[Before, ...] = ()
+    before: tuple[EarlierStart, ...] = ()
 
 
 def starts(
     launches: Iterable[NodeLaunch], snapshot: Snapshot, weights: Mapping[str, float]
-) -> dict[tuple[str, str], Start]:
-    """(backend, node) -> its Start. One order for the whole fleet, so that no two engines wait for each other.
+) -> dict[tuple[str, str], UnitStart]:
+    """(backend, node) -> its start. One order for the whole fleet, so that no two engines wait for each other.
     `weights`: backend -> GiB that it loads on one node, as far as they are known."""
     ordered = sorted(launches, key=_share, reverse=True)
-    found: dict[tuple[str, str], Start] = {}
+    found: dict[tuple[str, str], UnitStart] = {}
     for index, launch in enumerate(ordered):
         before = []
         for other in ordered[:index]:
             url = _seen_from(other, ordered)
             beside = other.node.name == launch.node.name and other.name != launch.name
             if beside and url and _run_together(other.backend.name, launch.backend.name, snapshot.modes):
-                before.append(Before(other.name, url + other.backend.health.path, start_seconds(other, weights)))
+                before.append(EarlierStart(other.name, url + other.backend.health.path, start_seconds(other, weights)))
         seconds = max(start_seconds(launch, weights), *(one.seconds for one in before), 0)
-        found[launch.backend.name, launch.node.name] = Start(seconds, tuple(before))
+        found[launch.backend.name, launch.node.name] = UnitStart(seconds, tuple(before))
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.apps.fleet.render.compose import compose_notes, compose_values
 from gateway.apps.fleet.render.launches import NodeLaunch, Note, node_launches
-from gateway.apps.fleet.render.order import Start, starts
+from gateway.apps.fleet.render.order import UnitStart, starts
 from gateway.apps.fleet.render.paths import (
     COMPOSE,
     GATEWAY,
@@ -25,8 +25,7 @@ from gateway.apps.fleet.render.paths import (
 from gateway.apps.fleet.render.script import script_values, warms_up
 from gateway.apps.fleet.render.templates import Templates
 from gateway.config.snapshot import Node, Snapshot
-from gateway.fleet.commands import PROFILES, profile_path
-from gateway.fleet.ssh import KEY, KNOWN_HOSTS
+from gateway.fleet.commands import KEY, KNOWN_HOSTS, PROFILES, profile_path
 
 OWN_UNITS = ("spark-gateway", "spark-gateway-next")  # they take turns (docs/deploy.md)
 _FOLDER = "/etc/spark-gateway/ssh"
@@ -65,7 +64,7 @@ class _Files:
 
     snapshot: Snapshot
     launches: tuple[NodeLaunch, ...]
-    order: Mapping[tuple[str, str], Start]
+    order: Mapping[tuple[str, str], UnitStart]
     templates: Templates
 
     def all(self) -> Iterator[RenderedFile]:
@@ -142,7 +141,7 @@ class _Files:
         yield self._made(GATEWAY, INSTALLER, 0o755, "gateway-install.sh.j2", {**values, "files": files})
 
 
-def _launch_values(launch: NodeLaunch, start: Start) -> dict[str, Any]:
+def _launch_values(launch: NodeLaunch, start: UnitStart) -> dict[str, Any]:
     return {
         "backend": launch.backend.name,
         "path": launch.path,

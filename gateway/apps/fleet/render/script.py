@@ -11,18 +11,76 @@ from collections.abc import Callable, Iterator
 from itertools import takewhile
 from typing import Any
 
-from gateway.apps.fleet.render.docker_run import docker_words, exported
-from gateway.apps.fleet.render.launches import NodeLaunch
-from gateway.apps.fleet.render.order import Start
-from gateway.apps.fleet.render.templates import Quoted, Templates
+from gateway.apps.fleet.render.launches import NodeLaunch, published_port
+from gateway.apps.fleet.render.order import UnitStart
+from gateway.apps.fleet.render.paths import env_path
+from gateway.apps.fleet.render.templates import QuotedText, Templates
 from gateway.apps.fleet.render.words import required, shell_path, shell_word
 from gateway.domain.engine_traits import traits_of
+from gateway.launch.docker import DockerFlag
+from gateway.launch.secrets import SECRET
+
+# Variables of the engine that would change the tools of the script itself: they are only ever given to docker.
+_OF_THE_SCRIPT = re.compile(r"PATH|HOME|IFS|LD_\w+|DOCKER_\w+|BASH\w*|XDG_\w+|\w+_PROXY|\w+_proxy", re.ASCII)
+
+
+def docker_words(launch: NodeLaunch) -> list[str]:
+    """`docker run` up to the image, a line per flag."""
+    words = ["docker run", "--rm", f"--name {launch.name}"]
+    words += [" ".join(map(shell_word, flag.words())) for flag in docker_flags(launch)]
+    if launch.variables:
+        words.append(f"--env-file {env_path(launch.name)}")
+    hidden = exported(launch)
+    words += [
+        f"--env {name}" if name in hidden else f"--env {shell_word(f'{name}={value}')}"
+        for name, value in launch.env.items()
+    ]
+    words += [f"--volume {shell_path(volume, launch.user)}" for volume in launch.volumes]
+    if launch.words.entrypoint is not None:
+        words.append(f"--entrypoint {shell_word(launch.words.entrypoint)}")
+    return [*words, shell_word(launch.launch.image or "")]
+
+
+def docker_flags(launch: NodeLaunch) -> tuple[DockerFlag, ...]:
+    """The operator's flags of `docker run`, behind those that an engine on a Spark needs and they do not speak of."""
+    given = launch.flags
+    names = {flag.name for flag in given}
+    limits = {(flag.value or "").partition("=")[0] for flag in given if flag.name == "ulimit"}
+    found = []
+    if "gpus" not in names and not any("nvidia.com/" in (f.value or "") for f in given if f.name == "device"):
+        found.append(DockerFlag("gpus", "all"))
+    if "ipc" not in names:
+        found.append(DockerFlag("ipc", "host"))
+    found += [DockerFlag("ulimit", f"{k}={v}") for k, v in _LIMITS.items() if k not in limits]
+    if not names & {"network", "publish", "publish-all"}:
+        port = published_port(launch)
+        if launch.nodes > 1:
+            found.append(DockerFlag("network", "host"))
+        elif port is not None:
+            found.append(DockerFlag("publish", f"{port}:{port}"))
+    if not names & {"log-driver", "log-opt"}:
+        found += [DockerFlag("log-driver", "local"), *(DockerFlag("log-opt", f"{k}={v}") for k, v in LOG.items())]
+    return (*found, *given)
+
+
+_LIMITS = {"memlock": "-1", "stack": "67108864"}
+LOG = {"max-size": "50m", "max-file": "5"}
+
+
+def exported(launch: NodeLaunch) -> dict[str, str]:
+    """Variables that come through the environment, where no `ps` shows them: on the host all of them, for a container
+    those that refer to others or look like a secret."""
+    if not launch.launch.image:
+        return dict(launch.env)
+    hidden = {k: v for k, v in launch.env.items() if "${" in v or SECRET.search(k)}
+    return {name: value for name, value in hidden.items() if not _OF_THE_SCRIPT.fullmatch(name)}
+
 
 # The host's side of a mount; a colon inside a reference (${NAME:-/models}) does not end it.
 _SOURCE = re.compile(r"((?:\$\{[^{}]*\}|[^:])+):")
 
 
-def script_values(launch: NodeLaunch, start: Start, templates: Templates) -> dict[str, Any]:
+def script_values(launch: NodeLaunch, start: UnitStart, templates: Templates) -> dict[str, Any]:
     """The values of `launch.sh.j2` that other files have no use for."""
     run = _by_profile(launch, _run_lines)
     return {
@@ -34,12 +92,12 @@ def script_values(launch: NodeLaunch, start: Start, templates: Templates) -> dic
         "needed": any(required(one.texts) for one in (launch, *launch.variants)),
         "run": run,
         "url": launch.url and _health_url(launch),
-        "url_lines": _by_profile(launch, lambda one: [Quoted(f"url={shlex.quote(_health_url(one))}")]),
+        "url_lines": _by_profile(launch, lambda one: [QuotedText(f"url={shlex.quote(_health_url(one))}")]),
         "warm_up": _by_profile(launch, lambda one: [_warm_up(one, templates)]) if warms_up(launch) else [],
     }
 
 
-def _by_profile(launch: NodeLaunch, lines_of: Callable[[NodeLaunch], list[Quoted]]) -> list[Quoted]:
+def _by_profile(launch: NodeLaunch, lines_of: Callable[[NodeLaunch], list[QuotedText]]) -> list[QuotedText]:
     """The lines of a function, by the profile that is chosen when it runs; first those that all profiles share."""
     if not launch.variants:
         return lines_of(launch)
@@ -53,17 +111,17 @@ def _by_profile(launch: NodeLaunch, lines_of: Callable[[NodeLaunch], list[Quoted
         for profile, lines in by_profile.items()
         for line in (f"{shlex.quote(profile)})", *(f"  {line}" for line in lines[len(shared) :]), "  ;;")
     ]
-    return [*shared, *map(Quoted, ("choose_profile", "case $spark_profile in", *cases, "esac"))]
+    return [*shared, *map(QuotedText, ("choose_profile", "case $spark_profile in", *cases, "esac"))]
 
 
-def _run_lines(launch: NodeLaunch) -> list[Quoted]:
+def _run_lines(launch: NodeLaunch) -> list[QuotedText]:
     lines = [f"needed {name}" for name in required(launch.texts)]
     lines += [f"present {path}" for path in _host_paths(launch)]
     assigned = {name: value for name, value in exported(launch).items() if value != f"${{{name}}}"}
     words = ["env", *(f"{name}={shell_word(value)}" for name, value in assigned.items())] if assigned else []
     words += docker_words(launch) if launch.launch.image else []
     words += _lines_of(launch.words.arguments)
-    return [*map(Quoted, lines), Quoted("exec " + " \\\n    ".join(words))]
+    return [*map(QuotedText, lines), QuotedText("exec " + " \\\n    ".join(words))]
 
 
 def _host_paths(launch: NodeLaunch) -> Iterator[str]:
@@ -93,7 +151,7 @@ def _health_url(launch: NodeLaunch) -> str:
     return (launch.url or "") + launch.backend.health.path
 
 
-def _warm_up(launch: NodeLaunch, templates: Templates) -> Quoted:
+def _warm_up(launch: NodeLaunch, templates: Templates) -> QuotedText:
     given = launch.command.flags.get("api-key") or launch.env.get("VLLM_API_KEY")
     key = given[0] if isinstance(given, list) else given
     values = {"url": launch.url or "", "model": served_name(launch), "key": str(key) if key else None}

@@ -41,7 +41,7 @@ class _BadValue(TemplateError):
     """A value that may not stand where the template has it."""
 
 
-class Quoted(str):
+class QuotedText(str):
     """Text that is safe in its place in the file."""
 
     __slots__ = ()
@@ -49,7 +49,7 @@ class Quoted(str):
 
 class _Environment(ImmutableSandboxedEnvironment):
     # What macros, blocks and `{% set %}` come to is made of literal text and of values that passed a filter.
-    concat = staticmethod(lambda parts: Quoted("".join(parts)))
+    concat = staticmethod(lambda parts: QuotedText("".join(parts)))
 
 
 class Templates:
@@ -73,10 +73,10 @@ class Templates:
         )
         self._environment.filters |= FILTERS
 
-    def render(self, name: str, values: Mapping[str, Any]) -> Quoted:
+    def render(self, name: str, values: Mapping[str, Any]) -> QuotedText:
         """The text of one file. Raises BadTemplate."""
         try:
-            return Quoted(self._environment.get_template(name).render(values))
+            return QuotedText(self._environment.get_template(name).render(values))
         except Exception as error:
             raise BadTemplate(f"{_place(error, name)}: {_reason(error)}") from None
 
@@ -110,7 +110,7 @@ def _reason(error: Exception) -> str:
 
 
 def _checked(value: Any) -> Any:
-    if isinstance(value, Quoted) or type(value) is int:
+    if isinstance(value, QuotedText) or type(value) is int:
         return value
     if isinstance(value, StrictUndefined):
         return str(value)  # raises: the name is not defined
@@ -118,24 +118,24 @@ def _checked(value: Any) -> Any:
     raise _BadValue(f"a value passes none of the filters that quote it ({names})")
 
 
-def _plain(text: str) -> Quoted:
+def _plain(text: str) -> QuotedText:
     if not _PLAIN.fullmatch(text):
         raise _BadValue("the filter plain is for names and paths that need no quotes, and this value does")
-    return Quoted(text)
+    return QuotedText(text)
 
 
-def _join(texts: Iterable[Any], separator: str = "") -> Quoted:
-    return Quoted(separator.join(str(_checked(text)) for text in texts))
+def _join(texts: Iterable[Any], separator: str = "") -> QuotedText:
+    return QuotedText(separator.join(str(_checked(text)) for text in texts))
 
 
-def _yaml(value: Any, indent: int = 0) -> Quoted:
+def _yaml(value: Any, indent: int = 0) -> QuotedText:
     """YAML with all texts in double quotes, so that no reader takes one for a number, a time or a truth value."""
     out = io.StringIO()
     yaml = YAML()
     yaml.width = 1_000_000  # never wrap inside a value
     yaml.indent(mapping=2, sequence=4 if isinstance(value, dict) else 2, offset=2 if isinstance(value, dict) else 0)
     yaml.dump(_double_quoted(value), out)
-    return Quoted("\n".join(" " * indent + line for line in out.getvalue().splitlines()))
+    return QuotedText("\n".join(" " * indent + line for line in out.getvalue().splitlines()))
 
 
 def _double_quoted(value: Any) -> Any:
@@ -147,12 +147,12 @@ def _double_quoted(value: Any) -> Any:
 
 
 FILTERS: dict[str, Any] = {
-    "word": lambda text: Quoted(shell_word(text)),
-    "quote": lambda text: Quoted(shlex.quote(text)),
+    "word": lambda text: QuotedText(shell_word(text)),
+    "quote": lambda text: QuotedText(shlex.quote(text)),
     "plain": _plain,
-    "line": lambda text: Quoted(" ".join(text.splitlines())),
-    "comment": lambda text: Quoted("\n".join(comment_lines(text))),
-    "unit": lambda text: Quoted(unit_text(text)),
+    "line": lambda text: QuotedText(" ".join(text.splitlines())),
+    "comment": lambda text: QuotedText("\n".join(comment_lines(text))),
+    "unit": lambda text: QuotedText(unit_text(text)),
     "yaml": _yaml,
     "json": lambda value: json.dumps(value, ensure_ascii=False),
     "join": _join,

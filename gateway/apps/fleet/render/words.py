@@ -6,10 +6,13 @@ them there. Everything else is literal, whatever a shell would make of it. `$${`
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
+
+from gateway.launch.secrets import MASK, SECRET, SECRET_FLAGS
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_]\w*)(:-[^{}]*)?\}|\$\{", re.ASCII)
 
@@ -123,3 +126,33 @@ def comment_lines(text: str, width: int = 116) -> Iterator[str]:
             line = "#"
         line = f"{line} {word}"
     yield line
+
+
+_FLAGS = "|".join(SECRET_FLAGS)
+_NO_REFERENCE = r"(?!\"?\$\{\w+(?:\}|:\?))"  # `:?` = compose asks for it
+_PLACES = (
+    # NAME=value of the script and of units, NAME: "value" of compose; two words name no secret
+    re.compile(
+        rf"(?im)(?<![\w-])(?!NOPASSWD: |LoadCredential=)(\w*(?:{SECRET.pattern})\w*(?:=|: ))"
+        rf"{_NO_REFERENCE}(\S.*?)( \\)?$"
+    ),
+    re.compile(rf"(?m)^(\s*--(?:{_FLAGS})[ =]){_NO_REFERENCE}(\S.*?)( \\)?$"),
+    re.compile(rf"(?m)^(\s*- \"--(?:{_FLAGS})\"\n\s*- ){_NO_REFERENCE}(\S.*)()$"),
+    re.compile(rf"(?m)^(\s*- \"--(?:{_FLAGS})=){_NO_REFERENCE}(.*)(\")$"),
+    re.compile(rf"(?m)(Bearer %s\\n' ){_NO_REFERENCE}(\S.*?)( \|)$"),
+)
+
+
+def _is_long(secret: str) -> bool:
+    """Whether the value hardly is anywhere by chance. A shorter one is found by its place alone."""
+    return len(secret) >= 6
+
+
+def masked(text: str, secrets: Iterable[str] = ()) -> str:
+    """The text with `********` in the place of every secret. `secrets`: values known to be in it."""
+    for secret in sorted(filter(_is_long, secrets), key=len, reverse=True):
+        for written in (shlex.quote(secret), json.dumps(secret)[1:-1], secret.replace("$", "$$"), secret):
+            text = text.replace(written, MASK)
+    for place in _PLACES:
+        text = place.sub(lambda match: f"{match[1]}{MASK}{match[3] or ''}", text)
+    return text

@@ -34,7 +34,7 @@ aliases:
 def test_an_engine_without_its_extra_is_told_with_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.config.extras.find_spec", lambda _: None)
+    monkeypatch.setattr("gateway.config.backends.find_spec", lambda _: None)
     path = file(tmp_path, CLOUDY)
     result = run(path)
     assert result.exit_code == 1

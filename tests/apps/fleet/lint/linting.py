@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gateway.apps.fleet.lint.finding import Finding
+from gateway.apps.fleet.lint.catalog import catalog_of
 from gateway.apps.fleet.lint.findings import findings
+from gateway.apps.fleet.lint.subject import Finding
 from gateway.config.document import read_document
 from gateway.config.load import load, load_text
 from gateway.config.problems import Report
-from gateway.fleet.catalog import catalog_of
 
 DATA = Path(__file__).parents[3] / "data" / "fleet"
 

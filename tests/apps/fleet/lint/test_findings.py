@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.apps.fleet.lint.finding import ORDER, Finding
+from gateway.apps.fleet.lint.catalog import catalog_of
 from gateway.apps.fleet.lint.findings import findings
+from gateway.apps.fleet.lint.subject import ORDER, Finding
 from gateway.apps.fleet.preflight.terms import CONTAINER_HOME
 from gateway.config.load import load_text
 from gateway.config.snapshot import Backend, Launch, Snapshot
-from gateway.fleet.catalog import catalog_of
 from gateway.launch.command import parse
 from gateway.launch.docker import read_docker_flags
 from gateway.launch.flags import flag_names

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gateway.apps.fleet.lint.finding import Finding
+from gateway.apps.fleet.lint.catalog import catalog_of
 from gateway.apps.fleet.lint.findings import findings, rule_names
+from gateway.apps.fleet.lint.subject import Finding
 from gateway.config.load import load
 from gateway.config.snapshot import Snapshot
-from gateway.fleet.catalog import catalog_of
 from tests.apps.fleet.lint.linting import MISTAKES, WORKING, launched, of_backend
 
 DOCS = Path(__file__).parents[4] / "docs"

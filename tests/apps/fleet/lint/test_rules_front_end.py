@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.apps.fleet.lint.finding import Finding
+from gateway.apps.fleet.lint.subject import Finding
 from gateway.config.suggest import REASONING_PARSERS, TOOL_PARSERS
 from gateway.launch.flags import vllm_flags
 from gateway.launch.rust_front_end import body_most, is_chosen, rust_front_end

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.apps.fleet.planning import command as fleet_plan
-from gateway.config.loaded import Loaded
+from gateway.config.load import LoadedFile
 from gateway.config.snapshot import Mode, Snapshot
 from tests.fleet.sparks import QWEN4B, fleet, qwen4b, qwen36, qwen80b, vllm
 
@@ -31,7 +31,7 @@ def routes(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Gives the command this fleet instead of a file's."""
 
     def use(snapshot: Snapshot) -> None:
-        monkeypatch.setattr(fleet_plan, "load_or_exit", lambda *_, **__: Loaded(snapshot, []))
+        monkeypatch.setattr(fleet_plan, "load_or_exit", lambda *_, **__: LoadedFile(snapshot, []))
 
     use(FLEET)
     return use

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gateway.apps.fleet.preflight.host import CommandResult, Host
@@ -135,7 +136,7 @@ class Spark:
         return list(self._of(check, node))
 
     def _of(self, check: str, node: ExpectedNode) -> Iterator[HostCheck]:
-        return CHECKS[check](node, self.host())
+        return (replace(found, check=check) for found in CHECKS[check](node, self.host()))
 
 
 def one(checks: list[HostCheck]) -> HostCheck:

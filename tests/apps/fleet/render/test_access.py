@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from gateway.apps.fleet.render.compare import compare
 from gateway.apps.fleet.render.paths import GATEWAY, OWN_UNIT
 from gateway.apps.fleet.render.write import write_file
-from gateway.fleet.commands import start_commands, stop_commands
-from gateway.fleet.ssh import KEY, KNOWN_HOSTS, SSH
+from gateway.fleet.commands import KEY, KNOWN_HOSTS, SSH, start_commands, stop_commands
 from tests.apps.fleet.render.blocks import fleet, fleets, one_backend, render, text_of
 from tests.apps.fleet.render.test_units import analyze, verify
 

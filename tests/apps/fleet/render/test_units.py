@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from gateway.config.load import load_text
 from gateway.config.snapshot import Backend, Launch, Mode, Node, Snapshot
-from gateway.fleet.catalog import load_catalog
 from gateway.fleet.commands import unit_name
+from gateway.fleet.memory.model_catalog import shipped_models
 from gateway.fleet.memory.plan import weights_gib
 from gateway.launch.command import parse
 from tests.apps.fleet.render.blocks import fleet, fleets, messages, one_backend, render, text_of
@@ -166,11 +166,11 @@ def test_the_times_that_operators_measured_fit() -> None:
 
 def test_without_a_measured_residency_the_weights_decide_how_long_a_start_may_take() -> None:
     snapshot = one_backend("vllm serve Qwen/Qwen3-Next-80B-A3B-Instruct-FP8", image="img")
-    known = weights_gib(snapshot, load_catalog().memory)
+    known = weights_gib(snapshot, shipped_models())
     unit = text_of(render(snapshot, weights=known), ".service", "n0")
     assert known == {"it": pytest.approx(74.9, abs=0.1)}
     assert seconds(unit, "TimeoutStartSec") == seconds(timed(75 * GIB), "TimeoutStartSec")
-    assert weights_gib(one_backend("vllm serve m", image="img"), load_catalog().memory) == {}
+    assert weights_gib(one_backend("vllm serve m", image="img"), shipped_models()) == {}
 
 
 def timed(resident: int) -> str:

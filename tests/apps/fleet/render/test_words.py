@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.apps.fleet.lint.catalog import load_catalog
 from gateway.apps.fleet.lint.subject import subjects
 from gateway.apps.fleet.render.launches import node_launches
-from gateway.fleet.catalog import load_catalog
 from gateway.launch.command import parse
 from gateway.launch.docker import DockerFlag, read_docker_flags
 from tests.apps.fleet.render.blocks import ODD, fleet, messages, one_backend, render, text_of

@@ -1,0 +1,57 @@
+"""Several gateways in front of one fleet, as an app of a gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from socket import gethostname
+from typing import TYPE_CHECKING
+
+from prometheus_client import Metric
+
+from gateway.domain.backend import BackendState
+from gateway.observe.gauges import ScrapedMetrics, counter, gauge
+from gateway.runtime.apps import Extension
+from gateway.runtime.gateway import Gateway
+
+if TYPE_CHECKING:
+    from gateway.apps.cluster.membership import Membership
+
+
+def app(gateway: Gateway) -> Extension:
+    gateway.shared = shared = _membership(gateway)
+    gateway.metrics.registry.register(ScrapedMetrics(lambda: metrics_of(shared, gateway.fleet.states)))
+    return Extension()
+
+
+def _membership(gateway: Gateway) -> Membership | None:
+    server = gateway.snapshot.server
+    if server.shared is None:
+        return None
+    from gateway.apps.cluster.membership import Membership
+
+    parts = gateway.fleet, gateway.admission.scheduler, gateway.accounts, gateway.prober, gateway.emit
+    on_mode, name = gateway.chosen_elsewhere, f"{gethostname()}:{server.port}"
+    return Membership(server.shared, Path(server.data), *parts, gateway.metrics.failures, on_mode, name)
+
+
+def metrics_of(shared: Membership | None, states: Mapping[str, BackendState]) -> Iterator[Metric]:
+    """Empty without `server.shared`."""
+    ours, known = ([shared], states) if shared is not None else ([], {})
+    joined = "1 while the gateways decide together, 0 while Redis is away"
+    yield gauge("gateway_shared_joined", joined, rows=[((), one.joined) for one in ours])
+    count = "Gateways in front of the fleet, as last seen"
+    yield gauge("gateway_shared_gateways", count, rows=[((), one.gateways) for one in ours])
+    yield counter("gateway_shared_away_total", "Times that Redis went away", rows=[((), m.times_away) for m in ours])
+    yield counter("gateway_shared_trips_total", "Round trips to Redis", rows=[((), one.trips) for one in ours])
+    elsewhere = (((name,), state.shared.elsewhere) for name, state in known.items())
+    yield gauge("gateway_elsewhere", "Sequences that other gateways have under way", "backend", elsewhere)
+    over = (((name,), _excess(state)) for name, state in known.items())
+    yield gauge("gateway_slots_excess", "Sequences beyond a backend's slots", "backend", over)
+
+
+def _excess(state: BackendState) -> int:
+    """Known sequences on the backend beyond its slots."""
+    if state.known_slots is None:
+        return 0
+    return max(0, state.under_way + state.foreign - state.known_slots)

@@ -1,0 +1,262 @@
+"""A chat in the forms that one server reads (domain/forms.py). Pure: a body in which nothing is to be changed is not
+read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.domain.body import UNREADABLE, value_of
+from gateway.domain.forms import Forms, Ids, nearest_effort
+
+Fields = dict[str, Raw]
+Message = dict[str, Any]
+
+_DEVELOPER = re.compile(rb'"developer"')
+_LIMITS = ("max_completion_tokens", "max_tokens")
+_EFFORT = "reasoning_effort"
+_TEXT_ALONE = "The result is in the next message."
+_BUDGETS = ((2048, "low"), (12_288, "medium"))  # tokens of a thinking budget, up to which it is that effort
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Any).decode
+
+
+def reminder(text: str) -> str:
+    """A system message that is not the first, as a text of the user's turn: many chat templates refuse it elsewhere.
+    So it keeps its place, and everything before it stays in the prefix cache."""
+    return f"<system-reminder>\n{text}\n</system-reminder>"
+
+
+def names_developer(messages: Raw) -> bool:
+    """Could a message have the role `developer`? False is sure."""
+    return _DEVELOPER.search(memoryview(messages)) is not None
+
+
+def put_in_form(fields: Fields, forms: Forms) -> None:
+    """Change the fields of a chat to the forms of its server."""
+    messages = fields.get("messages")
+    if messages is not None and (forms.changes_messages or (not forms.developer and names_developer(messages))):
+        fields["messages"] = _messages_in_form(messages, forms)
+    if forms.limit is not None:
+        _name_limit(fields, forms.limit)
+    if forms.thinking is not None and "thinking" in fields:
+        _spell_thinking(fields, forms)
+    if forms.efforts is not None and _EFFORT in fields:
+        _set_effort(fields, value_of(fields[_EFFORT]), forms.efforts)
+    for name in forms.refused:
+        fields.pop(name, None)
+
+
+def _name_limit(fields: Fields, name: str) -> None:
+    given = next((fields[one] for one in _LIMITS if one in fields and bytes(fields[one]) != b"null"), None)
+    if given is None:
+        return
+    if name == "both":
+        fields.setdefault("max_tokens", given)
+        return
+    for one in _LIMITS:
+        fields.pop(one, None)
+    fields[name] = given
+
+
+def _set_effort(fields: Fields, effort: Any, known: tuple[str, ...]) -> None:
+    nearest = nearest_effort(effort, known) if isinstance(effort, str) else None
+    if nearest is None:
+        fields.pop(_EFFORT, None)
+    elif nearest != effort:
+        fields[_EFFORT] = Raw(_encode(nearest))
+
+
+def _spell_thinking(fields: Fields, forms: Forms) -> None:
+    """Anthropic's `thinking` as this server spells it; a budget is an effort where there are no budgets."""
+    thinking = value_of(fields.pop("thinking"))
+    kind = thinking.get("type") if isinstance(thinking, dict) else None
+    if kind not in ("enabled", "disabled", "adaptive") or forms.thinking == "none":
+        return
+    if forms.thinking == "type":
+        if kind != "adaptive":
+            fields["thinking"] = Raw(_encode({"type": kind}))
+        return
+    effort = "none" if kind == "disabled" else _effort_of(thinking.get("budget_tokens"))
+    if forms.thinking == "reasoning_effort":
+        if effort is not None and bytes(fields.get(_EFFORT, b"null")) == b"null":
+            fields[_EFFORT] = Raw(_encode(effort))
+    elif "reasoning" not in fields and effort is not None:
+        fields["reasoning"] = Raw(_encode({"effort": effort}))
+
+
+def _effort_of(budget: Any) -> str | None:
+    """None: nothing was said of a budget."""
+    if type(budget) is not int:
+        return None
+    return next((effort for most, effort in _BUDGETS if budget <= most), "high")
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def _messages_in_form(raw: Raw, forms: Forms) -> Raw:
+    """The messages in the forms of the server; unchanged where they are none."""
+    try:
+        messages: Any = _decode(raw)
+    except UNREADABLE:
+        return raw
+    if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+        return raw
+    made: list[Message] = messages
+    if forms.text_results:
+        made = _pictures_apart(made)
+    if forms.turns or not (forms.developer and forms.system):
+        made = _turns(made, forms)
+    if forms.thoughts is not None:
+        made = [_with_thoughts(message, forms.thoughts) for message in made]
+    if forms.ids is not None:
+        made = [_with_ids(message, _ID_OF[forms.ids]) for message in made]
+    return Raw(_encode(made))
+
+
+def _turns(messages: list[Message], forms: Forms) -> list[Message]:
+    """Messages of roles that the server does not read, as part of the system message at the beginning, and of the
+    user's turn behind it."""
+    foreign = () if forms.developer else ("developer",)
+    if forms.system and not forms.turns and not any(message.get("role") in foreign for message in messages):
+        return messages
+    late = ("system", "developer") if forms.turns else foreign
+    made: list[Message] = []
+    for message in messages:
+        role = message.get("role")
+        if role in ("system", *foreign) and all(one.get("role") == "system" for one in made):
+            role, message = "system", {**message, "role": "system"}
+        elif role in late:
+            role, message = "user", {**message, "role": "user", "content": _reminded(message.get("content"))}
+        if made and made[-1].get("role") == role and _is_joined(made[-1], message, role, forms):
+            made[-1] = _joined(made[-1], message)
+        else:
+            made.append(message)
+    if forms.system or not made or made[0].get("role") != "system":
+        return made
+    spoken = {**made[0], "role": "user"}
+    if len(made) > 1 and made[1].get("role") == "user":
+        return [_joined(spoken, made[1]), *made[2:]]
+    return [spoken, *made[1:]]
+
+
+def _is_joined(first: Message, second: Message, role: object, forms: Forms) -> bool:
+    """Do these neighbours become one? An assistant's calls are followed by their results, so nothing is joined to
+    them."""
+    if not forms.turns:
+        return role == "system"
+    return role != "tool" and "tool_calls" not in first and "tool_calls" not in second
+
+
+def _joined(first: Message, second: Message) -> Message:
+    one, two = first.get("content") or "", second.get("content") or ""
+    if isinstance(one, str) and isinstance(two, str):
+        return {**second, **first, "content": f"{one}\n\n{two}" if one and two else one or two}
+    return {**second, **first, "content": [*_parts(one), *_parts(two)]}
+
+
+def _parts(content: Any) -> list[Any]:
+    if isinstance(content, list):
+        return content
+    return [{"type": "text", "text": content}] if isinstance(content, str) and content else []
+
+
+def _reminded(content: Any) -> Any:
+    if isinstance(content, str):
+        return reminder(content) if content else content
+    return [
+        {**part, "text": reminder(part["text"])}
+        if isinstance(part, dict) and isinstance(part.get("text"), str)
+        else part
+        for part in _parts(content)
+    ]
+
+
+def _pictures_apart(messages: list[Message]) -> list[Message]:
+    """The results of calls with their text alone; what else they show is in a message of the user behind them."""
+    made: list[Message] = []
+    shown: list[Any] = []
+    for message in messages:
+        if message.get("role") != "tool" and shown:
+            made.append({"role": "user", "content": shown})
+            shown = []
+        content = message.get("content")
+        if message.get("role") == "tool" and isinstance(content, list):
+            texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
+            others = [part for part in content if not (isinstance(part, dict) and part.get("type") == "text")]
+            shown = shown + others
+            message = {**message, "content": "\n".join(texts) or (_TEXT_ALONE if others else "")}
+        made.append(message)
+    return [*made, {"role": "user", "content": shown}] if shown else made
+
+
+def _with_thoughts(message: Message, name: str) -> Message:
+    """The thoughts of an earlier turn under this name. Where it is `reasoning_content`, a turn with calls has to have
+    it."""
+    if message.get("role") != "assistant":
+        return message
+    told = message.get("reasoning_content") or message.get("reasoning")
+    kept = {key: value for key, value in message.items() if key not in ("reasoning", "reasoning_content")}
+    if name == "none" or (told is None and not (name == "reasoning_content" and message.get("tool_calls"))):
+        return kept
+    return {**kept, name: told or ""}
+
+
+# -- ids of calls ------------------------------------------------------------------------------------------------------
+
+_SAFE, _SHORT = re.compile(r"[a-zA-Z0-9_-]{1,64}"), re.compile(r"[a-zA-Z0-9_-]{1,40}")
+_NINE = re.compile(r"[a-zA-Z0-9]{9}")
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def safe_id(id_: str) -> str:
+    """The id with letters, digits, "_" and "-" alone, the same every time; unchanged where it is so already."""
+    return id_ if _SAFE.fullmatch(id_) else _made(id_)
+
+
+def _short_id(id_: str) -> str:
+    return id_ if _SHORT.fullmatch(id_) else _made(id_)
+
+
+def _made(id_: str) -> str:
+    return "call_" + _digest(id_).hex()[:24]
+
+
+def _mistral_id(id_: str) -> str:
+    if _NINE.fullmatch(id_):
+        return id_
+    number = int.from_bytes(_digest(id_), "big")
+    digits = []
+    for _ in range(9):
+        number, digit = divmod(number, len(_DIGITS))
+        digits.append(_DIGITS[digit])
+    return "".join(digits)
+
+
+def _digest(id_: str) -> bytes:
+    return blake2b(id_.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+_ID_OF: dict[Ids, Callable[[str], str]] = {"mistral": _mistral_id, "safe": safe_id, "short": _short_id}
+
+
+def _with_ids(message: Message, id_of: Callable[[str], str]) -> Message:
+    """The message with ids that the server takes; a call and its result keep the same one."""
+    given = message.get("tool_call_id")
+    if isinstance(given, str):
+        message = {**message, "tool_call_id": id_of(given)}
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return message
+    made = [
+        {**call, "id": id_of(call["id"])} if isinstance(call, dict) and isinstance(call.get("id"), str) else call
+        for call in calls
+    ]
+    return {**message, "tool_calls": made}

@@ -1,0 +1,140 @@
+"""Refusals that name what the gateway could change: a field, a role, an effort, the form of an id or of a message.
+
+A message may quote the client, so nothing is learned from it: the request is sent once more in the other form, and only
+an answer to that is a proof. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from msgspec import Raw
+
+from gateway.domain.body import value_of
+from gateway.domain.fields import CHAT_PREFERENCES
+from gateway.domain.forms import EFFORTS, Forms
+
+Fields = Mapping[str, Raw]
+
+READ_MOST = 2000  # characters of a message
+
+_REFUSES = re.compile(
+    r"unsupported|not (?:be )?support|does(?: not|n't) support|unrecogni[sz]ed|unknown|not permitted|not allowed"
+    r"|forbidden|unexpected|not accept|invalid (?:argument|field|parameter|property|key)|extra (?:input|field|propert)"
+    r"|additional propert|no such (?:field|parameter)|not a valid (?:field|parameter)|is not valid for"
+    r"|cannot be specified|not available|deprecated",
+    re.IGNORECASE,
+)
+_LIMITS = ("max_tokens", "max_completion_tokens")
+_EFFORT = re.compile(r"effort", re.IGNORECASE)
+_WORD = re.compile(r"(?<![\w-])[a-z]+(?![\w-])")
+_ROLE = re.compile(r"\b(?:role|developer)\b", re.IGNORECASE)
+_NO_SYSTEM = re.compile(
+    r"system (?:role|message|prompt|instruction)s?\b.{0,20}\bnot (?:be )?(?:supported|allowed|enabled)", re.IGNORECASE
+)
+_TURNS = re.compile(
+    r"system messages?\b.{0,40}\b(?:beginning|first|start)|must alternate|alternat\w+ (?:between )?user"
+    r"|unexpected (?:message )?role|expected last role|after the optional system message|multiple system messages",
+    re.IGNORECASE,
+)
+_RESULTS = re.compile(
+    r"(?:role|messages?)\W{1,3}(?:with role )?\W?tool\b|\btool (?:messages?|results?|role)\b|\btool_result\b",
+    re.IGNORECASE,
+)
+_TEXT_ONLY = re.compile(
+    r"only (?:text|string)|must be a string|image|content part|multimodal|expected a? ?string", re.IGNORECASE
+)
+_THOUGHTS = re.compile(r"\b(reasoning_content|reasoning)\b")
+_WANTED = re.compile(r"missing|must|required|passed back|need", re.IGNORECASE)
+_IDS = re.compile(
+    r"\b(?:tool[_ -]?(?:call|use)[\w. -]{0,10}id|tool_calls?\[?\d*\]?[.\w]*\bid|\bcall_id)\b", re.IGNORECASE
+)
+_NINE = re.compile(r"length of 9\b|9 characters|\{9\}")
+_SAFE = re.compile(r"a-zA-Z0-9_-|alphanumeric|pattern", re.IGNORECASE)
+_LONG = re.compile(r"too long|maximum length|at most", re.IGNORECASE)
+_APART = (
+    r"['\"`]{0}['\"`.]|^{0}\b"
+    r"|(?:supplied|fields?|parameters?|arguments?|property|keys?)\W{{1,4}}(?:[\w'`\", ]{{0,80}}\W)?{0}\b"
+)
+_LOCATED = re.compile(r'"loc": ?\[([^\]]{1,200})\]')
+
+
+def read_complaint(message: str, param: str | None, sent: Fields, prompt: str, forms: Forms) -> tuple[str, ...]:
+    """The forms to try, as learned facts without their mark (`limit=max_tokens`); empty = the message names nothing
+    that the gateway could change. `sent`: the fields that were sent; `prompt`: the messages, as JSON;
+    `forms`: those in which they were sent."""
+    message = message[:READ_MOST]
+    for read in (_limit, _effort, _ids, _thoughts, _result, _role):
+        if found := read(message, param or "", sent, prompt, forms):
+            return (found,)
+    return tuple(f"refused={name}" for name in _refused(message, param or "", sent))
+
+
+def _limit(message: str, param: str, sent: Fields, prompt: str, forms: Forms) -> str | None:
+    if _REFUSES.search(message) is None:
+        return None
+    named = [name for name in _LIMITS if name in sent and (param == name or re.search(rf"\b{name}\b", message))]
+    if not named:
+        return None
+    at = {name: message.find(name) for name in named}
+    refused = param if param in named else min(named, key=lambda name: at[name])
+    return "limit=" + _LIMITS[1 - _LIMITS.index(refused)]
+
+
+def _effort(message: str, param: str, sent: Fields, prompt: str, forms: Forms) -> str | None:
+    if "reasoning_effort" not in sent or not (_EFFORT.search(message) or _EFFORT.search(param)):
+        return None
+    if forms.efforts is not None:
+        return "efforts="  # those that the server named did not help
+    asked = value_of(sent["reasoning_effort"])
+    known = [word for word in dict.fromkeys(_WORD.findall(message.lower())) if word in EFFORTS and word != asked]
+    return "efforts=" + ",".join(known)
+
+
+def _ids(message: str, param: str, sent: Fields, prompt: str, forms: Forms) -> str | None:
+    if '"tool_call' not in prompt or not (_IDS.search(message) or _IDS.search(param)):
+        return None
+    if _NINE.search(message):
+        return "ids=mistral"
+    if _LONG.search(message):
+        return "ids=short"
+    return "ids=safe" if _SAFE.search(message) else None
+
+
+def _thoughts(message: str, param: str, sent: Fields, prompt: str, forms: Forms) -> str | None:
+    found = _THOUGHTS.search(message) or _THOUGHTS.search(param)
+    if found is None:
+        return None
+    if _REFUSES.search(message) is None and _WANTED.search(message):
+        return f"thoughts={found[1]}" if '"assistant"' in prompt else None
+    if _REFUSES.search(message) and (f'"{found[1]}":' in prompt or '"reasoning' in prompt):
+        return "thoughts=none"
+    return None
+
+
+def _result(message: str, param: str, sent: Fields, prompt: str, forms: Forms) -> str | None:
+    shown = '"tool_call_id"' in prompt and '"type":' in prompt and _RESULTS.search(message)
+    return "text_results=true" if shown and _TEXT_ONLY.search(message) else None
+
+
+def _role(message: str, param: str, sent: Fields, prompt: str, forms: Forms) -> str | None:
+    if '"developer"' in prompt and forms.developer and _ROLE.search(message):
+        return "developer=false"
+    if '"system"' in prompt and _NO_SYSTEM.search(message):
+        return "system=false"
+    return "turns=true" if _TURNS.search(message) else None
+
+
+def _refused(message: str, param: str, sent: Fields) -> Iterator[str]:
+    """The preferences among the fields that the message refuses. A name that is a word of any language counts only
+    where it is set apart."""
+    if _REFUSES.search(message) is None:
+        return
+    located = {word for place in _LOCATED.findall(message) for word in re.findall(r"\w+", place)}
+    for name in sent:
+        if name not in CHAT_PREFERENCES:
+            continue
+        named = rf"\b{name}\b" if "_" in name else _APART.format(name)
+        if param.split(".")[0] == name or name in located or re.search(named, message):
+            yield name
