@@ -69,7 +69,10 @@ CATALOGUE: dict[str, Code] = {
         ),
         Code("memory_full", 503, "server_error", "`server.memory` is used up; see Retry-After."),
         Code(
-            "resources_exhausted", 503, "server_error", "The gateway itself is short of files, memory, ports, threads."
+            "resources_exhausted",
+            503,
+            "server_error",
+            "The gateway itself is short of files, memory, ports, threads, disk.",
         ),
         Code("upstream_error", 502, "server_error", "Every backend that was tried failed."),
         Code("upstream_timeout", 504, "server_error", "The last backend that was tried stayed silent too long."),

@@ -1,13 +1,16 @@
-"""Recognises errors that mean that this process itself has run out of files, memory, ports or threads. Such an error
-is no evidence about a backend, nor about a file that could not be read because of it."""
+"""Recognises errors that mean that this process itself has run out of files, memory, ports, threads or disk. Such an
+error is no evidence about a backend, nor about a file that could not be read because of it."""
 
 from __future__ import annotations
 
 import errno
+import os
 import socket
+import sqlite3
+from pathlib import Path
 from typing import Literal, get_args
 
-Kind = Literal["files", "memory", "ports", "threads", "budget"]
+Kind = Literal["files", "memory", "ports", "threads", "budget", "disk"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 WORDS: dict[Kind, str] = {
@@ -16,6 +19,7 @@ WORDS: dict[Kind, str] = {
     "ports": "local ports for connections to backends",
     "threads": "threads (raise `ulimit -u`, or TasksMax of its service)",
     "budget": "room for bodies and answers (`server.memory`)",
+    "disk": "room on the disk of `server.data`",
 }
 
 _BY_ERRNO: dict[int, Kind] = {
@@ -24,7 +28,10 @@ _BY_ERRNO: dict[int, Kind] = {
     errno.ENOMEM: "memory",
     errno.ENOBUFS: "memory",
     errno.EADDRNOTAVAIL: "ports",
+    errno.ENOSPC: "disk",
+    errno.EDQUOT: "disk",
 }
+FREE_LEAST = 256 * 1024 * 1024  # bytes of a disk that stay free for the ledger, the log and other programs
 _CAUSES_MOST = 50  # exceptions that are examined, causes and members of groups included
 _THREADS = "can't start new thread"
 
@@ -35,6 +42,14 @@ class OwnShortage(OSError):
     def __init__(self, kind: Kind, message: str = "") -> None:
         super().__init__(message or f"the gateway itself is short of {WORDS[kind]}")
         self.kind = kind
+
+
+def check_disk(place: Path | int, size: int) -> None:
+    """Raises OwnShortage where so many more bytes would leave the disk of this path or open file less than
+    `FREE_LEAST`. For everything that clients may fill."""
+    disk = os.statvfs(place)
+    if disk.f_bavail * disk.f_frsize - size < FREE_LEAST:
+        raise OwnShortage("disk")
 
 
 def shortage_of(error: BaseException, *, address: tuple[str, int] | None = None) -> Kind | None:
@@ -66,6 +81,8 @@ def _kind_of(error: BaseException) -> Kind | None:
         return error.kind
     if isinstance(error, MemoryError):
         return "memory"
+    if isinstance(error, sqlite3.Error):
+        return "disk" if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL else None
     if isinstance(error, RuntimeError):
         return "threads" if _THREADS in str(error) else None
     if not isinstance(error, OSError):

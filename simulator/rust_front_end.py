@@ -135,6 +135,8 @@ def _check_meaning(message: Any, sim: SimVllm) -> None:
     if content == [] and role != "tool":
         text = "messages: Validation error: message content parts cannot be empty"
         raise ApiError(400, f'{text} [{{"value": Array [Object {{"role": String("user"), "content": Array []}}]}}]')
+    if content == "" and role == "user":
+        raise ApiError(400, "messages: Validation error: message content cannot be empty [{}]")
     for part in content if isinstance(content, list) else []:
         if part["type"] != "text" and not (sim.vision and part["type"] == "image_url"):
             named = "audio" if part["type"] == "input_audio" else part["type"]

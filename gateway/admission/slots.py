@@ -15,8 +15,8 @@ from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
 from gateway.domain.request import InferenceRequest
+from gateway.domain.start_decision import StartDecision
 from gateway.errors import fresh
-from gateway.fleet.starting import StartDecision
 from gateway.metrics.registry import Metrics
 from gateway.routing.plan import Candidate
 

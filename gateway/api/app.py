@@ -6,6 +6,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from gateway import __version__
@@ -46,10 +47,11 @@ def build_api(gateway: Gateway) -> FastAPI:
             GatewayError: _answer_error,
             HTTPException: _answer_http_error,
             RequestValidationError: _answer_invalid,
+            ClientDisconnect: _answer_nobody,
             OSError: shortages,
             MemoryError: shortages,
             RuntimeError: shortages,
-            ClientGone: _nobody_reads,
+            ClientGone: _answer_nobody,
         },
     )
     api.include_router(audio.router(gateway))
@@ -63,7 +65,8 @@ def build_api(gateway: Gateway) -> FastAPI:
     return api
 
 
-async def _nobody_reads(_: Request, left: Exception) -> Response:
+async def _answer_nobody(_: Request, __: Exception) -> Response:
+    """The client has left before its body had come."""
     return Response(status_code=499)
 
 

@@ -28,7 +28,6 @@ from gateway.domain.drift import drift
 from gateway.domain.events import Event
 from gateway.observe.feed import Subscription
 from gateway.observe.node_view import view_nodes
-from gateway.observe.plan_view import PlanView
 from gateway.proxy.exchange import CONNECTION
 from gateway.proxy.header_map import header_map
 from gateway.routing.alias_status import AWAY, AliasView, BackendView, public_reason, shown_to_admin
@@ -45,9 +44,8 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """`/status`, `/status/history`, `/status/usage`, `/status/plan` (JSON) and `/events` (SSE)."""
+    """`/status`, `/status/history`, `/status/usage` (JSON) and `/events` (SSE)."""
     routes = APIRouter()
-    plan_view = PlanView()
     fresh = {"cache-control": "no-store"}
 
     def admitted(request: Request) -> Viewer:
@@ -81,13 +79,6 @@ def router(gateway: Gateway) -> APIRouter:
             rows = [row for row in answer[part]["clients"] if viewer.may_see(row["client"])]
             answer = {**answer, part: {**answer[part], "clients": rows}}
         return JSONResponse(answer, headers=fresh)
-
-    @routes.get("/status/plan")
-    async def memory_plan(request: Request) -> JSONResponse:
-        """The memory plan of the fleet, beside what the nodes hold."""
-        admitted(request)
-        fleet, machines = gateway.fleet.states, gateway.prober.machines
-        return JSONResponse(await plan_view.read(gateway.snapshot, fleet, machines), headers=fresh)
 
     @routes.get("/events")
     async def events(request: Request, samples: bool = False) -> Response:

@@ -153,6 +153,8 @@ def check_profiles(backend: Backend, report: Report) -> None:
         report.error(path, "profiles change a launch command, and there is none", "write launch: {command: ...}")
         return
     for name, changes in backend.profiles.items():
+        if not name.isprintable() or not 0 < len(name) <= 128:  # it stands in scripts that root runs
+            report.error((*path, name), "a name that cannot be used", "write 1 to 128 printable characters")
         before = set(launch.parsed.mistakes)
         changed = with_changes(launch.parsed, changes)
         for mistake in changed.mistakes:

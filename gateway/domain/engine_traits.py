@@ -113,7 +113,7 @@ class EngineTraits:
     Fields of a request:
     `enforces_stop`: it ends the answer before a word of `stop`; else the gateway does.
     `many_choices`, `logprobs`: it honours `n` > 1, and `logprobs`.
-    `list_prompts`: a list of prompts is one request; else it is split.
+    `list_prompts`: a list of prompts is one request; else it is split. `token_prompts`: then a prompt may be token ids.
     `integer_bias`: it takes whole numbers in `logit_bias`; else they are sent as floats.
     `checks_limits`: it answers a limit below 1 with a 400, if it wants none; else the gateway does.
     `continues_text`: it continues the last message of a chat where its text ends (`continue_final_message`), and does
@@ -168,6 +168,7 @@ class EngineTraits:
     many_choices: bool = True
     logprobs: bool = True
     list_prompts: bool = True
+    token_prompts: bool = False
     integer_bias: bool = True
     checks_limits: bool = True
     continues_text: bool | None = False

@@ -24,7 +24,8 @@ class Forms:
 
     `developer`: it reads the role `developer`; else that is `system`. `system`: it reads the role `system`; else what
     it says is the user's. `turns`: the roles have to alternate, with one system message, the first. `text_results`:
-    the result of a call may have no pictures.
+    the result of a call may have no pictures. `strict`: values have their own types, messages content, and calls ids
+    and arguments that are JSON (engines/strict.py).
     `limit`: the name of the answer's limit; None = it reads both names. `efforts`: the efforts that it knows; () = it
     reads none, None = not known. `thinking`: how Anthropic's `thinking` is spelled: "type" = as an object with its
     type alone; "none" = not at all; None = as it came.
@@ -36,6 +37,7 @@ class Forms:
     system: bool = True
     turns: bool = False
     text_results: bool = False
+    strict: bool = False
     limit: Limit | None = None
     efforts: tuple[str, ...] | None = None
     thinking: Spelling | None = None
@@ -46,7 +48,8 @@ class Forms:
     @property
     def changes_messages(self) -> bool:
         """Is more than the role `developer` to be looked for in the messages?"""
-        return self.turns or self.text_results or not self.system or self.thoughts is not None or self.ids is not None
+        turns = self.turns or self.text_results or self.strict or not self.system
+        return turns or self.thoughts is not None or self.ids is not None
 
 
 USUAL_FORMS = Forms()
@@ -57,6 +60,8 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra")
 LEARNED = "form:"
 """How a learned fact of this kind begins: `form:NAME=VALUE`, with a name of `Forms`."""
 LEARNED_MOST = 32  # of one backend
+STRICT = "strict=true"
+"""Few requests need it, and to write it each time costs all of them: it is tried anew for each that is refused."""
 
 _WORDS: Mapping[str, object] = MappingProxyType({"true": True, "false": False})
 

@@ -42,6 +42,7 @@ FRONT_ENDS: Mapping[str, Mapping[str, FrontEnd]] = MappingProxyType(
                         endpoints=frozenset({"chat", "completions"}),
                         many_choices=False,
                         list_prompts=False,
+                        token_prompts=True,
                         responses=None,
                         leaves_calls_unread=True,
                         always_answers=True,

@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from gateway.domain.body import UNREADABLE, value_of
 from gateway.domain.forms import Forms, Ids, nearest_effort
+from gateway.engines.strict import strict_messages, strict_scalars
 
 Fields = dict[str, Raw]
 Message = dict[str, Any]
@@ -43,6 +44,8 @@ def put_in_form(fields: Fields, forms: Forms) -> None:
     messages = fields.get("messages")
     if messages is not None and (forms.changes_messages or (not forms.developer and names_developer(messages))):
         fields["messages"] = _messages_in_form(messages, forms)
+    if forms.strict:
+        strict_scalars(fields)
     if forms.limit is not None:
         _name_limit(fields, forms.limit)
     if forms.thinking is not None and "thinking" in fields:
@@ -110,6 +113,8 @@ def _messages_in_form(raw: Raw, forms: Forms) -> Raw:
     if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
         return raw
     made: list[Message] = messages
+    if forms.strict:
+        made = strict_messages(made)
     if forms.text_results:
         made = _pictures_apart(made)
     if forms.turns or not (forms.developer and forms.system):

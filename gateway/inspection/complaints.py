@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from gateway.domain.body import value_of
 from gateway.domain.fields import CHAT_PREFERENCES
-from gateway.domain.forms import EFFORTS, Forms
+from gateway.domain.forms import EFFORTS, STRICT, Forms
 
 Fields = Mapping[str, Raw]
 
@@ -57,6 +57,15 @@ _APART = (
     r"['\"`]{0}['\"`.]|^{0}\b"
     r"|(?:supplied|fields?|parameters?|arguments?|property|keys?)\W{{1,4}}(?:[\w'`\", ]{{0,80}}\W)?{0}\b"
 )
+# How servers begin that read no value of another type, and no arguments that are no JSON.
+_STRICT = re.compile(
+    r"Failed to deserialize the JSON body into the target type: "  # vLLM's Rust front end
+    r"|Assistant messages must contain text, reasoning content, or tool_calls\."
+    r"|messages: Validation error: message content (?:parts )?cannot be empty"
+    r"|Function messages are not supported\."
+    r"|failed to submit chat request: chat template error: assistant tool call `.{1,200}` has invalid JSON arguments: "
+    r"|Failed to parse tool call arguments as JSON: "  # llama-server
+)
 _LOCATED = re.compile(r'"loc": ?\[([^\]]{1,200})\]')
 
 
@@ -65,6 +74,8 @@ def read_complaint(message: str, param: str | None, sent: Fields, prompt: str, f
     that the gateway could change. `sent`: the fields that were sent; `prompt`: the messages, as JSON;
     `forms`: those in which they were sent."""
     message = message[:READ_MOST]
+    if _STRICT.match(message) is not None:
+        return () if forms.strict else (STRICT,)
     for read in (_limit, _effort, _ids, _thoughts, _result, _role):
         if found := read(message, param or "", sent, prompt, forms):
             return (found,)

@@ -28,6 +28,10 @@ _MEDIA = re.compile(
 )
 _TOOLS = re.compile(r"tool(?:s|_choice) param requires --jinja flag")
 _NO_PARSER = "failed to submit chat request: tool parsing is disabled by frontend configuration"  # vllm-rs
+_TWO_PARSERS = re.compile(  # vllm-rs, of models whose calls and thoughts one parser reads (gemma4)
+    r"failed to submit chat request: unified parsing requires the tool and reasoning selections to resolve to the same"
+    r" parser; resolved [^\n]{1,300}"
+)
 _ENDPOINT = re.compile(
     r"This server does not support (?:embeddings|reranking)\. Start it with `--[a-z]{1,20}`"
     r"|(?:GET|POST) /[\w/.{}-]{1,100} is not supported by the Rust frontend yet\."
@@ -58,6 +62,9 @@ def read_server_fault(message: str) -> ServerFault | None:
         return ServerFault("incapable", "tools")
     if message == _NO_PARSER:
         return ServerFault("incapable", "tool_parser", "it was started without --tool-call-parser")
+    if _TWO_PARSERS.fullmatch(message) is not None:
+        says = "its --tool-call-parser and its --reasoning-parser have to be the same"
+        return ServerFault("incapable", "tool_parser", says)
     if _ENDPOINT.fullmatch(message) is not None:
         return ServerFault("unserved")
     return ServerFault("client") if _CLIENTS.fullmatch(message) is not None else None

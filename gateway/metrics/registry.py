@@ -95,7 +95,7 @@ class Metrics:
         self.open_connections = MetricValue()  # kept by the listener
         self.shortages = self._family(
             "gateway_shortages_total",
-            "Times that the gateway itself lacked something: files, memory, ports, threads, budget (`server.memory`)",
+            "Times that the gateway lacked something: files, memory, ports, threads, disk, budget (`server.memory`)",
             "kind",
         )
         self.seconds: Histogram = self.request_seconds.child()

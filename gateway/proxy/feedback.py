@@ -14,7 +14,8 @@ from hashlib import blake2b
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.facts import Source
-from gateway.domain.request import CHAT, NO_MEDIA, InferenceRequest, Refusal
+from gateway.domain.forms import STRICT
+from gateway.domain.request import NO_MEDIA, InferenceRequest, Refusal
 from gateway.domain.upstream import Response
 from gateway.engines.base import EngineRequest
 from gateway.engines.outgoing import forms_for, outgoing_fields, outgoing_limits
@@ -189,7 +190,11 @@ def _smaller(before: list[object], after: list[object]) -> bool:
 
 def correct(state: BackendState, request: InferenceRequest, alias: Alias, verdict: Verdict) -> bool:
     """Note which forms a refusal asks for (domain/forms.py). True = the same backend gets the request again in them."""
-    if verdict.kind not in ("client", "failed") or not 400 <= verdict.status <= 500 or request.endpoint is not CHAT:
+    if (
+        verdict.kind not in ("client", "failed")
+        or not 400 <= verdict.status <= 500
+        or not request.endpoint.chunk_object
+    ):
         return False
     tried = (request.corrected or {}).get(state.name, ())
     now = time.monotonic()
@@ -207,4 +212,6 @@ def correct(state: BackendState, request: InferenceRequest, alias: Alias, verdic
 def learn_forms(state: BackendState, request: InferenceRequest, request_id: str) -> None:
     """The backend has answered the request in the forms that were tried after a refusal."""
     for form in (request.corrected or {}).get(state.name, ()):
+        if form == STRICT:
+            continue
         state.facts.learn_form(form, time.monotonic(), request_id)

@@ -12,9 +12,9 @@ from gateway.config.snapshot import Alias, Client, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.drift import drift
 from gateway.domain.request import ENDPOINTS, LIMIT_MOST, InferenceRequest, parse
+from gateway.domain.start_decision import StartDecision
 from gateway.domain.token_ratio import room_needed
 from gateway.errors import GatewayError, model_not_found
-from gateway.fleet.starting import StartDecision
 from gateway.launch.families import family_of
 from gateway.routing.needs import Adaptation, needs_of, with_media
 from gateway.routing.plan import STARTING, STARTS, Candidate, DecidesStart, OverBudget, Plan

@@ -52,16 +52,18 @@ class Extension:
     start: what takes long to import is imported by the calls.
 
     `part`: the object that is `gateway.apps.<name>`. `follow` is called with each snapshot that is about to be put in
-    force after the start. `lost`: kind of record -> how many the app has dropped. `paths`: how the app's paths begin,
-    below `/` or `/v1/`; `routers` makes the routers for them. `uploads`: the whole paths to which a file may be sent.
-    `translators`: name of an inference endpoint that is no chat -> wraps its exchange in that of a chat.
-    `read_request`: reads the request of `gateway explain`. `operation`: the operation on the fleet that is under way,
-    else the last one, for `/status`; with what its commands wrote, or without. `batches`: the batches for `/status` of
-    the clients that the viewer may see. `preflight`: the lines that tell why a backend cannot start on its nodes with a
-    profile ("" = with none); empty where it can."""
+    force after the start. `begin_stop` is called when the gateway begins to stop, long before `part` is closed. `lost`:
+    kind of record -> how many the app has dropped. `paths`: how the app's paths begin, below `/` or `/v1/`; `routers`
+    makes the routers for them. `uploads`: the whole paths to which a file may be sent. `translators`: name of an
+    inference endpoint that is no chat -> wraps its exchange in that of a chat. `read_request`: reads the request of
+    `gateway explain`. `operation`: the operation on the fleet that is under way, else the last one, for `/status`; with
+    what its commands wrote, or without. `batches`: the batches for `/status` of the clients that the viewer may see.
+    `preflight`: the lines that tell why a backend cannot start on its nodes with a profile ("" = with none); empty
+    where it can."""
 
     part: Component | None = None
     follow: Callable[[Snapshot], Awaitable[None]] | None = None
+    begin_stop: Callable[[], None] | None = None
     lost: Callable[[], Mapping[str, int]] = dict
     paths: frozenset[str] = frozenset()
     routers: Callable[[], Sequence[APIRouter]] = tuple
@@ -109,6 +111,11 @@ class Apps:
         for app in self._apps:
             if app.follow is not None:
                 await app.follow(snapshot)
+
+    def begin_stop(self) -> None:
+        for app in self._apps:
+            if app.begin_stop is not None:
+                app.begin_stop()
 
     def lost(self) -> dict[str, int]:
         """Kind of record -> how many the apps have dropped."""

@@ -312,6 +312,7 @@ class Gateway:
         if self.stopping:
             return
         self.stopping = True
+        self.apps.begin_stop()
         asyncio.get_running_loop().call_later(self.snapshot.server.shutdown, self.active.interrupt_all)
 
     def _closed(self, state: BackendState) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import mmap
-import os
 import secrets
 import tempfile
 from collections.abc import Iterable
@@ -13,9 +12,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Protocol
 
+from gateway.shortage import check_disk
+
 KEPT_MOST = 256 * 1024  # bytes in memory; a larger file goes to the disk in pieces of this size
 HEAD_ROOM = 1024 * 1024  # bytes before the file on the disk, for the fields that are sent before it
-FREE_LEAST = 256 * 1024 * 1024  # bytes of the disk that stay free
 HEADER_MOST = 4096  # bytes at the beginning of a file that are kept to be read
 
 
@@ -25,10 +25,6 @@ class Counted(Protocol):
     def add(self, size: int) -> None: ...
 
     def release(self, size: int) -> None: ...
-
-
-class DiskFull(OSError):
-    """The file would fill the disk."""
 
 
 class Upload:
@@ -117,9 +113,7 @@ class Upload:
             folder = self._folder if self._folder.is_dir() else None
             self._disk = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # closed by `close`
             self._disk.seek(HEAD_ROOM)
-        free = os.fstatvfs(self._disk.fileno())
-        if free.f_bavail * free.f_frsize - len(data) < FREE_LEAST:
-            raise DiskFull("its disk is full")
+        check_disk(self._disk.fileno(), len(data))
         self._disk.write(data)
 
 

@@ -101,7 +101,7 @@ async function loadStatus() {
 
 async function loadUsage() {
   page.usage = await read("/status/usage");
-  page.plan = await read("/status/plan");
+  page.plan = await read("/status/plan").catch(() => page.plan); // of an app, which may be missing
   render();
 }
 

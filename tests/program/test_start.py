@@ -32,7 +32,7 @@ UNNEEDED = (
     *(
         "gateway.apps.dialects.anthropic",
         "gateway.apps.dialects.responses",
-        "gateway.fleet.memory",
+        "gateway.apps.control.memory",
         "gateway.apps.fleet.preflight",
     ),
     *("gateway.apps.importing", "gateway.apps.bench", "gateway.apps.judging", "gateway.apps.tracing.traces"),

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from gateway import shortage
 from gateway.admission.memory import Memory, Share
-from gateway.transport import upload as module
+from gateway.shortage import OwnShortage
 from gateway.transport.aio import AioClient
 from gateway.transport.h1 import H1Client
-from gateway.transport.upload import KEPT_MOST, DiskFull, Upload
+from gateway.transport.upload import KEPT_MOST, Upload
 from simulator.audio import form_fields
 from tests.scripted import json_answer, scripted
 
@@ -61,8 +62,8 @@ async def test_only_what_is_in_memory_is_counted(tmp_path: Path) -> None:
 
 
 async def test_a_disk_that_would_be_filled_gets_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FREE_LEAST", 10**18)
-    with pytest.raises(DiskFull):
+    monkeypatch.setattr(shortage, "FREE_LEAST", 10**18)
+    with pytest.raises(OwnShortage):
         await uploaded(tmp_path, FILE, Share(Memory(None)))
 
 

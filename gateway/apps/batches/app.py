@@ -31,6 +31,7 @@ def app(gateway: Gateway) -> Extension:
 
     return Extension(
         part=batches,
+        begin_stop=batches.begin_stop,
         paths=frozenset({"batches", "files"}),
         routers=routers,
         uploads=("/v1/files", "/files"),

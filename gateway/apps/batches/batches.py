@@ -16,24 +16,25 @@ from gateway.admission.memory import Memory, Share
 from gateway.apps.batches.lines import URLS
 from gateway.apps.batches.records import RUNNING, BatchRecord, FileRecord
 from gateway.apps.batches.runner import LOOK, BatchRun, BatchRunner, Handle, now
-from gateway.apps.batches.store import DAY, BatchStore, FileWriter, StoreAway, StoreFailed
+from gateway.apps.batches.store import DAY, BatchStore, Page, StoreAway, StoreFailed, Usage
+from gateway.apps.batches.store_threads import StoreThreads
+from gateway.apps.batches.upload import RETRY_AFTER, Upload, check_bytes, too_much_kept
 from gateway.domain.privacy import NO_MARKS, Privacy
 from gateway.errors import GatewayError
 from gateway.proxy.services import Services
-from gateway.transport.held import HeldBytes
 
 log = logging.getLogger("gateway.apps.batches")
 
 FILES_MOST = 1000  # of one client
-BYTES_MOST = 4  # times `server.max_file`: all files of one client
 UNFINISHED_MOST = 50  # batches of one client
+ENDED_MOST = 1000  # batches of one client that have ended: older ones are forgotten
 ENDED_DAYS = 30  # days until a batch that has ended is forgotten
-OPEN_AGAIN = 10.0  # seconds until a store that could not be opened at the start is tried again
+OPEN_AGAIN = 1.0  # seconds until a store that could not be opened at the start is tried again
+LEFT = "This gateway is stopping: ask again, the one that takes over has the files and batches."
 SWEEP_EVERY = 60.0  # seconds between two looks at what has expired
 RENEW = 1.5  # seconds between two renewals of the leases on lines
 CANCELLED_FROM = "validating", "in_progress"  # the statuses of a batch that can be cancelled
 PIECE = 1024 * 1024  # bytes of a file that are read at a time
-RETRY_AFTER = 5.0  # seconds, where the store is away
 SHOWN_MOST = 20  # batches in `/status`
 WINDOWS = {"24h": DAY}
 PURPOSES = ("batch", "assistants", "fine-tune", "vision", "user_data", "evals")
@@ -46,13 +47,17 @@ class Batches:
         self._services = services
         self._failures = services.metrics.failures
         self._store = store
-        self._runner = BatchRunner(store, services, memory, handle)
+        self._threads = StoreThreads(store, services)
+        self._runner = BatchRunner(store, self._threads, services, memory, handle)
         self._runs: dict[str, BatchRun] = {}
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._opening = asyncio.Lock()
         self._adding = asyncio.Lock()  # from a look at what a client keeps until there is one more of it
         self._arriving: dict[str, list[Upload]] = {}  # owner -> the files that come now
         self._is_open = False
+        self._is_left = False  # the store is another gateway's
+        self._leaving: asyncio.Task[Any] | None = None
+        self._received = asyncio.Event()  # a file has come, or will not
         self._goes_on = False  # what was unfinished is under way
         self._helpers: list[asyncio.Task[None]] = []  # sweep; with several gateways also renew and follow
         self._latest: list[BatchRecord] = []  # of all clients, the newest first; without those under way
@@ -71,24 +76,43 @@ class Batches:
                 log.error("batches do not go on yet: %s", error.message)
                 self._helpers.append(self._failures.task("batches", self._open_later, "batches from before"))
 
-    async def close(self) -> None:
+    def begin_stop(self) -> None:
+        """The gateway stops: leave the store to the one that takes over, as soon as no file is being received."""
+        self._leaving = self._failures.once("batches", self._leave())
+
+    async def _leave(self) -> None:
+        """Lines under way are ended, and run again at the gateway that has the store next."""
+        self._is_left = True
         tasks = [*self._helpers, *self._tasks.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._is_open:
-            await self._runner.in_thread(self._store.close)
-        self._runner.close()
+        while self._arriving:
+            self._received.clear()
+            await self._received.wait()
+        await self._close_store()
+
+    async def _close_store(self) -> None:
+        async with self._opening:
+            if self._is_open:
+                self._is_open = False
+                await self._threads.run(self._store.close)
+
+    async def close(self) -> None:
+        self._arriving.clear()  # whoever sends a file now is ended
+        self._received.set()
+        await (self._leaving or self._leave())
+        self._threads.close()
 
     def status(self, may_see: Callable[[str], bool]) -> list[dict[str, Any]]:
         """For `/status`: the batches under way, then the last ones that have ended, of the clients that the viewer may
         see. `rate`: lines per second over the last minute; `left`: seconds until the last one is done at that rate;
-        None = not known."""
+        `waits`: why none of its lines is asked for now. None = not known, or not so."""
         records = [run.record for run in self._runs.values()] + self._latest
         shown = {record.id: record for record in reversed(records) if may_see(record.owner)}
         clock = time.monotonic()
         return [
-            {**record.summary(), **self._pace(record, clock)}
+            {**record.summary(), **self._pace(record, clock), "waits": self.waits(record) or None}
             for record in sorted(shown.values(), key=lambda one: (not one.unfinished, -one.created_at))[:SHOWN_MOST]
         ]
 
@@ -111,13 +135,14 @@ class Batches:
         arriving = self._arriving.setdefault(owner, [])
         arriving.append(upload)
         try:
-            upload.kept_before = await self._room(owner, len(arriving), 0, limit)
+            upload.kept_before = (await self._room(owner, len(arriving), 0, limit)).bytes
             yield upload
         finally:
             arriving.remove(upload)
-            if not arriving:
-                self._arriving.pop(owner, None)
             await upload.close()
+            if not arriving and self._arriving.get(owner) is arriving:
+                del self._arriving[owner]
+            self._received.set()
 
     def arriving(self, owner: str) -> int:
         """Bytes of the files of this client that come now."""
@@ -129,14 +154,14 @@ class Batches:
             await self._room(record.owner, 1, record.bytes, limit)
             await self.call(self._store.add_file, record)
 
-    async def _room(self, owner: str, files: int, size: int, limit: int) -> int:
-        """The bytes of the files of this client. Raises `rate_limit_exceeded` where these are too many with so many
-        more files and bytes."""
-        used = await self.call(self._store.usage, owner)
+    async def _room(self, owner: str, files: int, size: int, limit: int) -> Usage:
+        """What this client keeps. Raises `rate_limit_exceeded` where it is too much with so many more files and
+        bytes."""
+        used: Usage = await self.call(self._store.usage, owner)
         if used.files + files > FILES_MOST:
-            raise _refused(f"{FILES_MOST} files are kept for one client: delete some first.")
+            raise too_much_kept(f"{FILES_MOST} files are kept for one client: delete some first.")
         check_bytes(used.bytes + size, limit)
-        return int(used.bytes)
+        return used
 
     async def files(self, owner: str) -> list[FileRecord]:
         await self._opened()
@@ -214,16 +239,18 @@ class Batches:
             privacy=privacy | record.privacy,
         )
         async with self._adding:
-            used = await self.call(self._store.usage, owner)
+            used = await self._room(owner, 1, 0, self._services.snapshot.server.max_file)
             if used.unfinished >= UNFINISHED_MOST:
-                raise _refused(f"{UNFINISHED_MOST} batches of one client may be under way: wait, or cancel some.")
+                raise too_much_kept(f"{UNFINISHED_MOST} batches of one client may be under way: wait, or cancel some.")
             await self.call(self._store.save, batch)
+            await self.call(self._store.drop_ended, owner, ENDED_MOST)
         self._begin(batch)
         return batch
 
-    async def batches(self, owner: str) -> list[BatchRecord]:
+    async def batches(self, owner: str, page: Page) -> list[BatchRecord]:
+        """As `BatchStore.batches`."""
         await self._opened()
-        found: list[BatchRecord] = await self.call(self._store.batches, owner)
+        found: list[BatchRecord] = await self.call(self._store.batches, owner, page)
         return found
 
     async def batch(self, owner: str, name: str) -> BatchRecord:
@@ -233,6 +260,11 @@ class Batches:
         if found is None or found.owner != owner:
             raise GatewayError("not_found", f"No such batch: {name[:100]}", param="batch_id")
         return found
+
+    def waits(self, record: BatchRecord) -> str:
+        """Why none of its lines is asked for now; "": nothing keeps them here."""
+        run = self._runs.get(record.id)
+        return run.waits if run is not None and record.unfinished else ""
 
     async def cancel(self, owner: str, name: str) -> BatchRecord:
         """Lines under way are ended; what is done stays. Raises `not_found`, and `invalid_request_body` for a batch
@@ -252,6 +284,8 @@ class Batches:
     async def _opened(self) -> None:
         """Open the store, once. Raises `resources_exhausted` where it cannot be."""
         async with self._opening:
+            if self._is_left:
+                raise GatewayError("resources_exhausted", LEFT, retry_after=1.0)
             if self._goes_on:
                 return
             if not self._is_open:
@@ -273,7 +307,7 @@ class Batches:
     async def call(self, work: Callable[..., Any], *args: Any) -> Any:
         """Run a method of the store in a thread of it. Raises `resources_exhausted` where that cannot be."""
         try:
-            return await self._runner.in_thread(work, *args)
+            return await self._threads.run(work, *args)
         except StoreFailed as error:
             raise GatewayError("resources_exhausted", str(error), retry_after=60) from None
         except StoreAway as error:
@@ -299,9 +333,9 @@ class Batches:
     async def _sweep(self) -> None:
         while True:
             with suppress(StoreAway):
-                for name in await self._runner.in_thread(self._store.expired_files, now()):
-                    await self._runner.in_thread(self._store.drop_file, name)
-                await self._runner.in_thread(self._store.drop_batches, now() - ENDED_DAYS * DAY)
+                for name in await self._threads.run(self._store.expired_files, now()):
+                    await self._threads.run(self._store.drop_file, name)
+                await self._threads.run(self._store.drop_batches, now() - ENDED_DAYS * DAY)
             await asyncio.sleep(SWEEP_EVERY)
 
     # -- with several gateways ------------------------------------------------------------------------------------
@@ -318,8 +352,8 @@ class Batches:
         while True:
             try:
                 await self._opened()
-                unfinished = await self._runner.in_thread(self._store.unfinished)
-                self._latest = await self._runner.in_thread(self._store.latest, SHOWN_MOST)
+                unfinished = await self._threads.run(self._store.unfinished)
+                self._latest = await self._threads.run(self._store.latest, SHOWN_MOST)
             except (StoreAway, GatewayError) as error:
                 log.debug("batches are not followed: %s", error)
             else:
@@ -337,73 +371,9 @@ class Batches:
             self._begin(record)
 
 
-class Upload:
-    """A file that is being received. `write` raises `request_too_large` and `resources_exhausted`."""
-
-    def __init__(self, batches: Batches, owner: str, name: str, file: FileWriter, limit: int, share: Share) -> None:
-        self._batches = batches
-        self._owner = owner
-        self._name = name
-        self._file = file
-        self._limit = limit
-        self._share = share
-        self._held = HeldBytes(share)
-        self._kept = False
-        self.kept_before = 0  # bytes of the other files of its client, as it began
-        self.size = 0
-
-    async def write(self, data: bytes) -> None:
-        self.size += len(data)
-        if self.size > self._limit:
-            raise GatewayError("request_too_large", f"The file is larger than {self._limit} bytes (`server.max_file`).")
-        check_bytes(self.kept_before + self._batches.arriving(self._owner), self._limit)
-        self._share.add(len(data))
-        try:
-            await self._in_thread(self._file.write, data)
-            self._held.set(self._file.held)
-        finally:
-            self._share.release(len(data))
-
-    async def keep(
-        self, filename: str, purpose: str, expires_at: int | None, privacy: Privacy = NO_MARKS
-    ) -> FileRecord:
-        """The file is complete."""
-        await self._in_thread(self._file.finish)
-        record = FileRecord(self._name, self._owner, purpose, filename, self.size, now(), expires_at, privacy)
-        await self._batches.add_file(record, self._limit)
-        self._kept = True
-        return record
-
-    async def close(self) -> None:
-        self._share.close()
-        if not self._kept:
-            with suppress(StoreAway, OSError):
-                await asyncio.to_thread(self._file.drop)
-
-    async def _in_thread(self, work: Callable[..., None], *args: Any) -> None:
-        """Not in the threads of the store, which a slow disk would hold up."""
-        try:
-            await asyncio.to_thread(work, *args)
-        except StoreAway as error:
-            raise GatewayError("resources_exhausted", str(error), retry_after=RETRY_AFTER) from None
-        except OSError as error:
-            message = f"The gateway cannot keep the file in its `server.data`: {error.strerror or error}"
-            raise GatewayError("resources_exhausted", message, retry_after=60) from None
-
-
-def check_bytes(size: int, limit: int) -> None:
-    """May the files of one client have so many bytes, where one may have `limit`? Raises `rate_limit_exceeded`."""
-    if size > limit * BYTES_MOST:
-        raise _refused(f"The files of one client may have {limit * BYTES_MOST} bytes together: delete some first.")
-
-
 def _rounded(value: float | None, digits: int) -> float | None:
     return None if value is None else round(value, digits)
 
 
 def _lost(record: FileRecord) -> GatewayError:
     return GatewayError("not_found", f"The content of the file {record.id} was deleted.", param="file_id")
-
-
-def _refused(message: str) -> GatewayError:
-    return GatewayError("rate_limit_exceeded", message, retry_after=60)

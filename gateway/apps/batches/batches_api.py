@@ -12,7 +12,8 @@ from gateway.admission.origins import check_json
 from gateway.api.answering import body_of
 from gateway.api.caller import keeping, owner_of
 from gateway.apps.batches.batches import Batches
-from gateway.apps.batches.files_api import page, seconds_kept
+from gateway.apps.batches.files_api import asked_page, listed, no_entry, seconds_kept
+from gateway.apps.batches.store import NoEntry
 from gateway.errors import GatewayError
 from gateway.proxy.header_map import header_map
 from gateway.runtime.gateway import Gateway
@@ -47,11 +48,15 @@ def router(gateway: Gateway, batches: Batches) -> APIRouter:
 
     async def list_batches(request: Request) -> Response:
         """Newest first; `limit`, `after`."""
-        found: list[Any] = await batches.batches(owner_of(gateway, request.scope))
-        return page(request, found, PAGE_MOST)
+        owner, page = owner_of(gateway, request.scope), asked_page(request, PAGE_MOST)
+        try:
+            return listed(page, await batches.batches(owner, page))
+        except NoEntry:
+            raise no_entry(page) from None
 
     async def get_batch(request: Request, name: str) -> Response:
-        return JSONResponse((await batches.batch(owner_of(gateway, request.scope), name)).as_json())
+        record = await batches.batch(owner_of(gateway, request.scope), name)
+        return JSONResponse(record.as_json(batches.waits(record)))
 
     async def cancel(request: Request, name: str) -> Response:
         return JSONResponse((await batches.cancel(owner_of(gateway, request.scope), name)).as_json())

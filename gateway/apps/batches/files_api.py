@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator, MutableMapping, Sequence
 from typing import Any, Protocol
 
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
-from starlette.requests import ClientDisconnect
 
 from gateway.admission.memory import Share
 from gateway.api.caller import keeping, owner_of
 from gateway.api.status import Receive, Send, until_left
 from gateway.apps.batches.batches import PIECE, PURPOSES, Batches
 from gateway.apps.batches.records import FileRecord
+from gateway.apps.batches.store import Page
 from gateway.errors import GatewayError
 from gateway.runtime.gateway import Gateway
 from gateway.transport.multipart import MultipartError, read_form
@@ -38,8 +38,6 @@ def router(gateway: Gateway, batches: Batches) -> APIRouter:
                 form = await read_form(kind, pieces, new.write, share.add)
             except MultipartError as wrong:
                 raise GatewayError("invalid_request_body", f"This is no upload of a file: {wrong}.") from None
-            except ClientDisconnect:
-                return Response(status_code=499)  # nobody reads it
             if form.file is None:
                 raise GatewayError("invalid_request_body", "The form has no `file`.", param="file")
             purpose = form.fields.get("purpose", "")
@@ -54,7 +52,8 @@ def router(gateway: Gateway, batches: Batches) -> APIRouter:
         """Newest first; `purpose`, `limit`, `order`, `after`."""
         found = await batches.files(owner_of(gateway, request.scope))
         purpose = request.query_params.get("purpose")
-        return page(request, [one for one in found if purpose is None or one.purpose == purpose], PAGE_MOST)
+        page = asked_page(request, PAGE_MOST)
+        return listed(page, part_of(page, [one for one in found if purpose is None or one.purpose == purpose]))
 
     async def get_file(request: Request, name: str) -> Response:
         return JSONResponse((await batches.file(owner_of(gateway, request.scope), name)).as_json())
@@ -117,8 +116,8 @@ class Listed(Protocol):
     def as_json(self) -> dict[str, Any]: ...
 
 
-def page(request: Request, found: list[Any], most: int) -> Response:
-    """One page of a list, as OpenAI's: `{object, data, first_id, last_id, has_more}`. Raises `invalid_request_body`."""
+def asked_page(request: Request, most: int) -> Page:
+    """The page of a list that the query asks for. Raises `invalid_request_body`."""
     asked = request.query_params
     limit = asked.get("limit", str(min(most, 20 if most < PAGE_MOST else most)))
     if not _is_number(limit) or not 1 <= int(limit) <= most:
@@ -126,17 +125,29 @@ def page(request: Request, found: list[Any], most: int) -> Response:
     order = asked.get("order", "desc")
     if order not in ("asc", "desc"):
         raise GatewayError("invalid_request_body", "`order` must be asc or desc.", param="order")
-    if order == "asc":
-        found = found[::-1]
-    after = asked.get("after")
-    if after is not None:
+    return Page(int(limit), asked.get("after"), order == "desc")
+
+
+def part_of(page: Page, found: list[FileRecord]) -> list[FileRecord]:
+    """This page of all files, the newest first, and one file more where there are more."""
+    found = found if page.descending else found[::-1]
+    if page.after is not None:
         names = [one.id for one in found]
-        if after not in names:
-            raise GatewayError(
-                "invalid_request_body", f"`after` is no entry of this list: {after[:100]}", param="after"
-            )
-        found = found[names.index(after) + 1 :]
-    shown = found[: int(limit)]
+        if page.after not in names:
+            raise no_entry(page)
+        found = found[names.index(page.after) + 1 :]
+    return found[: page.limit + 1]
+
+
+def no_entry(page: Page) -> GatewayError:
+    message = f"`after` is no entry of this list: {(page.after or '')[:100]}"
+    return GatewayError("invalid_request_body", message, param="after")
+
+
+def listed(page: Page, found: Sequence[Listed]) -> Response:
+    """A page as OpenAI shows it: `{object, data, first_id, last_id, has_more}`. `found`: its entries, and one more
+    where there are more."""
+    shown = found[: page.limit]
     ends = {"first_id": shown[0].id, "last_id": shown[-1].id} if shown else {"first_id": None, "last_id": None}
     data = [one.as_json() for one in shown]
     return JSONResponse({"object": "list", "data": data, **ends, "has_more": len(found) > len(shown)})

@@ -54,7 +54,8 @@ class FileRecord:
 class BatchRecord:
     """One batch. `ending`: the status that follows when it is finalized. `models`: what its lines name, the first few.
     `stamps`: field of `STAMPS` -> time. `kept`: seconds until the files that it writes expire; None = the usual.
-    `privacy`: of the request that began it and of its input; that of its lines and of the files that it writes."""
+    `stored`: bytes of its lines and results in the store, about. `privacy`: of the request that began it and of its
+    input; that of its lines and of the files that it writes."""
 
     id: str
     owner: str
@@ -75,6 +76,7 @@ class BatchRecord:
     errors: list[dict[str, Any]] = field(default_factory=list)
     stamps: dict[str, int] = field(default_factory=dict)
     kept: int | None = None
+    stored: int = 0
     privacy: Privacy = NO_MARKS
 
     @property
@@ -102,12 +104,15 @@ class BatchRecord:
             "expires_at": self.expires_at,
         }
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self, waits: str = "") -> dict[str, Any]:
+        """`waits`: why none of its lines is asked for now."""
+        waiting = {"code": "waiting_for_storage", "message": waits, "param": None, "line": None}
+        errors = self.errors or ([waiting] if waits else [])
         return {
             "id": self.id,
             "object": "batch",
             "endpoint": self.endpoint,
-            "errors": {"object": "list", "data": self.errors} if self.errors else None,
+            "errors": {"object": "list", "data": errors} if errors else None,
             "input_file_id": self.input_file_id,
             "completion_window": self.window,
             "status": self.status,

@@ -35,22 +35,22 @@ from gateway.apps.batches.store import (
     EXPIRED,
     LOST,
     BatchGone,
+    Bounds,
+    NoEntry,
+    Page,
     StoreAway,
     Usage,
     duplicate,
     output_files,
+    too_much,
     with_model,
 )
 
-LINES_MOST = 1_000_000  # of one batch
-TOO_MANY = {
-    "code": "too_many_lines",
-    "message": f"The input file has more than {LINES_MOST} lines: divide it.",
-    "param": None,
-    "line": None,
-}
 LINES_AT_ONCE = 200  # of a validation
+GROUPS_AT_ONCE = 25  # so many times that, between two looks at what its client keeps
 ROWS_AT_ONCE = 16  # answers that are held while the files are written
+
+SHOWN = "record", "completed", "failed", "stored"  # the fields of a batch that its script answers with
 
 _encode, _decode = msgspec.msgpack.encode, msgspec.msgpack.decode
 _decode_record = msgspec.json.Decoder(BatchRecord).decode
@@ -86,8 +86,9 @@ class RedisBatchStore(RedisFiles):
     @asking
     def usage(self, owner: str) -> Usage:
         files = self.files(owner)
-        unfinished = sum(record.owner == owner for record in self.unfinished())
-        return Usage(len(files), sum(file.bytes for file in files), unfinished)
+        batches = [record for record in self.unfinished() if record.owner == owner]
+        size = sum(file.bytes for file in files) + sum(batch.stored for batch in batches)
+        return Usage(len(files), size, len(batches))
 
     # -- batches --------------------------------------------------------------------------------------------------
 
@@ -95,7 +96,7 @@ class RedisBatchStore(RedisFiles):
     def save(self, record: BatchRecord) -> None:
         order = self.order(record.created_at)
         named = ("owner", record.owner, "status", record.status, "record", msgspec.json.encode(record))
-        counts = ("total", 0, "completed", 0, "failed", 0, "next", 0)
+        counts = ("total", 0, "completed", 0, "failed", 0, "stored", 0, "next", 0)
         commands: list[tuple[Any, ...]] = [
             ("HSET", _batch(record.id), *named, *counts),
             ("SADD", f"{KEYS}unfinished", record.id),
@@ -109,8 +110,14 @@ class RedisBatchStore(RedisFiles):
         return _record(self.decide("record", name))
 
     @asking
-    def batches(self, owner: str) -> list[BatchRecord]:
-        return self._batches(self.ask("ZREVRANGE", f"{KEYS}batches:{owner}", 0, -1))
+    def batches(self, owner: str, page: Page) -> list[BatchRecord]:
+        key, turned, first = f"{KEYS}batches:{owner}", "REV" if page.descending else "", 0
+        if page.after is not None:
+            place = self.ask(f"Z{turned}RANK", key, page.after)
+            if place is None:
+                raise NoEntry
+            first = place + 1
+        return self._batches(self.ask(f"Z{turned}RANGE", key, first, first + page.limit))
 
     @asking
     def unfinished(self) -> list[BatchRecord]:
@@ -124,13 +131,20 @@ class RedisBatchStore(RedisFiles):
     def _batches(self, names: list[bytes]) -> list[BatchRecord]:
         found: list[BatchRecord] = []
         for some in grouped(names, KEYS_AT_ONCE):
-            asked = [("HMGET", _batch(name.decode()), "record", "completed", "failed") for name in some]
+            asked = [("HMGET", _batch(name.decode()), *SHOWN) for name in some]
             found += [one for fields in self.each(asked) if (one := _record(fields)) is not None]
         return found
 
     @asking
     def drop_batches(self, before: int) -> None:
-        names = self.ask("ZRANGEBYSCORE", f"{KEYS}batches", "-inf", f"({before * 1_000_000}")
+        self._drop(self.ask("ZRANGEBYSCORE", f"{KEYS}batches", "-inf", f"({before * 1_000_000}"))
+
+    @asking
+    def drop_ended(self, owner: str, most: int) -> None:
+        self._drop(self.ask("ZREVRANGE", f"{KEYS}batches:{owner}", most, -1))
+
+    def _drop(self, names: list[bytes]) -> None:
+        """Forget those of these batches that have ended."""
         for record in self._batches(names):
             if not record.unfinished:
                 commands = [
@@ -150,17 +164,18 @@ class RedisBatchStore(RedisFiles):
     # -- lines ----------------------------------------------------------------------------------------------------
 
     @asking
-    def index(self, record: BatchRecord, line_most: int, now: int) -> BatchRecord:
+    def index(self, record: BatchRecord, most: Bounds, now: int) -> BatchRecord:
         with suppress(LeadLost):
             self._lead(record.id)
             self._led("restart", record.id)
             file = self.file(record.input_file_id)
             total = 0
             models: tuple[str, ...] = ()
+            error: dict[str, Any] | None = EMPTY_FILE
             try:
                 if file is not None:
-                    total, models = self._index(record, file, line_most)
-                error = EMPTY_FILE if not total else TOO_MANY if total > LINES_MOST else None
+                    total, models, too = self._index(record, file, most)
+                    error = too if total else EMPTY_FILE
             except FileLost:
                 error = LOST
             if error is not None:
@@ -169,15 +184,18 @@ class RedisBatchStore(RedisFiles):
                 self.move(record.id, ("validating",), "in_progress", now, total=total, models=models)
         return _found(self.batch(record.id))
 
-    def _index(self, record: BatchRecord, file: FileRecord, line_most: int) -> tuple[int, tuple[str, ...]]:
-        """Returns how many lines there are, and the models that they name; ends where there are too many."""
+    def _index(
+        self, record: BatchRecord, file: FileRecord, most: Bounds
+    ) -> tuple[int, tuple[str, ...], dict[str, Any] | None]:
+        """Returns how many lines there are, the models that they name, and the error where that is too much."""
         total = 0
         models: tuple[str, ...] = ()
         content = io.BufferedReader(ChunkReader(self, file), CHUNK)
-        for some in in_groups(read_lines(content, record.endpoint, line_most), LINES_AT_ONCE):
+        for count, some in enumerate(in_groups(read_lines(content, record.endpoint, most.line), LINES_AT_ONCE)):
             total += len(some)
-            if total > LINES_MOST:
-                break
+            kept_now = 0 if count % GROUPS_AT_ONCE else self.usage(record.owner).bytes
+            if (error := too_much(total, kept_now, most.kept)) is not None:
+                return total, models, error
             failed = [(number, found) for number, _, _, found in some if isinstance(found, LineError)]
             kept = {number: (at, size, one) for number, at, size, one in some if isinstance(one, BatchLine)}
             for _, _, one in kept.values():
@@ -190,7 +208,7 @@ class RedisBatchStore(RedisFiles):
                 twice = self._led("index", record.id, *(part for row in rows for part in row))
                 failed += [(int(number), duplicate(kept[int(number)][2].custom_id)) for number in twice]
             self._fail(record.id, ((n, error.custom_id, error.code, error.message) for n, error in failed))
-        return total, models
+        return total, models, too_much(total, self.usage(record.owner).bytes, most.kept)
 
     def _fail(self, batch: str, lines: Iterator[tuple[int, str, str, str]]) -> None:
         """Give each of these (number, custom_id, code, message) its row of the error file."""
@@ -290,10 +308,11 @@ def _digest(line: BatchLine) -> bytes:
 
 
 def _record(fields: list[bytes] | None) -> BatchRecord | None:
-    """Of record, completed and failed as Redis has them."""
+    """Of the fields `SHOWN` as Redis has them."""
     if fields is None or fields[0] is None:
         return None
-    return replace(_decode_record(fields[0]), completed=int(fields[1]), failed=int(fields[2]))
+    completed, failed, stored = (int(count or 0) for count in fields[1:])
+    return replace(_decode_record(fields[0]), completed=completed, failed=failed, stored=stored)
 
 
 def _found(record: BatchRecord | None) -> BatchRecord:

@@ -11,22 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from gateway.admission.access import Identity, find_alias
 from gateway.admission.memory import Memory, Share
 from gateway.apps.batches.lanes import Lanes, Progress, lines_at_a_time
 from gateway.apps.batches.lines import URLS, LineError, answered_row, failed_row, read_line
 from gateway.apps.batches.records import RUNNING, BatchRecord, LineRecord, Status
-from gateway.apps.batches.store import BatchGone, BatchStore, StoreAway, StoreFailed, StoreFull
+from gateway.apps.batches.store import KEPT_MOST, BatchGone, BatchStore, Bounds, StoreAway, StoreFull
+from gateway.apps.batches.store_threads import AWAY, StoreThreads, pause_of
 from gateway.config.snapshot import OPEN
 from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
@@ -35,18 +34,15 @@ from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
 from gateway.proxy.services import Services
 
 Handle = Callable[[Endpoint, InnerExchange, OnBehalf], Awaitable[None]]
-T = TypeVar("T")
 
 log = logging.getLogger("gateway.apps.batches")
 
 WINDOW = 256  # lines of one batch that wait or run
 AT_ONCE = 16  # lines that are taken at a time; so many more than run here may wait here
 LOOK = 1.0  # seconds between two looks at what other gateways have done
-AWAY = 0.5  # seconds until a store that is away is asked again
-FULL = 5.0  # the same of one that is full, or whose disk fails: a validation begins anew each time
-NOTED_EVERY = 60.0  # seconds between two reports of a disk that fails
 TRIES_MOST = 5  # of a line whose answers are failures of backends
 PAUSE_MOST = 60.0  # seconds until a line is tried again
+NO_ROOM = -1.0  # instead of seconds: the client keeps too much by now
 CUT = 0  # the status of an answer that did not come to its end
 _LATER = (402, 429, 503)  # another time the answer is another one: a budget, a limit, nobody there
 _FAILURES = (CUT, 408, 500, 502, 504)
@@ -86,6 +82,9 @@ class BatchRun:
         self.progress = Progress()
         self.over = asyncio.Event()
         self.stopping = False  # no line is asked any more
+        self.waits = ""  # why no line is asked for now
+        self.room = 1  # bytes that its client may keep besides, as of `room_at`
+        self.room_at = float("-inf")
         self.lines: dict[asyncio.Task[None], int] = {}  # those that wait or run -> their numbers
         self.waiting: Counter[str] = Counter()  # alias -> lines that wait for a place in its lane
         self.asking: dict[asyncio.Task[Any], InnerExchange] = {}  # the lines whose request is under way
@@ -115,65 +114,22 @@ class BatchRun:
 
 
 class BatchRunner:
-    """`store` is used in threads of its own only. `handle` runs one request like any other."""
+    """`store` is used in `threads` only. `handle` runs one request like any other."""
 
-    def __init__(self, store: BatchStore, services: Services, memory: Memory, handle: Handle) -> None:
+    def __init__(
+        self, store: BatchStore, threads: StoreThreads, services: Services, memory: Memory, handle: Handle
+    ) -> None:
         self._store = store
+        self._threads = threads
         self._services = services
         self._memory = memory
         self._handle = handle
-        self._thread = ThreadPoolExecutor(store.threads, "batches")
         self._lanes = Lanes(self._limit)
         self._unkept = 0  # results that the store has not taken
-        self._noted = float("-inf")  # when a failure of the store was last reported
 
     def _limit(self, alias: str) -> int:
         found = self._services.snapshot.aliases.get(alias)
         return 1 if found is None else lines_at_a_time(found, self._services.fleet.states, time.monotonic())
-
-    async def in_thread(self, work: Callable[..., T], *args: Any, **more: Any) -> T:
-        """Run one method of the store. Raises StoreAway, also where its disk fails."""
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *args, **more))
-        except StoreFailed:
-            self._note_failure()
-            raise
-        except (OSError, sqlite3.Error) as error:
-            self._note_failure()
-            raise StoreFailed(f"The gateway cannot use {self._store.where}: {error}") from None
-
-    def _note_failure(self) -> None:
-        """Report that the store fails, and not again for a while: what asks it goes on asking."""
-        clock = time.monotonic()
-        if clock - self._noted >= NOTED_EVERY:
-            self._noted = clock
-            self._services.metrics.failures.note("batches", f"using {self._store.where}")
-
-    async def patiently(self, work: Callable[..., T], *args: Any, **more: Any) -> T:
-        """Run one method of the store; while that is away, full or broken, again and again."""
-        while True:
-            try:
-                return await self.in_thread(work, *args, **more)
-            except StoreAway as error:
-                log.debug("batches wait: %s", error)
-                await asyncio.sleep(_pause_of(error))
-
-    async def _in_steps(self, begin: Callable[[], Iterator[BatchRecord | None]]) -> BatchRecord:
-        """Long work of the store, step by step: what others ask of it comes between two steps. While the store is away,
-        full or broken, from the beginning again and again."""
-        while True:
-            steps = begin()
-            try:
-                done: BatchRecord | None = None
-                while done is None:
-                    done = await self.in_thread(next, steps)
-                return done
-            except StoreAway as error:
-                log.debug("batches wait: %s", error)
-                await asyncio.sleep(_pause_of(error))
-
-    def close(self) -> None:
-        self._thread.shutdown(wait=True)
 
     # -- one batch ------------------------------------------------------------------------------------------------
 
@@ -189,21 +145,22 @@ class BatchRunner:
             log.warning("the store has lost %s", run.record.id)
         except Unserved as reason:
             log.warning("%s is left to other gateways: %s", run.record.id, reason)
-            await self.in_thread(self._store.release, run.record.id)
+            await self._threads.run(self._store.release, run.record.id)
 
     async def _go_on(self, run: BatchRun) -> None:
         """One step: validate, run the lines, or write the files."""
         store, record = self._store, run.record
         if record.status == "validating":
-            most = self._services.snapshot.server.max_body
-            run.record = await self._in_steps(lambda: store.indexing(record, most, now()))
+            server = self._services.snapshot.server
+            most = Bounds(server.max_body, server.max_file * KEPT_MOST)
+            run.record = await self._threads.in_steps(lambda: store.indexing(record, most, now()))
         elif record.status == "finalizing":
-            run.record = await self._in_steps(lambda: store.finalizing(record, now()))
+            run.record = await self._threads.in_steps(lambda: store.finalizing(record, now()))
         else:
             run.follow(record)
             ending, errors = await self._run_lines(run)
             changes = {"ending": ending, "errors": errors}
-            run.record = await self.patiently(store.move, record.id, RUNNING, "finalizing", now(), **changes)
+            run.record = await self._threads.patiently(store.move, record.id, RUNNING, "finalizing", now(), **changes)
 
     async def _run_lines(self, run: BatchRun) -> tuple[Status, list[dict[str, Any]]]:
         """Run the lines that have no result. Returns how the batch ends, and why if it failed. Raises Unserved where
@@ -232,6 +189,7 @@ class BatchRunner:
     async def _all_lines(self, run: BatchRun) -> None:
         after = -1
         while True:
+            await self._look_at_room(run)
             while run.wants_more:
                 taken = await self._take(run, after)
                 if not taken:
@@ -253,13 +211,13 @@ class BatchRunner:
 
     async def _take(self, run: BatchRun, after: int) -> list[LineRecord]:
         most = min(AT_ONCE, WINDOW - len(run.lines))
-        return await self.patiently(self._store.take, run.record.id, after, most, tuple(run.lines.values()))
+        return await self._threads.patiently(self._store.take, run.record.id, after, most, tuple(run.lines.values()))
 
     async def _all_done(self, run: BatchRun) -> bool:
         """Has every line a result? Asked when none is left for this gateway; others may have some under way."""
         if not self._store.shared:
             return True
-        record = await self.patiently(self._store.batch, run.record.id)
+        record = await self._threads.patiently(self._store.batch, run.record.id)
         if record is None:
             raise BatchGone
         run.follow(record)
@@ -269,21 +227,24 @@ class BatchRunner:
         """Ask until there is a result, and commit that."""
         tries = 0
         while not run.stopping:
-            tries += 1
             with closing(Share(self._memory, Owner(run.record.owner))) as kept:
-                pause = await self._try(run, line, tries, kept)
+                pause = await self._try(run, line, tries + 1, kept)
             if pause is None:
                 return
+            tries += pause != NO_ROOM
             if not run.stopping:
-                await asyncio.sleep(pause)
+                await asyncio.sleep(max(pause, 0.0))
 
     async def _try(self, run: BatchRun, line: LineRecord, tries: int, kept: Share) -> float | None:
-        """Ask once, and commit what is a result. Returns the seconds until it is asked again; None = it has one. `kept`
-        counts the answer, until the store has it."""
+        """Ask once, and commit what is a result. Returns the seconds until it is asked again, or NO_ROOM; None = there is
+        a result. `kept` counts the answer, until the store has it."""
         batch = run.record.id
         try:
             on_behalf = self._on_behalf(run.record.owner, line.model)
+            await self._until_room(run)
             async with self._place(run, on_behalf.alias.name):
+                if run.room <= 0:
+                    return NO_ROOM
                 answer = await self._ask(run, line, on_behalf, kept)
         except GatewayError as error:  # nobody serves this model, or there is no memory
             answer = Answer(error.status, {}, error.envelope())
@@ -300,6 +261,21 @@ class BatchRunner:
         row = await apart(run.record.owner, partial(answered_row, *result)) if large else answered_row(*result)
         await self._commit(run, line, row, ok=answer.status == 200)
         return None
+
+    async def _look_at_room(self, run: BatchRun) -> None:
+        """What the client of the batch may keep besides; others of its batches use it up too."""
+        if time.monotonic() - run.room_at > LOOK:
+            used = await self._threads.patiently(self._store.usage, run.record.owner)
+            run.room = self._services.snapshot.server.max_file * KEPT_MOST - used.bytes
+            run.room_at = time.monotonic()
+
+    async def _until_room(self, run: BatchRun) -> None:
+        while not run.stopping and run.room <= 0:
+            if not run.waits:
+                run.waits = f"Its client's files and results have {KEPT_MOST} x `server.max_file`: delete some files."
+                log.warning("%s of client %s waits: %s", run.record.id, run.record.owner, run.waits)
+            await asyncio.sleep(pause_of(StoreFull(run.waits)))
+        run.waits = ""
 
     @asynccontextmanager
     async def _place(self, run: BatchRun, alias: str) -> AsyncIterator[None]:
@@ -321,7 +297,7 @@ class BatchRunner:
         while self._unkept:  # an answer that cannot be kept would have to be asked for again
             await asyncio.sleep(AWAY)
         kept.add(line.size)
-        body = read_line(await self.patiently(self._store.read, record, line), record.endpoint).body
+        body = read_line(await self._threads.patiently(self._store.read, record, line), record.endpoint).body
         kept.release(line.size)  # from here on the request counts its body
         name = f"{record.id}-{line.number}".encode()
         headers = {b"content-type": b"application/json", b"x-request-id": name}
@@ -338,17 +314,20 @@ class BatchRunner:
         try:
             while True:
                 try:
-                    record = await self.in_thread(self._store.add_result, run.record.id, line.number, row, ok=ok)
+                    record = await self._threads.run(self._store.add_result, run.record.id, line.number, row, ok=ok)
                     break
                 except StoreAway as error:
                     if run.stopping:
                         return  # it has no result, and runs again when the batch goes on
                     self._unkept += not waits
                     waits = True
-                    await asyncio.sleep(_pause_of(error))
+                    run.waits = str(error)
+                    await asyncio.sleep(pause_of(error))
         finally:
             self._unkept -= waits
         run.follow(record)
+        run.waits = ""
+        run.room -= len(row)
         self._services.metrics.batch_lines.inc("completed" if ok else "failed")
 
     def knows(self, owner: str) -> bool:
@@ -365,11 +344,6 @@ class BatchRunner:
         behind = replace(client, priority="batch") if client is not None else None
         identity = Identity(owner if client is None else client.name, owner, behind)
         return OnBehalf(identity, replace(find_alias(snapshot, identity, model), priority="batch"))
-
-
-def _pause_of(error: StoreAway) -> float:
-    """Seconds until the store is asked again."""
-    return FULL if isinstance(error, StoreFull | StoreFailed) else AWAY
 
 
 def now() -> int:

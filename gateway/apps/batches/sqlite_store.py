@@ -7,38 +7,41 @@ in its place. `kill -9` loses only the lines that were under way, which then run
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
+from gateway.apps.batches.file_folder import DiskWriter, FileFolder
 from gateway.apps.batches.lines import BatchLine, LineError, ReadLine, failed_row, in_groups, read_lines
 from gateway.apps.batches.records import UNFINISHED, BatchRecord, FileRecord, LineRecord, Status
 from gateway.apps.batches.store import (
     EMPTY_FILE,
     EXPIRED,
+    LINE_COST,
     LOST,
     BatchStore,
+    Bounds,
     FileWriter,
-    StoreFull,
+    NoEntry,
+    Page,
     Usage,
     duplicate,
     output_files,
+    too_much,
     with_model,
 )
 from gateway.domain.privacy import NO_MARKS, Privacy
+from gateway.shortage import check_disk
 from gateway.sqlite_file import SqliteFile
 
 NAME = "batches.db"
 FILES = "files"
 AT_A_TIME = 1000  # lines that are written in one transaction
 ROWS_AT_A_TIME = 32  # answers that are read while the files are written
-FREE_LEAST = 256 * 1024 * 1024  # bytes of the disk that stay free
 
 VERSION = 1
 _SCHEMA = """
@@ -65,8 +68,12 @@ _MARKS = "CREATE TABLE IF NOT EXISTS file_marks (id TEXT PRIMARY KEY, privacy BL
 _FILES = "SELECT files.*, file_marks.privacy FROM files LEFT JOIN file_marks USING (id)"
 
 
-def _add_marks(connection: sqlite3.Connection) -> None:
+def _add_later(connection: sqlite3.Connection) -> None:
+    """What a store of an older gateway has not: marks of files, and indexes for the lists of one client."""
     connection.execute(_MARKS)
+    connection.execute("CREATE INDEX IF NOT EXISTS files_of ON files (owner, created_at)")
+    connection.execute("CREATE INDEX IF NOT EXISTS batches_of ON batches (owner, created_at)")
+    connection.execute("CREATE INDEX IF NOT EXISTS batches_in ON batches (status)")
 
 
 class SqliteBatchStore(BatchStore):
@@ -78,19 +85,24 @@ class SqliteBatchStore(BatchStore):
     def __init__(self, folder: Path) -> None:
         self.where = f"{NAME} in its `server.data`"
         self.folder = folder / FILES
-        self._file = SqliteFile(folder / NAME, _SCHEMA, VERSION, private=True, prepare=_add_marks)
+        self._files = FileFolder(self.folder)
+        self._file = SqliteFile(folder / NAME, _SCHEMA, VERSION, private=True, prepare=_add_later)
 
     @property
     def there(self) -> bool:
         return self._file.path.exists()
 
     def open(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        os.chmod(self.folder, 0o700)
-        self._drop_strays()
+        self._files.take(used_before=self.there)
+        try:
+            self._drop_strays()
+        except BaseException:
+            self._files.leave()
+            raise
 
     def close(self) -> None:
         self._file.close()
+        self._files.leave()
 
     @property
     def _db(self) -> sqlite3.Connection:
@@ -102,13 +114,10 @@ class SqliteBatchStore(BatchStore):
         return self.folder / name
 
     def new_file(self, name: str) -> FileWriter:
-        return _DiskWriter(self.path_of(name))
+        return DiskWriter(self.path_of(name))
 
     def read_file(self, name: str, at: int, size: int) -> bytes:
-        with suppress(FileNotFoundError), self.path_of(name).open("rb") as file:
-            file.seek(at)
-            return file.read(size)
-        return b""
+        return self._files.read(name, at, size)
 
     def add_file(self, record: FileRecord) -> None:
         row = (record.id, record.owner, record.purpose, record.filename, record.bytes, record.created_at)
@@ -128,9 +137,8 @@ class SqliteBatchStore(BatchStore):
 
     def drop_file(self, name: str) -> None:
         self._db.execute("DELETE FROM files WHERE id = ?", (name,))
+        self._files.drop(name)
         self._db.execute("DELETE FROM file_marks WHERE id = ?", (name,))
-        with suppress(FileNotFoundError):
-            self.path_of(name).unlink()
 
     def expired_files(self, now: int) -> list[str]:
         used = {record.input_file_id for record in self.unfinished()}
@@ -140,17 +148,13 @@ class SqliteBatchStore(BatchStore):
     def usage(self, owner: str) -> Usage:
         count = self._db.execute("SELECT count(*), coalesce(sum(bytes), 0) FROM files WHERE owner = ?", (owner,))
         files, size = count.fetchone()
-        marks = ",".join("?" * len(UNFINISHED))
-        asked = f"SELECT count(*) FROM batches WHERE owner = ? AND status IN ({marks})"
-        return Usage(files, size, self._db.execute(asked, (owner, *UNFINISHED)).fetchone()[0])
+        batches = self._records("WHERE owner = ? AND status", owner)
+        return Usage(files, size + sum(batch.stored for batch in batches), len(batches))
 
     def _drop_strays(self) -> None:
         """Contents without a row are left from uploads and outputs that were cut off, and lines of a batch that has
         ended from a stop just then."""
-        known = {name for (name,) in self._db.execute("SELECT id FROM files")}
-        for path in self.folder.iterdir():
-            if path.name not in known:
-                path.unlink(missing_ok=True)
+        self._files.drop_strays({name for (name,) in self._db.execute("SELECT id FROM files")})
         with_lines = self._db.execute("SELECT DISTINCT batch FROM lines UNION SELECT DISTINCT batch FROM results")
         for ended in {name for (name,) in with_lines} - {record.id for record in self.unfinished()}:
             for _ in self._forget_lines(ended):
@@ -160,69 +164,95 @@ class SqliteBatchStore(BatchStore):
 
     def save(self, record: BatchRecord) -> None:
         row = (record.id, record.owner, record.status, record.created_at, msgspec.json.encode(record))
-        self._db.execute("INSERT OR REPLACE INTO batches VALUES (?, ?, ?, ?, ?)", row)
+        kept = "UPDATE SET status = excluded.status, record = excluded.record"  # its place in lists stays
+        self._db.execute(f"INSERT INTO batches VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO {kept}", row)
 
     def batch(self, name: str) -> BatchRecord | None:
         row = self._db.execute("SELECT record FROM batches WHERE id = ?", (name,)).fetchone()
         return _record(row) if row is not None else None
 
-    def batches(self, owner: str) -> list[BatchRecord]:
-        asked = "SELECT record FROM batches WHERE owner = ? ORDER BY created_at DESC, rowid DESC"
-        return [_record(row) for row in self._db.execute(asked, (owner,))]
+    def batches(self, owner: str, page: Page) -> list[BatchRecord]:
+        order, beyond = ("DESC", "<") if page.descending else ("ASC", ">")
+        asked, args = "SELECT record FROM batches WHERE owner = ?", [owner]
+        if page.after is not None:
+            place = "SELECT created_at, rowid FROM batches WHERE owner = ? AND id = ?"
+            found = self._db.execute(place, (owner, page.after)).fetchone()
+            if found is None:
+                raise NoEntry
+            asked, args = f"{asked} AND (created_at, rowid) {beyond} (?, ?)", [owner, *found]
+        asked += f" ORDER BY created_at {order}, rowid {order} LIMIT ?"
+        return [_record(row) for row in self._db.execute(asked, (*args, page.limit + 1))]
 
     def unfinished(self) -> list[BatchRecord]:
-        marks = ",".join("?" * len(UNFINISHED))
-        asked = f"SELECT record FROM batches WHERE status IN ({marks}) ORDER BY created_at, rowid"
-        return [_record(row) for row in self._db.execute(asked, UNFINISHED)]
+        return self._records("WHERE status")
+
+    def _records(self, where: str, *args: Any) -> list[BatchRecord]:
+        """The unfinished batches `where`, the oldest first."""
+        asked = f"SELECT record FROM batches {where} IN ({_UNFINISHED}) ORDER BY created_at, rowid"
+        return [_record(row) for row in self._db.execute(asked, (*args, *UNFINISHED))]
 
     def latest(self, count: int) -> list[BatchRecord]:
         asked = "SELECT record FROM batches ORDER BY created_at DESC, rowid DESC LIMIT ?"
         return [_record(row) for row in self._db.execute(asked, (count,))]
 
     def drop_batches(self, before: int) -> None:
-        marks = ",".join("?" * len(UNFINISHED))
-        self._db.execute(f"DELETE FROM batches WHERE created_at < ? AND status NOT IN ({marks})", (before, *UNFINISHED))
+        ended = f"status NOT IN ({_UNFINISHED})"
+        self._db.execute(f"DELETE FROM batches WHERE created_at < ? AND {ended}", (before, *UNFINISHED))
+
+    def drop_ended(self, owner: str, most: int) -> None:
+        ended = f"SELECT id FROM batches WHERE owner = ? AND status NOT IN ({_UNFINISHED})"
+        more = f"{ended} ORDER BY created_at DESC, rowid DESC LIMIT -1 OFFSET ?"
+        self._db.execute(f"DELETE FROM batches WHERE id IN ({more})", (owner, *UNFINISHED, most))
 
     # -- lines ----------------------------------------------------------------------------------------------------
 
-    def index(self, record: BatchRecord, line_most: int, now: int) -> BatchRecord:
-        return _last(self.indexing(record, line_most, now))
+    def index(self, record: BatchRecord, most: Bounds, now: int) -> BatchRecord:
+        return _last(self.indexing(record, most, now))
 
-    def indexing(self, record: BatchRecord, line_most: int, now: int) -> Iterator[BatchRecord | None]:
+    def indexing(self, record: BatchRecord, most: Bounds, now: int) -> Iterator[BatchRecord | None]:
         yield from self._forget_lines(record.id)
-        total = failed = 0
-        models: tuple[str, ...] = ()
+        record = replace(record, total=0, failed=0, models=(), stored=0)
         path = self.path_of(record.input_file_id)
         if not path.exists():  # deleted meanwhile, or by someone else
             yield self.move(record.id, ("validating",), "failed", now, errors=[LOST])
             return
+        error: dict[str, Any] | None = None
         with path.open("rb") as file:
-            for some in in_groups(read_lines(file, record.endpoint, line_most), AT_A_TIME):
-                total += len(some)
+            for some in in_groups(read_lines(file, record.endpoint, most.line), AT_A_TIME):
                 with self._file.transaction():
-                    failed += self._index_some(record.id, some)
-                for _, _, _, found in some:
-                    if isinstance(found, BatchLine):
-                        models = with_model(models, found.model)
+                    record = self._index_some(record, some)
                 yield None
                 if (known := self.batch(record.id)) is None or known.status != "validating":  # cancelled
                     yield known
                     return
-        if not total:
-            yield self.move(record.id, ("validating",), "failed", now, errors=[EMPTY_FILE])
+                self.save(replace(known, stored=record.stored))
+                error = too_much(record.total, self.usage(record.owner).bytes, most.kept)
+                if error is not None:
+                    yield from self._forget_lines(record.id)
+                    break
+        if not record.total:
+            error = EMPTY_FILE
+        if error is not None:
+            yield self.move(record.id, ("validating",), "failed", now, errors=[error], stored=0)
         else:
-            yield self.move(record.id, ("validating",), "in_progress", now, total=total, failed=failed, models=models)
+            found = {name: getattr(record, name) for name in ("total", "failed", "models", "stored")}
+            yield self.move(record.id, ("validating",), "in_progress", now, **found)
 
-    def _index_some(self, batch: str, some: list[ReadLine]) -> int:
-        """Returns how many of them cannot be run."""
-        failed = 0
+    def _index_some(self, record: BatchRecord, some: list[ReadLine]) -> BatchRecord:
+        """The batch with these lines."""
+        check_disk(self._file.path.parent, sum(min(size, LINE_COST) for _, _, size, _ in some))
+        failed, stored, models = record.failed, record.stored, record.models
         for number, at, size, found in some:
-            error = found if isinstance(found, LineError) else self._add_line(batch, number, at, size, found)
+            error = found if isinstance(found, LineError) else self._add_line(record.id, number, at, size, found)
+            if isinstance(found, BatchLine):
+                models = with_model(models, found.model)
+                stored += LINE_COST + 2 * len(found.custom_id)
             if error is not None:
                 failed += 1
-                row = failed_row(batch, number, error.custom_id, error.code, error.message)
-                self._db.execute("INSERT INTO results VALUES (?, ?, 0, ?)", (batch, number, row))
-        return failed
+                row = failed_row(record.id, number, error.custom_id, error.code, error.message)
+                self._db.execute("INSERT INTO results VALUES (?, ?, 0, ?)", (record.id, number, row))
+                stored += len(row)
+        return replace(record, total=record.total + len(some), failed=failed, stored=stored, models=models)
 
     def _add_line(self, batch: str, number: int, at: int, size: int, line: BatchLine) -> LineError | None:
         row = (batch, number, at, size, line.custom_id, line.model)
@@ -239,13 +269,16 @@ class SqliteBatchStore(BatchStore):
         return [LineRecord(*row) for row in self._db.execute(asked, (batch, after, most))]
 
     def add_result(self, batch: str, number: int, row: bytes, *, ok: bool) -> BatchRecord:
+        check_disk(self._file.path.parent, 2 * len(row))  # it goes through SQLite's log of writes
         with self._file.transaction():
             result = (batch, number, ok, row)
             new = self._db.execute("INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?)", result).rowcount
             record = self.batch(batch)
             assert record is not None
             if new:
-                record = replace(record, completed=record.completed + ok, failed=record.failed + (not ok))
+                stored = record.stored + len(row)
+                done, failed = record.completed + ok, record.failed + (not ok)
+                record = replace(record, completed=done, failed=failed, stored=stored)
                 self.save(record)
         return record
 
@@ -278,6 +311,7 @@ class SqliteBatchStore(BatchStore):
             yield from self._forget_lines(record.id)
         if record.ending == "expired":
             yield from self._fail_rest(record, *EXPIRED)
+        check_disk(self._file.path.parent, record.stored)
         files: dict[str, str | None] = {}
         for ok, file in output_files(record, now):
             path = self.path_of(file.id)
@@ -296,6 +330,7 @@ class SqliteBatchStore(BatchStore):
     def _fail_rest(self, record: BatchRecord, code: str, message: str) -> Iterator[None]:
         after = -1
         while some := self.take(record.id, after, AT_A_TIME, ()):
+            check_disk(self._file.path.parent, len(some) * LINE_COST)
             with self._file.transaction():
                 for line in some:
                     row = failed_row(record.id, line.number, line.custom_id, code, message)
@@ -308,13 +343,18 @@ class SqliteBatchStore(BatchStore):
         asked = "SELECT number, row FROM results WHERE batch = ? AND ok = ? AND number > ? ORDER BY number LIMIT ?"
         part = path.with_name(path.name + ".part")
         after: int | None = -1
-        with open(part, "wb", opener=private_opener) as file:
+        file = DiskWriter(part)
+        try:
             while after is not None:
                 rows = self._db.execute(asked, (batch, ok, after, ROWS_AT_A_TIME))
                 after = None
                 for after, row in rows:  # noqa: B007
                     file.write(row)
                 yield None
+            file.finish()
+        except BaseException:
+            file.drop()
+            raise
         os.replace(part, path)
 
     def _forget_lines(self, batch: str) -> Iterator[None]:
@@ -331,41 +371,7 @@ def _last(steps: Iterator[BatchRecord | None]) -> BatchRecord:
     return record
 
 
-class _DiskWriter:
-    held = 0
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: BinaryIO | None = None
-
-    def write(self, data: bytes) -> None:
-        file = self._opened()
-        if shutil.disk_usage(self._path.parent).free - len(data) < FREE_LEAST:
-            raise StoreFull("The disk of the gateway's `server.data` is full.")
-        file.write(data)
-
-    def finish(self) -> None:
-        file = self._opened()
-        file.flush()
-        os.fsync(file.fileno())
-        file.close()
-
-    def drop(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        self._path.unlink(missing_ok=True)
-
-    def _opened(self) -> BinaryIO:
-        if self._file is None:
-            self._file = open(self._path, "wb", opener=private_opener)  # noqa: SIM115
-        return self._file
-
-
-def private_opener(path: str, flags: int) -> int:
-    """For `open`: a file that only its owner may read."""
-    return os.open(path, flags, 0o600)
-
-
+_UNFINISHED = ",".join("?" * len(UNFINISHED))  # for `IN`
 _decode_record = msgspec.json.Decoder(BatchRecord).decode
 _decode_privacy = msgspec.json.Decoder(Privacy).decode
 

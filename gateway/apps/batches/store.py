@@ -13,14 +13,10 @@ from gateway.apps.batches.records import BatchRecord, FileRecord, LineRecord, St
 
 DAY = 86400
 OUTPUT_DAYS = 30  # days until the files that a batch wrote expire
+KEPT_MOST = 4  # times `server.max_file`: bytes of all files of one client, and of its unfinished batches
+LINES_MOST = 1_000_000  # of one batch
+LINE_COST = 400  # bytes of the store for a line, about, without its name
 MODELS_MOST = 8  # models of a batch that are named
-EMPTY_FILE = {"code": "empty_file", "message": "The input file has no lines.", "param": None, "line": None}
-LOST = {
-    "code": "input_file_lost",
-    "message": "The gateway has lost a part of the input file: send it again.",
-    "param": None,
-    "line": None,
-}
 EXPIRED = "batch_expired", "The batch expired before this line was run."  # code and message of a row
 
 
@@ -40,8 +36,28 @@ class BatchGone(Exception):
     """The store has lost this batch."""
 
 
+class NoEntry(Exception):
+    """The list has no entry of the id that a page was to begin after."""
+
+
+class Page(NamedTuple):
+    """A part of a list. `after`: the id of the entry before it; None: it begins with the first one. `descending`: the
+    newest first."""
+
+    limit: int
+    after: str | None = None
+    descending: bool = True
+
+
+class Bounds(NamedTuple):
+    """Bytes of one line of a batch, and bytes that its client may keep together."""
+
+    line: int
+    kept: int
+
+
 class Usage(NamedTuple):
-    """What one owner keeps."""
+    """What one owner keeps. `bytes`: of its files, and of the lines and results of its unfinished batches."""
 
     files: int
     bytes: int
@@ -126,8 +142,8 @@ class BatchStore(ABC):
     def batch(self, name: str) -> BatchRecord | None: ...
 
     @abstractmethod
-    def batches(self, owner: str) -> list[BatchRecord]:
-        """The newest first."""
+    def batches(self, owner: str, page: Page) -> list[BatchRecord]:
+        """One page, and one entry more where there are more. Raises NoEntry."""
 
     @abstractmethod
     def unfinished(self) -> list[BatchRecord]:
@@ -142,6 +158,10 @@ class BatchStore(ABC):
         """Forget the batches that were created before this time and have ended."""
 
     @abstractmethod
+    def drop_ended(self, owner: str, most: int) -> None:
+        """Forget all but the newest `most` batches of this owner that have ended."""
+
+    @abstractmethod
     def move(self, batch: str, before: Sequence[Status], status: Status, now: int, **changes: Any) -> BatchRecord:
         """Give the batch another status and these changes, if its status is one of `before`. Returns the batch as it
         is then. Raises BatchGone."""
@@ -149,14 +169,15 @@ class BatchStore(ABC):
     # -- lines ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def index(self, record: BatchRecord, line_most: int, now: int) -> BatchRecord:
+    def index(self, record: BatchRecord, most: Bounds, now: int) -> BatchRecord:
         """Find the lines of the input of a batch that is being validated. Lines that cannot be run get their row of
-        the error file at once. May be repeated after an interruption. Returns the batch as it is then; its status is
-        the same while another gateway does this. Raises BatchGone."""
+        the error file at once; the batch fails where lines are too many, or need more room than their client may use.
+        May be repeated after an interruption. Returns the batch as it is then; its status is the same while another
+        gateway does this. Raises BatchGone."""
 
-    def indexing(self, record: BatchRecord, line_most: int, now: int) -> Iterator[BatchRecord | None]:
+    def indexing(self, record: BatchRecord, most: Bounds, now: int) -> Iterator[BatchRecord | None]:
         """`index` step by step: between two steps other methods may be called. The last step gives the batch."""
-        yield self.index(record, line_most, now)
+        yield self.index(record, most, now)
 
     @abstractmethod
     def take(self, batch: str, after: int, most: int, running: Collection[int]) -> list[LineRecord]:
@@ -195,6 +216,24 @@ class BatchStore(ABC):
 def with_model(models: tuple[str, ...], name: str) -> tuple[str, ...]:
     """The models of a batch with one more, as long as that is one of the first few."""
     return models if name in models or len(models) >= MODELS_MOST else (*models, name)
+
+
+def too_much(lines: int, kept: int, kept_most: int) -> dict[str, Any] | None:
+    """The error of a batch with so many lines, whose client keeps so many bytes; None where both are few enough."""
+    if lines > LINES_MOST:
+        return _failure("too_many_lines", f"The input file has more than {LINES_MOST} lines: divide it.")
+    if kept > kept_most:
+        message = f"Its lines and your files need more than {kept_most} bytes: delete some files, or divide it."
+        return _failure("storage_full", message)
+    return None
+
+
+def _failure(code: str, message: str) -> dict[str, Any]:
+    return {"code": code, "message": message, "param": None, "line": None}
+
+
+EMPTY_FILE = _failure("empty_file", "The input file has no lines.")
+LOST = _failure("input_file_lost", "The gateway has lost a part of the input file: send it again.")
 
 
 def duplicate(custom_id: str) -> LineError:

@@ -1,4 +1,5 @@
-"""Operations on the fleet: `POST /admin/mode`, `POST /admin/backends/{name}/start | stop`, `GET /admin/operations`."""
+"""Operations on the fleet: `POST /admin/mode`, `POST /admin/backends/{name}/start | stop`, `GET /admin/operations`. And
+its memory plan: `GET /status/plan`."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from fastapi.responses import JSONResponse, Response
 
 from gateway.api.admin import admit, backend_of
 from gateway.api.answering import body_of
+from gateway.api.caller import caller_of, identify_caller
 from gateway.apps.control.operations import Operations
+from gateway.apps.control.plan_view import PlanView
 from gateway.apps.control.record import Kind, described
 from gateway.errors import GatewayError
 from gateway.runtime.gateway import Gateway
@@ -25,6 +28,20 @@ class Order(msgspec.Struct):
     force: bool = False
     dry_run: bool = False
     profile: str | None = None
+
+
+def plan_router(gateway: Gateway) -> APIRouter:
+    routes = APIRouter()
+    view = PlanView()
+
+    @routes.get("/status/plan")
+    async def memory_plan(request: Request) -> JSONResponse:
+        """The memory plan of the fleet, beside what the nodes hold."""
+        identify_caller(gateway, caller_of(request.scope))
+        answer = await view.read(gateway.snapshot, gateway.fleet.states, gateway.prober.machines)
+        return JSONResponse(answer, headers={"cache-control": "no-store"})
+
+    return routes
 
 
 def router(gateway: Gateway, operations: Operations) -> APIRouter:

@@ -42,7 +42,7 @@ class Control:
     def routers(self) -> Sequence[APIRouter]:
         from gateway.apps.control import api
 
-        return (api.router(self._gateway, self.operations),)
+        return (api.router(self._gateway, self.operations), api.plan_router(self._gateway))
 
     def operation(self, whole: bool) -> dict[str, Any] | None:
         latest = self.operations.latest

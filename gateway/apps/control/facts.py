@@ -8,18 +8,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gateway.apps.control.planning import presence_of
+from gateway.apps.control.starting import Room, StartMember
+from gateway.apps.control.unit_commands import stop_commands
 from gateway.apps.control.use import UseTracker, has_work
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Backend, Mode, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import TRAITS
 from gateway.domain.health_state import State
-from gateway.fleet.commands import stop_commands
-from gateway.fleet.starting import Room, StartMember
 from gateway.health.nodes import Machine
 
 if TYPE_CHECKING:
-    from gateway.fleet.memory.demand import Demand
+    from gateway.apps.control.memory.demand import Demand
 
 Demands = Mapping[str, Mapping[str, "Demand"]]
 """Node -> backend -> what it asks of that node."""
@@ -32,9 +32,9 @@ _MAY_BE_STOPPED = frozenset({State.READY, State.BUSY, State.SUSPECT, State.MISCO
 def demands_of(snapshot: Snapshot) -> Demands:
     """What each backend asks of its nodes, as it is launched in the mode in force. Reads files of models: for a
     thread. Only where requests start backends is the planner of memory imported."""
-    from gateway.fleet.memory.model_catalog import models_of, shipped_models
-    from gateway.fleet.memory.model_files import read_models
-    from gateway.fleet.memory.plan import plan
+    from gateway.apps.control.memory.model_catalog import models_of, shipped_models
+    from gateway.apps.control.memory.model_files import read_models
+    from gateway.apps.control.memory.plan import plan
 
     try:
         catalog = models_of(snapshot)

@@ -24,10 +24,10 @@ from gateway.apps.control.record import (
     saved,
 )
 from gateway.apps.control.runner import Limits, Runner
+from gateway.apps.control.switching import Steps
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.domain.events import Event
 from gateway.errors import GatewayError
-from gateway.fleet.switching import Steps
 from gateway.runtime.gateway import Gateway
 from gateway.supervision import Failures
 

@@ -9,11 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from gateway.apps.control.record import Kind
-from gateway.config.problems import ConfigError
-from gateway.config.snapshot import Snapshot
-from gateway.domain.backend import BackendState
-from gateway.domain.health_state import State
-from gateway.fleet.switching import (
+from gateway.apps.control.switching import (
     NOTHING,
     Presence,
     Steps,
@@ -23,9 +19,13 @@ from gateway.fleet.switching import (
     switch_steps,
     usual_profile,
 )
+from gateway.config.problems import ConfigError
+from gateway.config.snapshot import Snapshot
+from gateway.domain.backend import BackendState
+from gateway.domain.health_state import State
 
 if TYPE_CHECKING:
-    from gateway.fleet.memory.plan import FleetPlan
+    from gateway.apps.control.memory.plan import FleetPlan
 
 
 def steps_of(
@@ -70,9 +70,9 @@ def assumed_presence(snapshot: Snapshot, current: str | None) -> dict[str, Prese
 
 def _memory_plan(snapshot: Snapshot, mode: str | None) -> FleetPlan | str:
     """The memory plan of a mode; a text instead says what is wrong with the operator's catalogue."""
-    from gateway.fleet.memory.model_catalog import models_of
-    from gateway.fleet.memory.model_files import read_models
-    from gateway.fleet.memory.plan import plan
+    from gateway.apps.control.memory.model_catalog import models_of
+    from gateway.apps.control.memory.model_files import read_models
+    from gateway.apps.control.memory.plan import plan
 
     try:
         catalog = models_of(snapshot)

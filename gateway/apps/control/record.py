@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from gateway.apps.control.switching import Steps, What
 from gateway.config.sources import read_kept, replace_file
-from gateway.fleet.switching import Steps, What
 
 log = logging.getLogger("gateway.operations")
 

@@ -15,11 +15,11 @@ from itertools import groupby
 
 from gateway.apps.control.command import run
 from gateway.apps.control.record import Operation, Step
+from gateway.apps.control.switching import PlannedStep, Steps
+from gateway.apps.control.unit_commands import Command, has_failed, with_credentials
 from gateway.config.snapshot import Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import WELL, State, Transition
-from gateway.fleet.commands import Command, has_failed, with_credentials
-from gateway.fleet.switching import PlannedStep, Steps
 from gateway.runtime.gateway import Gateway
 
 LOOK = 0.1  # seconds between two looks whether the requests of a drained backend have ended

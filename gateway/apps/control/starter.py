@@ -18,14 +18,15 @@ from typing import Any
 from gateway.apps.control.facts import Demands, demands_of, members_of, rooms_of, why_unstoppable
 from gateway.apps.control.operations import Operations
 from gateway.apps.control.record import GAVE_WAY, INTERRUPTED, Cause, Kind, Operation
+from gateway.apps.control.starting import decide
+from gateway.apps.control.switching import Steps, request_steps, stop_steps
+from gateway.apps.control.unit_commands import start_commands
 from gateway.apps.control.use import UseTracker, has_work
 from gateway.config.snapshot import Alias, Client, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import WELL, State, Transition
+from gateway.domain.start_decision import StartDecision
 from gateway.errors import GatewayError
-from gateway.fleet.commands import start_commands
-from gateway.fleet.starting import StartDecision, decide
-from gateway.fleet.switching import Steps, request_steps, stop_steps
 from gateway.runtime.gateway import Gateway
 
 log = logging.getLogger("gateway.operations")

@@ -11,6 +11,7 @@ import sqlite3
 from pathlib import Path
 from typing import NamedTuple
 
+from gateway.shortage import check_disk
 from gateway.sqlite_file import SqliteFile
 
 NAME = "responses.db"
@@ -117,7 +118,8 @@ class ResponseStore:
 
     def add(self, owner: str, name: str, previous: str | None, turn: Turn, now: float, *, local: bool) -> bool:
         """Keep a response; what is older gives way. False = it cannot be kept: it is too large, or the one before is
-        gone."""
+        gone. Raises OwnShortage where that would fill the disk."""
+        check_disk(self.path.parent, 2 * (len(turn.input) + len(turn.response)))
         with self._file.transaction() as db:
             kept = self._add(owner, name, previous, turn, now, local)
             if not kept:

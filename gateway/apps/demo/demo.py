@@ -160,10 +160,10 @@ def sim_command(order: str, backend: str, control_url: str) -> str:
 
 def memory_held(snapshot: Snapshot) -> dict[str, dict[str, int]]:
     """Bytes that each backend holds on each of its nodes once it runs, by the memory plan; only where it knows."""
+    from gateway.apps.control.memory.model_catalog import models_of, shipped_models
+    from gateway.apps.control.memory.plan import plan
     from gateway.config.problems import ConfigError
     from gateway.config.snapshot import Mode
-    from gateway.fleet.memory.model_catalog import models_of, shipped_models
-    from gateway.fleet.memory.plan import plan
 
     try:
         catalog = models_of(snapshot)

@@ -63,7 +63,7 @@ def value_in(raw: Raw | None, name: str) -> Any:
         if len(memoryview(raw)) > SLICED and memoryview(raw)[0] == _OPENING_BRACKET:
             return [_decode(item) for item in _decode_items(raw)]
         return _decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise invalid(name, f"is not valid JSON: {error}") from None
 
 

@@ -17,6 +17,8 @@ Findings = Mapping[str, Any]  # as `probe_report` of gateway/health/probes.py ma
 
 _QUANTISED = re.compile(r"[-_.](nvfp4|mxfp4|fp8|fp4|bf16|awq|gptq|gguf|mlx|int[48]|w\da\d+|[48]bit|q\d(_\w+)*)$", re.I)
 _RANK = {"vllm": 0, "llamacpp": 1, "mlx": 1, "openai": 1, "ollama": 2}
+_MODELS_MOST = 500  # of one server
+_NAME_MOST, _ODD_SHOWN = 500, 60  # characters of a model's name: that can be used, that are shown of another one
 _FALLBACKS = 2  # steps after the first that a suggested alias gets
 _MISSING_PARSER = "--tool-call-parser"
 
@@ -56,7 +58,7 @@ def draft_of(servers: Iterable[FoundServer], exporters: Mapping[str, str] | None
     remote = [host for host in hosts if host not in ("localhost", "127.0.0.1", "::1")]
     names: dict[str, list[str]] = {}  # a model -> its backends
     for server in servers:
-        for model in server.models if server.kind in _RANK else ():
+        for model in _usable(server):
             name = unique(backend_name(_model_key(model)), draft.backends, *host_words(server.url))
             draft.backends[name] = _backend(server, model, _host(server.url) if remote else None)
             if model.chat:
@@ -64,7 +66,13 @@ def draft_of(servers: Iterable[FoundServer], exporters: Mapping[str, str] | None
     if exporters and remote:
         draft.nodes = {backend_name(host): DraftEntry(_node(exporters.get(host))) for host in hosts}
     _suggest_aliases(draft, names, _further_names(servers))
-    draft.after["backends"] = ["", *CLOUD_BLOCK.splitlines(), *_locked(servers), *_unloaded(servers)]
+    draft.after["backends"] = [
+        "",
+        *CLOUD_BLOCK.splitlines(),
+        *_locked(servers),
+        *_unloaded(servers),
+        *_unusable(servers),
+    ]
     draft.tail = TAIL.splitlines()
     return draft
 
@@ -75,6 +83,17 @@ def short(model: str) -> str:
     while (cut := _QUANTISED.sub("", name)) != name:
         name = cut
     return name
+
+
+def _usable(server: FoundServer) -> list[Model]:
+    """Its models that get a backend."""
+    usable = [model for model in server.models if _can_be_written(model.name or model.label)]
+    return usable[:_MODELS_MOST] if server.kind in _RANK else []
+
+
+def _can_be_written(model: str) -> bool:
+    """May the name stand in routes.yaml? `${NAME}` there is a variable of the gateway, which no server is to read."""
+    return len(model) <= _NAME_MOST and model.isprintable() and bool(model.strip()) and "${" not in model
 
 
 def _model_key(model: Model) -> str:
@@ -133,6 +152,18 @@ def _unloaded(servers: list[FoundServer]) -> list[str]:
     """Commented lines for the servers that have models which they do not serve now."""
     found = [server for server in servers if server.unloaded and server.kind in _RANK]
     return [f"  # {one.url} has {one.unloaded} more on its disk: what is not loaded gets no backend." for one in found]
+
+
+def _unusable(servers: list[FoundServer]) -> list[str]:
+    """Commented lines for the servers that have models which get no backend, or too many of them."""
+    lines = []
+    for server in servers:
+        left = len(server.models) - len(_usable(server))
+        if left and server.kind in _RANK:
+            odd = next((one.name for one in server.models if not _can_be_written(one.name or one.label)), "")
+            why = f"a name like {odd[:_ODD_SHOWN]!r} cannot be written here" if odd else f"the first {_MODELS_MOST} do"
+            lines.append(f"  # {server.url}: {left} of its {len(server.models)} models get no backend: {why}.")
+    return lines
 
 
 # -- aliases ----------------------------------------------------------------------------------------------------------

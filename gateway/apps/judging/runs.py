@@ -65,7 +65,7 @@ def judges_in(folder: Path) -> list[JudgeState]:
     for path in sorted(folder.glob("*.json")):
         try:
             found.append(JudgeState(**json.loads(path.read_text())))
-        except (ValueError, TypeError, OSError) as error:
+        except (ValueError, TypeError, OSError, RecursionError) as error:
             raise FolderError(f"{path} cannot be read: {error}") from None
     return found
 

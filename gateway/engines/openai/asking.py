@@ -47,12 +47,12 @@ def read_stops(raw: Raw | None) -> tuple[str, ...]:
     return tuple(one for one in stops if one)
 
 
-def split(fields: Fields, *, n: bool = True, prompts: bool = True) -> list[Fields]:
-    """One body for each answer that is asked for: `n` to each of the prompts. `n`, `prompts`: split by it. Raises
-    Refused."""
+def split(fields: Fields, *, n: bool = True, prompts: bool = True, tokens: bool = False) -> list[Fields]:
+    """One body for each answer that is asked for: `n` to each of the prompts. `n`, `prompts`: split by it. `tokens`:
+    a prompt may be token ids. Raises Refused."""
     asked, seed = value_of(fields.get("n")), value_of(fields.get("seed"))
     count = asked if n and type(asked) is int and asked > 1 else 1
-    texts = _prompts(value_of(fields.get("prompt"))) if prompts else [None]
+    texts = _prompts(value_of(fields.get("prompt")), tokens=tokens) if prompts else [None]
     if count * len(texts) > PARTS_MOST:
         raise InexpressibleRequest(
             f"`n` and `prompt` ask for more than {PARTS_MOST} answers; this server gives one at a time.", "n"
@@ -70,11 +70,11 @@ def split(fields: Fields, *, n: bool = True, prompts: bool = True) -> list[Field
     return bodies
 
 
-def _prompts(prompt: Any) -> list[str | None]:
+def _prompts(prompt: Any, *, tokens: bool) -> list[Any]:
     """The prompts of a text completion; [None] = as the client sent it."""
-    if not isinstance(prompt, list):
+    if not isinstance(prompt, list) or (tokens and prompt and all(type(one) is int for one in prompt)):
         return [None]
-    texts = [one for one in prompt if isinstance(one, str)]
+    texts = [one for one in prompt if isinstance(one, str) or (tokens and isinstance(one, list))]
     if not texts or len(texts) != len(prompt):
         raise InexpressibleRequest("This server takes a text as `prompt`, or a list of texts; no token ids.", "prompt")
     return [*texts]
@@ -94,7 +94,12 @@ def ask(call: EngineRequest, traits: EngineTraits) -> BackendBodies:
         fields = {**fields, "logit_bias": _with_floats(fields["logit_bias"])}
     bodies = [fields]
     if generates:  # where stop strings are looked for, a stream has one answer
-        bodies = split(fields, n=bool(stops) or not traits.many_choices, prompts=bool(stops) or not traits.list_prompts)
+        bodies = split(
+            fields,
+            n=bool(stops) or not traits.many_choices,
+            prompts=bool(stops) or not traits.list_prompts,
+            tokens=traits.token_prompts,
+        )
     in_parts = bool(stops) or len(bodies) > 1 or (not traits.stops_unstreamed and _asks_for_one(fields))
     assembled = generates and in_parts and not call.stream
     if assembled:

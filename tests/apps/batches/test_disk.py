@@ -5,19 +5,25 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import openai
 import pytest
 
-from gateway.apps.batches import runner
+from gateway import shortage
+from gateway.apps.batches import store_threads
 from gateway.apps.batches.records import BatchRecord
+from gateway.apps.batches.runner import now
 from gateway.apps.batches.sqlite_store import SqliteBatchStore
+from gateway.apps.batches.store import Bounds
+from gateway.shortage import OwnShortage
 from simulator import SimVllm
 from tests.apps.batches.filed import Filed, ended, filed, jsonl, line
+from tests.apps.batches.test_file_folder import BODY, FORM
 from tests.apps.batches.test_sqlite_store import begun
 from tests.support import running_gateway
 from tests.waiting import until
@@ -26,7 +32,7 @@ from tests.waiting import until
 @contextmanager
 def pauses(seconds: float, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "FULL", seconds)
+        patch.setattr(store_threads, "FULL", seconds)
         yield
 
 
@@ -133,3 +139,80 @@ async def test_what_was_under_way_goes_on_when_a_disk_that_failed_at_the_start_w
                 patch.undo()
                 async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as client:
                     assert (await ended(client, batch.id)).status == "completed"
+
+
+@contextmanager
+def disk_with(room: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
+    """Bytes that files and batches may still take here. Gives how many that are by now."""
+    free = shortage.FREE_LEAST + room
+
+    def left(_: object) -> Any:
+        used = sum(path.stat().st_size for path in Path(taken[0]).rglob("*") if path.is_file())
+        return SimpleNamespace(f_bavail=free - used, f_frsize=1)
+
+    taken: list[Path] = []
+
+    def of(place: Any) -> Any:
+        if isinstance(place, Path) and not taken:
+            taken.append(place)
+        return left(place) if taken else SimpleNamespace(f_bavail=free, f_frsize=1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gateway.shortage.os.statvfs", of)
+        yield lambda: int(left(None).f_bavail) - shortage.FREE_LEAST
+
+
+async def test_results_leave_the_disk_its_room_and_the_batch_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pauses(0.02, monkeypatch):
+        async with filed(SimVllm("a", served=["m"]), slots=2) as f:
+            names = [f"r{n}" for n in range(100)]
+            lines = jsonl([line(name, f"{name}: 1000 words please") for name in names])
+            with disk_with(700_000, monkeypatch) as left:
+                batch = await f.begin(lines)
+                await f.gateway.until(lambda: f.gateway.metric("gateway_shortages_total", kind="disk") > 3)
+                shown = await f.client.batches.retrieve(batch.id)
+                assert (shown.status, left() > -50_000) == ("in_progress", True)
+                assert shown.errors is not None
+                assert "disk" in str((shown.errors.data or [])[0].message)
+                status = (await f.gateway.client.get("/status")).json()
+                assert status["short"] == ["disk"]
+                assert "disk" in status["batches"][0]["waits"]
+                upload = await f.gateway.client.post(
+                    "/v1/files", content=BODY.replace(b"{}", b"x" * 200_000), headers=FORM
+                )
+                assert (upload.status_code, upload.headers["retry-after"].isdigit()) == (503, True)
+                asked = len(f.asked())
+                assert asked < len(names)
+            done = await f.ended(batch)
+            assert list((await f.results(done))[0]) == names
+            assert set(Counter(f.asked()).values()) == {1}
+            rows = (await f.gateway.client.get("/status")).json()["batches"]
+            assert rows[0]["waits"] is None
+
+
+def test_output_files_leave_the_disk_its_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SqliteBatchStore(tmp_path)
+    store.open()
+    store.index(begun(store, 8), Bounds(1000, 10**9), now())
+    for number in range(8):
+        store.add_result("batch_x", number, b"x" * 100_000, ok=True)
+    record = store.move("batch_x", ("in_progress",), "finalizing", now())
+    with monkeypatch.context() as patch:
+        patch.setattr(shortage, "FREE_LEAST", 10**18)
+        with pytest.raises(OwnShortage):
+            store.finalize(record, now())
+    assert [path.name for path in store.folder.iterdir()] == ["file-in"]  # no part of an output
+    assert store.finalize(record, now()).status == "completed"
+    store.close()
+
+
+def test_validation_leaves_the_disk_its_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SqliteBatchStore(tmp_path)
+    store.open()
+    record = begun(store, 8)
+    with monkeypatch.context() as patch:
+        patch.setattr(shortage, "FREE_LEAST", 10**18)
+        with pytest.raises(OwnShortage):
+            store.index(record, Bounds(1000, 10**9), now())
+    assert store.index(record, Bounds(1000, 10**9), now()).total == 8
+    store.close()

@@ -9,8 +9,11 @@ from typing import Any
 import openai
 import pytest
 
+from gateway.apps.batches import runner, store_threads
+from simulator import SimVllm
 from tests.apps.batches.filed import CHAT, Filed, filed, jsonl, line
 from tests.apps.batches.test_batches import folder_of
+from tests.waiting import until_said
 
 SIZE = 64 * 1024
 TOP = "server: {max_file: 64KiB}"
@@ -63,3 +66,63 @@ async def test_batches_that_are_begun_at_once_are_no_more_than_one_client_may_ha
             await f.client.batches.cancel(batch.id)
         for batch in begun:
             await f.ended(batch)
+
+
+async def test_results_count_to_what_their_client_keeps_and_the_batch_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_threads, "FULL", 0.02)
+    monkeypatch.setattr(runner, "LOOK", 0.02)
+    async with filed(SimVllm("a", served=["m"]), slots=2, top="server: {max_file: 32KiB}") as f:
+        names = [f"r{n}" for n in range(40)]
+        batch = await f.begin(jsonl([line(name, f"{name}: 1000 words please") for name in names]))
+
+        async def told() -> str | None:
+            errors = (await f.client.batches.retrieve(batch.id)).errors
+            return str((errors.data or [])[0].message) if errors is not None else None
+
+        message = await until_said(told, within=30)
+        assert "delete some files" in message
+        assert 0 < len(f.asked()) < len(names)
+        with pytest.raises(openai.RateLimitError, match="may have 131072 bytes together"):
+            await upload(f, 30_000)
+        with pytest.raises(openai.RateLimitError, match="may have 131072 bytes together"):
+            await f.client.batches.create(
+                input_file_id=batch.input_file_id, endpoint="/v1/chat/completions", completion_window="24h"
+            )
+        before = len(f.asked())
+        monkeypatch.setattr(runner, "KEPT_MOST", 100)
+        done = await f.ended(batch)
+        assert list((await f.results(done))[0]) == names
+        assert before < len(f.asked()) == len(names)
+
+
+@pytest.mark.parametrize(("words", "code"), [("no line", "storage_full"), (line("r"), "storage_full")])
+async def test_lines_that_need_more_room_than_their_client_has_are_no_batch(words: Any, code: str) -> None:
+    async with filed(top="server: {max_file: 64KiB}") as f:
+        content = b"1\n" * 30_000 if isinstance(words, str) else b"\n".join(small(n) for n in range(800))
+        assert len(content) < 64 * 1024
+        batch = await f.begin(content)
+        done = await f.ended(batch)
+        assert done.errors is not None
+        assert (done.status, [one.code for one in done.errors.data or ()]) == ("failed", [code])
+        assert f.gateway.gateway.apps.batches._store.usage("open").bytes == len(content)
+
+
+def small(number: int) -> bytes:
+    return b'{"custom_id":"%d","url":"/v1/chat/completions","body":{"model":"m"}}' % number
+
+
+async def test_batches_that_have_ended_are_forgotten_beyond_a_number_of_each_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.apps.batches.batches.ENDED_MOST", 3)
+    async with filed(top="clients: {one: {key: key-one-12345678}, two: {key: key-two-12345678}}") as f:
+        one, two = f.as_client("key-one-12345678"), f.as_client("key-two-12345678")
+        kept = await f.begin(b"", two)
+        await f.ended(kept, two)
+        names = []
+        for _ in range(7):
+            batch = await f.begin(b"", one)
+            names.append((await f.ended(batch, one)).id)
+        found = [batch.id async for batch in one.batches.list()]
+        assert found == names[:-5:-1]  # the newest one is forgotten with a later one
+        assert [batch.id async for batch in two.batches.list()] == [kept.id]

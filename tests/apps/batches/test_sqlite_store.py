@@ -11,6 +11,7 @@ from gateway.apps.batches import sqlite_store
 from gateway.apps.batches.records import BatchRecord, FileRecord
 from gateway.apps.batches.runner import now
 from gateway.apps.batches.sqlite_store import SqliteBatchStore
+from gateway.apps.batches.store import Bounds, NoEntry, Page
 from tests.apps.batches.filed import CHAT, jsonl, line
 
 
@@ -34,7 +35,7 @@ def test_long_work_leaves_the_store_to_others_between_two_steps(
     record = begun(store, 8)
     steps = 0
     validated: BatchRecord | None = None
-    for validated in store.indexing(record, 1000, now()):  # noqa: B007
+    for validated in store.indexing(record, Bounds(1000, 10**9), now()):  # noqa: B007
         steps += 1
         assert len(store.files("open")) == 1
         store.save(replace(record, id=f"batch_{steps}", status="completed"))
@@ -55,7 +56,7 @@ def test_a_batch_that_is_stopped_at_its_very_end_keeps_its_results_and_leaves_no
     monkeypatch.setattr(sqlite_store, "AT_A_TIME", 3)
     store = SqliteBatchStore(tmp_path)
     store.open()
-    store.index(begun(store, 8), 1000, now())
+    store.index(begun(store, 8), Bounds(1000, 10**9), now())
     for number in range(8):
         store.add_result("batch_x", number, b"row%d\n" % number, ok=True)
     record = store.move("batch_x", ("in_progress",), "finalizing", now())
@@ -93,9 +94,58 @@ def test_a_failure_between_two_lines_leaves_the_store_usable(tmp_path: Path, mon
     with monkeypatch.context() as patch:
         patch.setattr(sqlite_store, "failed_row", full)
         with pytest.raises(OSError, match="full"):
-            store.index(record, 1000, now())
-    record = store.index(record, 1000, now())
+            store.index(record, Bounds(1000, 10**9), now())
+    record = store.index(record, Bounds(1000, 10**9), now())
     assert (record.status, record.total, record.failed) == ("in_progress", 3, 1)
     assert [one.number for one in store.take("batch_x", -1, 5, ())] == [0, 1]
     assert store.add_result("batch_x", 0, b"row\n", ok=True).completed == 1
+    store.close()
+
+
+def test_a_page_of_batches_is_read_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SqliteBatchStore(tmp_path)
+    store.open()
+    for number in range(30):
+        owner = "other" if number % 3 == 0 else "open"
+        at = 1000 + number // 7  # many of one second
+        store.save(BatchRecord(f"batch_{number}", owner, CHAT, "file-in", "24h", "completed", at, at))
+    store.save(replace(store.batches("open", Page(1))[0], status="failed"))  # keeps its place
+    mine = [f"batch_{number}" for number in reversed(range(30)) if number % 3]
+    decoded = 0
+    decode = sqlite_store._decode_record
+
+    def counted(data: bytes) -> BatchRecord:
+        nonlocal decoded
+        decoded += 1
+        return decode(data)
+
+    monkeypatch.setattr(sqlite_store, "_decode_record", counted)
+    for descending, names in ((True, mine), (False, mine[::-1])):
+        found: list[str] = []
+        after, more = None, True
+        while more:
+            page = [one.id for one in store.batches("open", Page(4, after, descending))]
+            more = len(page) > 4
+            found += page[:4]
+            after = found[-1]
+        assert found == names
+    decoded = 0
+    assert len(store.batches("open", Page(1))) == decoded == 2
+    for unknown in ("batch_0", "batch_x", ""):  # another client's, and none
+        with pytest.raises(NoEntry):
+            store.batches("open", Page(4, unknown))
+    store.close()
+
+
+def test_a_store_of_an_older_gateway_gets_the_indexes_that_it_lacks(tmp_path: Path) -> None:
+    store = SqliteBatchStore(tmp_path)
+    store.open()
+    indexes = "SELECT name FROM sqlite_schema WHERE type = 'index' AND name LIKE '%s_%'"
+    found = sorted(store._db.execute(indexes).fetchall())
+    assert len(found) >= 3
+    for name in ("files_of", "batches_of", "batches_in"):
+        store._db.execute(f"DROP INDEX {name}")
+    store.close()
+    store.open()
+    assert sorted(store._db.execute(indexes).fetchall()) == found
     store.close()

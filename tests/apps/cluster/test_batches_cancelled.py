@@ -48,7 +48,7 @@ async def test_a_batch_is_cancelled_while_it_is_validated(monkeypatch: pytest.Mo
         batch = await f.begin(LINES)
         await until(gate.reached.is_set)
         cancelling = asyncio.create_task(f.client.batches.cancel(batch.id))  # it waits for the store's one thread
-        await f.gateway.until(lambda: f.gateway.gateway.apps.batches._runner._thread._work_queue.qsize() > 0)
+        await f.gateway.until(lambda: f.gateway.gateway.apps.batches._threads._thread._work_queue.qsize() > 0)
         gate.told.set()
         assert (await cancelling).status == "cancelling"
         assert is_cancelled_without_results(await f.ended(batch))

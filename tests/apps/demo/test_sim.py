@@ -10,12 +10,12 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from bench.ports import free_ports
+from gateway.apps.control.memory.model_catalog import shipped_models
+from gateway.apps.control.memory.plan import plan
 from gateway.apps.demo.demo import memory_held, sim_command, simulated, with_start_commands
 from gateway.apps.demo.sim import command
 from gateway.config.load import load, load_text
 from gateway.config.snapshot import Backend, Launch, Snapshot
-from gateway.fleet.memory.model_catalog import shipped_models
-from gateway.fleet.memory.plan import plan
 from gateway.launch.command import parse
 from gateway.launch.words import split
 from simulator.fleet import start_fleet

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from gateway.apps.control.memory.model_catalog import shipped_models
+from gateway.apps.control.memory.plan import plan
 from gateway.apps.fleet.lint.catalog import load_catalog
 from gateway.apps.fleet.lint.findings import findings
 from gateway.apps.fleet.render.rendering import render
 from gateway.apps.importing.recipes import recipe_files
 from gateway.config.load import load
-from gateway.fleet.memory.model_catalog import shipped_models
-from gateway.fleet.memory.plan import plan
 
 FILES = {**recipe_files(), "routes": Path("routes.yaml")}
 # Models whose layers or size are in no catalogue: recipe, or mode of the shipped file.

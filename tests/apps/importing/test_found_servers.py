@@ -5,9 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from gateway.apps.importing.draft import Draft
+from gateway.apps.importing.output import verify_round_trip
+from gateway.apps.importing.render import render
 from gateway.apps.importing.server_draft import draft_of
-from gateway.apps.importing.servers import MODELS, FoundServer, ServerReply, further_paths, identify
+from gateway.apps.importing.servers import MODELS, FoundServer, Model, ServerReply, further_paths, identify
 
 URL = "http://127.0.0.1:9"
 CACHE = [{"id": f"org/model-{number}", "object": "model", "owned_by": "org"} for number in range(3)]
@@ -98,3 +102,24 @@ def test_numbers_that_cannot_be_windows_or_slots_are_left_out() -> None:
     card = {"id": "m", "owned_by": "llamacpp", "meta": {"n_ctx": "1024"}}
     server = served([card], props={"total_slots": -1, "default_generation_settings": []})
     assert keys_of(server) == [{"engine": "llamacpp", "url": URL, "model": "m"}]
+
+
+ODD = ["a\nb", "a\x00b", "\ud800x", "\u2028", "\x1b[31m", "${FIREWORKS_API_KEY}"]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_model_whose_name_cannot_be_written_keeps_no_other_from_being_written(name: str) -> None:
+    server = served([{"id": name, "owned_by": "org"}, {"id": "good", "owned_by": "org"}])
+    others = [FoundServer("http://127.0.0.1:10", "vllm", (Model("better"),))]
+    draft = draft_of([server, *others])
+    text = render(draft)
+    loaded = verify_round_trip(text, draft, {"FIREWORKS_API_KEY": "secret"})
+    assert [backend.model for backend in loaded.snapshot.backends.values()] == ["good", "better"]
+    assert "1 of its 2 models get no backend" in text
+    assert "secret" not in repr(loaded.snapshot)
+
+
+def test_a_server_gets_a_bounded_number_of_backends() -> None:
+    draft = drafted(served([{"id": f"m{number}", "owned_by": "org"} for number in range(2000)]))
+    assert len(draft.backends) == 500
+    assert "1500 of its 2000 models get no backend: the first 500 do" in render(draft)

@@ -1,7 +1,8 @@
 -- What gateways decide together about batches. KEYS[1]: the prefix of all keys. ARGV: the operation, this gateway, the
 -- milliseconds that a lease lasts, then the operation's own arguments, a batch first.
 --
--- batch:ID    hash: owner, order, status, record (JSON), total, completed, failed, next (the first line never taken)
+-- batch:ID    hash: owner, order, status, record (JSON), total, completed, failed, stored (bytes of its lines and
+--             rows), next (the first line never taken)
 -- lines:ID    hash: number -> where the line is; rows:ID hash: number -> "1" or "0" (is it of the output file?), the row
 -- workers:ID  sorted set: gateway -> when its leases expire; held:ID:GATEWAY set: the lines that it runs
 -- returned:ID list: lines whose gateway has left them; lead:ID: the gateway that validates or writes the files
@@ -112,7 +113,7 @@ local function take(id)
 end
 
 local function record(id)
-  local found = redis.call('HMGET', key('batch', id), 'record', 'completed', 'failed')
+  local found = redis.call('HMGET', key('batch', id), 'record', 'completed', 'failed', 'stored')
   if not found[1] then
     return nil
   end
@@ -122,6 +123,7 @@ end
 local function add(id, number, kind, row)
   if redis.call('HSETNX', key('rows', id), number, kind .. row) == 1 then
     redis.call('HINCRBY', key('batch', id), kind == '1' and 'completed' or 'failed', 1)
+    redis.call('HINCRBY', key('batch', id), 'stored', #row)
   end
 end
 
@@ -203,7 +205,7 @@ local function restart(id)
     return 0
   end
   forget(id)
-  redis.call('HSET', key('batch', id), 'completed', 0, 'failed', 0, 'next', 0)
+  redis.call('HSET', key('batch', id), 'completed', 0, 'failed', 0, 'stored', 0, 'next', 0)
   return 1
 end
 
@@ -217,6 +219,7 @@ local function index(id)
   for i = 5, #ARGV, 3 do
     if redis.call('SADD', key('names', id), ARGV[i + 1]) == 1 then
       redis.call('HSET', key('lines', id), ARGV[i], ARGV[i + 2])
+      redis.call('HINCRBY', key('batch', id), 'stored', #ARGV[i + 2] + 256)
     elseif redis.call('HEXISTS', key('lines', id), ARGV[i]) == 0 then
       found[#found + 1] = ARGV[i]
     end

@@ -15,13 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gateway.apps.control.memory import model_catalog
+from gateway.apps.control.memory.model_catalog import ModelCatalog
 from gateway.apps.fleet.lint.catalog_rows import DraftMethod, FamilyRow, Image, Publisher, Row, Variable, read_row
 from gateway.config.document import read_document
 from gateway.config.problems import Report
 from gateway.config.snapshot import Snapshot
 from gateway.config.suggest import did_you_mean
-from gateway.fleet.memory import model_catalog
-from gateway.fleet.memory.model_catalog import ModelCatalog
 
 R = TypeVar("R", bound=Row)
 Version = tuple[int, int]

@@ -48,9 +48,9 @@ def command(config: Path, as_json: bool) -> None:
 
 def findings_of(loaded: LoadedFile) -> list[Finding]:
     """The findings of a file, with the catalogue it names. Raises ConfigError for mistakes in that catalogue."""
+    from gateway.apps.control.memory.model_files import read_models
     from gateway.apps.fleet.lint.catalog import catalog_of
     from gateway.apps.fleet.lint.findings import findings
-    from gateway.fleet.memory.model_files import read_models
 
     snapshot = loaded.snapshot
     catalog, files = catalog_of(snapshot), read_models(snapshot)

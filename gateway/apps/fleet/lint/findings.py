@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from gateway.apps.control.memory.model_files import ModelFiles
 from gateway.apps.fleet.lint import (
     rules_container,
     rules_drafts,
@@ -18,7 +19,6 @@ from gateway.apps.fleet.lint.catalog import Catalog
 from gateway.apps.fleet.lint.subject import ORDER, Finding, Remark, Rule, Subject, subjects
 from gateway.config.problems import Path, dotted
 from gateway.config.snapshot import Snapshot
-from gateway.fleet.memory.model_files import ModelFiles
 
 RULES: Mapping[str, Rule] = {
     **rules_tools.RULES,

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from urllib.parse import urlsplit
 
+from gateway.apps.control.memory.model_files import ModelFiles
+from gateway.apps.control.memory.plan import mode_conflicts
 from gateway.apps.fleet.lint.catalog import Catalog
 from gateway.apps.fleet.lint.rules_container import is_loopback
 from gateway.apps.fleet.lint.rules_front_end import rust_body
@@ -14,8 +16,6 @@ from gateway.apps.fleet.lint.subject import Remark, Subject
 from gateway.config.aliases import HERMES_WINDOW, first_window
 from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.domain.engine_traits import traits_of
-from gateway.fleet.memory.model_files import ModelFiles
-from gateway.fleet.memory.plan import mode_conflicts
 from gateway.launch.docker import published_ports
 from gateway.launch.families import family_of
 

@@ -16,10 +16,10 @@ from gateway.config.problems import ConfigError
 from gateway.printable import visible
 
 if TYPE_CHECKING:
+    from gateway.apps.control.memory.demand import Demand
+    from gateway.apps.control.memory.plan import FleetPlan, NodePlan
     from gateway.apps.fleet.planning.live import LiveFleet
     from gateway.config.snapshot import Backend, Snapshot
-    from gateway.fleet.memory.demand import Demand
-    from gateway.fleet.memory.plan import FleetPlan, NodePlan
 
 _WIDTH = 120  # columns at least; a narrower terminal wraps the lines
 _COLUMNS = ("backend", "target", "holds", "weights", "cache", "tokens", "full windows", "source")
@@ -63,10 +63,10 @@ def command(
 
     Exit code 0: it fits, or it is not known; 1: a node does not fit; 2: there is no such mode, backend or file.
     """
+    from gateway.apps.control.memory.live import with_observed
+    from gateway.apps.control.memory.model_files import read_models
+    from gateway.apps.control.memory.plan import plan, plan_json
     from gateway.apps.fleet.lint.catalog import catalog_of
-    from gateway.fleet.memory.live import with_observed
-    from gateway.fleet.memory.model_files import read_models
-    from gateway.fleet.memory.plan import plan, plan_json
 
     snapshot = load_or_exit(config, as_json=as_json).snapshot
     if mode is not None and mode not in snapshot.modes:
@@ -104,7 +104,7 @@ def _no_mode(mode: str, snapshot: Snapshot) -> str:
 
 
 def _draw(fleet: FleetPlan, file: Path) -> None:
-    from gateway.fleet.memory.plan_svg import plan_svg
+    from gateway.apps.control.memory.plan_svg import plan_svg
 
     try:
         file.write_text(plan_svg(fleet), "utf-8")

@@ -10,14 +10,14 @@ from typing import Any
 
 import httpx
 
+from gateway.apps.control.memory.arithmetic import GIB
+from gateway.apps.control.memory.live import LiveEngine, LiveMemory, beside_the_plan, engine_beside_the_plan
+from gateway.apps.control.memory.plan import FleetPlan, NodePlan
 from gateway.apps.fleet.checking.live import ANSWER_MOST, NO_ANSWER, WAIT, get, liveness
 from gateway.config.snapshot import Backend, Node, Snapshot
 from gateway.domain.engine_traits import traits_of
 from gateway.domain.observed_flags import ObservedFlags
 from gateway.engines.vllm.reported_flags import read_flags
-from gateway.fleet.memory.arithmetic import GIB
-from gateway.fleet.memory.live import LiveEngine, LiveMemory, beside_the_plan, engine_beside_the_plan
-from gateway.fleet.memory.plan import FleetPlan, NodePlan
 from gateway.health.nodes import read_machine
 from gateway.transport.bounded import async_client, fetch
 from gateway.transport.prometheus_text import in_turns

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.apps.control.memory.settings import UTILIZATION
+from gateway.apps.control.unit_commands import unit_name
 from gateway.apps.fleet.preflight.terms import ExpectedBackend, ExpectedNode
 from gateway.config.snapshot import Backend, Launch, Snapshot
-from gateway.fleet.commands import unit_name
-from gateway.fleet.memory.settings import UTILIZATION
 from gateway.launch.command import DEFAULT_PORT, MASTER_PORT
 
 # The variables that the checks read; nothing else of the environment leaves this machine.

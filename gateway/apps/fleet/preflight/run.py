@@ -11,11 +11,11 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from gateway.apps.control.unit_commands import SSH, with_credentials
 from gateway.apps.fleet.preflight.checks_gpu import UPDATE as DRIVER_UPDATE
 from gateway.apps.fleet.preflight.host import CommandResult, fetch_bounded, run_bounded
 from gateway.apps.fleet.preflight.node import MARK, PATIENCE
 from gateway.apps.fleet.preflight.terms import ExpectedNode, HostCheck
-from gateway.fleet.commands import SSH, with_credentials
 from gateway.printable import visible
 
 PACKAGE = "gateway.apps.fleet.preflight"
@@ -84,7 +84,7 @@ def look(expected: ExpectedNode, target: str | None, send: Send = _send) -> Node
     lines = [line for line in ran.out.splitlines() if line.startswith(MARK)]
     try:
         checks = tuple(_check(one) for one in json.loads(lines[-1].removeprefix(MARK))["checks"]) if lines else None
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         checks = None
     if checks is not None:
         return NodeReport(expected.name, where, checks)

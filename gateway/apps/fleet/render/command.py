@@ -96,9 +96,9 @@ def command(
 
 def _weights(snapshot: Snapshot, as_json: bool) -> dict[str, float]:
     """The models of each backend, which decide how long its start may take."""
+    from gateway.apps.control.memory.model_files import read_models
+    from gateway.apps.control.memory.plan import weights_gib
     from gateway.apps.fleet.lint.catalog import catalog_of
-    from gateway.fleet.memory.model_files import read_models
-    from gateway.fleet.memory.plan import weights_gib
 
     try:
         return weights_gib(snapshot, catalog_of(snapshot).memory, read_models(snapshot))

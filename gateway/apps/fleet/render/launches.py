@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from gateway.apps.control.unit_commands import unit_name
 from gateway.apps.fleet.render.words import NotAReference, literals, pieces, referenced
 from gateway.config.snapshot import Backend, Launch, Node, Snapshot
 from gateway.config.urls import is_address
-from gateway.fleet.commands import unit_name
 from gateway.launch.command import MASTER_PORT, ServeCommand, is_serving_image, with_changes
 from gateway.launch.docker import DockerFlag
 from gateway.launch.secrets import SECRET, SECRET_FLAGS, is_secret_flag

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from gateway.apps.control.memory.arithmetic import GIB
+from gateway.apps.control.memory.settings import UTILIZATION
 from gateway.apps.fleet.render.launches import NodeLaunch
 from gateway.config.snapshot import Mode, Snapshot
-from gateway.fleet.memory.arithmetic import GIB
-from gateway.fleet.memory.settings import UTILIZATION
 
 # A cold start is weights, compilation and CUDA graphs: 8 to 10 minutes for most models, 10 to 15 for 75 GB of weights.
 _BASE_SECONDS = 600

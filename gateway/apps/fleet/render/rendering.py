@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.apps.control.unit_commands import KEY, KNOWN_HOSTS, PROFILES, profile_path
 from gateway.apps.fleet.render.compose import compose_notes, compose_values
 from gateway.apps.fleet.render.launches import NodeLaunch, Note, node_launches
 from gateway.apps.fleet.render.order import UnitStart, starts
@@ -25,7 +26,6 @@ from gateway.apps.fleet.render.paths import (
 from gateway.apps.fleet.render.script import script_values, warms_up
 from gateway.apps.fleet.render.templates import Templates
 from gateway.config.snapshot import Node, Snapshot
-from gateway.fleet.commands import KEY, KNOWN_HOSTS, PROFILES, profile_path
 
 OWN_UNITS = ("spark-gateway", "spark-gateway-next")  # they take turns (docs/deploy.md)
 _FOLDER = "/etc/spark-gateway/ssh"

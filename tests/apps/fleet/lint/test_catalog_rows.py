@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.apps.control.memory.model_catalog import MODEL_FIELDS, REPORT_FIELDS
 from gateway.apps.fleet.lint.catalog import SECTIONS, load_catalog
 from gateway.config.problems import ConfigError
-from gateway.fleet.memory.model_catalog import MODEL_FIELDS, REPORT_FIELDS
 from tests.apps.fleet.lint.test_catalog import own
 
 DOCS = Path(__file__).parents[4] / "docs" / "fleet.md"

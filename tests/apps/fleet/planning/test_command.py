@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from gateway.apps.fleet.planning import command as fleet_plan
 from gateway.config.load import LoadedFile
 from gateway.config.snapshot import Mode, Snapshot
-from tests.fleet.sparks import QWEN4B, fleet, qwen4b, qwen36, qwen80b, vllm
+from tests.apps.control.memory.sparks import QWEN4B, fleet, qwen4b, qwen36, qwen80b, vllm
 
 TWO = Mode("two-models", ("qwen80b", "qwen4b"))
 BIG = Mode("big", ("qwen80b", "wide4b"))

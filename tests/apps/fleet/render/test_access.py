@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.apps.control.unit_commands import KEY, KNOWN_HOSTS, SSH, start_commands, stop_commands
 from gateway.apps.fleet.render.compare import compare
 from gateway.apps.fleet.render.paths import GATEWAY, OWN_UNIT
 from gateway.apps.fleet.render.write import write_file
-from gateway.fleet.commands import KEY, KNOWN_HOSTS, SSH, start_commands, stop_commands
 from tests.apps.fleet.render.blocks import fleet, fleets, one_backend, render, text_of
 from tests.apps.fleet.render.test_units import analyze, verify
 

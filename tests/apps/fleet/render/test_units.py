@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.apps.control.memory.model_catalog import shipped_models
+from gateway.apps.control.memory.plan import weights_gib
+from gateway.apps.control.unit_commands import unit_name
 from gateway.config.load import load_text
 from gateway.config.snapshot import Backend, Launch, Mode, Node, Snapshot
-from gateway.fleet.commands import unit_name
-from gateway.fleet.memory.model_catalog import shipped_models
-from gateway.fleet.memory.plan import weights_gib
 from gateway.launch.command import parse
 from tests.apps.fleet.render.blocks import fleet, fleets, messages, one_backend, render, text_of
 

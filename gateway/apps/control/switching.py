@@ -1,0 +1,259 @@
+"""The steps of a switch from one mode to another, and of a start or stop of one backend. Pure.
+
+First the backends that leave are drained and stopped, then those that come are started one after the other, in the
+memory plan's order: an engine takes more memory while it starts than it keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
+
+from gateway.apps.control.unit_commands import Command, journal_of, start_commands, stop_commands, watch_commands
+from gateway.config.snapshot import Backend, Mode, Snapshot
+
+if TYPE_CHECKING:
+    from gateway.apps.control.memory.plan import FleetPlan
+
+What = Literal["drain", "stop", "preflight", "start", "wait", "resume"]
+Presence = Literal["up", "drained", "away"]
+"""Of a backend: it serves, it answers but gets no requests, or it does not answer or was not checked yet."""
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
+_ALONE = "start"  # the name of the mode that stands for one backend beside those that run
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """`commands`: those to run; of a wait, those that tell whether it is in vain. `skip`: why there is nothing to do.
+    `journal`: a command that shows why it failed. `profile`: the one that the backend is started with, "" = none."""
+
+    backend: str
+    what: What
+    commands: tuple[Command, ...] = ()
+    skip: str = ""
+    journal: str = ""
+    profile: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """`refusals`: why it must not begin, unless it is forced. `notes`: remarks for the operator."""
+
+    steps: tuple[PlannedStep, ...]
+    refusals: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _StepList:
+    """Steps in the making."""
+
+    snapshot: Snapshot
+    presence: Mapping[str, Presence]
+    steps: list[PlannedStep] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def leave(self, names: Iterable[str]) -> None:
+        """Drain all of them, then stop each."""
+        backends = [self.snapshot.backends[name] for name in names]
+        self.steps += [PlannedStep(backend.name, "drain") for backend in backends]
+        for backend in backends:
+            commands = stop_commands(backend, self.snapshot.nodes)
+            skip = "" if commands else "no `stop` command"
+            if not commands and self.presence.get(backend.name, "away") != "away":
+                self.refusals.append(_no_command(backend, "stop"))
+            self.steps.append(PlannedStep(backend.name, "stop", commands, skip))
+
+    def come(self, names: Iterable[str], profiles: Mapping[str, str] = NOTHING, again: Collection[str] = ()) -> None:
+        """Start one after the other, each with its profile. `again`: those that ran with another one."""
+        for backend in (self.snapshot.backends[name] for name in names):
+            profile = profiles.get(backend.name, "")
+            commands = start_commands(backend, self.snapshot.nodes, profile)
+            journal, watch = journal_of(backend, self.snapshot.nodes), watch_commands(backend, self.snapshot.nodes)
+            if not commands:
+                self.refusals.append(_no_command(backend, "start"))
+            if backend.start is not None and (profile or backend.name in again):
+                self.notes.append(_own_profile(backend.name, profile))
+            self.steps += [
+                PlannedStep(backend.name, "preflight", skip=_unreached(backend, self.snapshot), profile=profile),
+                PlannedStep(backend.name, "start", commands, "" if commands else "no `start` command", profile=profile),
+                PlannedStep(backend.name, "wait", watch, skip=_unprobed(backend), journal=journal),
+                PlannedStep(backend.name, "resume"),
+            ]
+
+    def resume(self, names: Iterable[str]) -> None:
+        """Let requests go again to what answers."""
+        self.steps += [PlannedStep(self.snapshot.backends[name].name, "resume") for name in names]
+
+    def wait(self, names: Iterable[str]) -> None:
+        """Until they serve."""
+        backends = (self.snapshot.backends[name] for name in names)
+        self.steps += [PlannedStep(backend.name, "wait", skip=_unprobed(backend)) for backend in backends]
+
+    def finished(self) -> Steps:
+        return Steps(tuple(self.steps), tuple(self.refusals), tuple(self.notes))
+
+
+def switch_steps(
+    snapshot: Snapshot,
+    target: str,
+    current: str | None,
+    presence: Mapping[str, Presence],
+    plan: FleetPlan | str,
+    started: Mapping[str, str] = NOTHING,
+    idle: Collection[str] = (),
+) -> Steps:
+    """From the mode `current` (None if not known) to `target`. `plan`: the memory plan of the target, or why there is
+    none. `started`: backend -> the profile that the gateway last started it with, "" = none. `idle`: backends that it
+    knows not to have started. Backends that are in no mode, and clouds, are left alone."""
+    modes = snapshot.modes
+    mode, before = modes[target], modes.get(current) if current is not None else None
+    draft = _StepList(snapshot, presence, refusals=_misfits(plan))
+    again = [name for name in mode.backends if _runs_otherwise(name, before, mode, started)]
+    leaving = [name for name in snapshot.backends if _leaves(name, snapshot, mode, before, presence, idle)]
+    coming = [name for name in mode.backends if presence.get(name, "away") == "away" or name in again]
+    drained = [name for name in mode.backends if presence.get(name) == "drained" and name not in coming]
+    draft.leave([*leaving, *again])
+    draft.resume(drained)  # what runs serves while the others load
+    draft.come(load_order(coming, plan), mode.profiles, again)
+    draft.wait(drained)
+    return draft.finished()
+
+
+def start_steps(
+    snapshot: Snapshot,
+    name: str,
+    presence: Mapping[str, Presence],
+    plan: FleetPlan | str,
+    profile: str = "",
+    runs: str = "",
+) -> Steps:
+    """Start one backend with a profile. `plan`: the memory plan of `beside`. `runs`: the profile that it runs with, if
+    it runs: with another one it is stopped first."""
+    draft = _StepList(snapshot, presence, refusals=_misfits(plan))
+    if presence.get(name, "away") == "away":
+        draft.come([name], {name: profile})
+    elif runs != profile:
+        draft.leave([name])
+        draft.come([name], {name: profile}, [name])
+    else:
+        draft.notes.append(f"{name} runs already")
+        draft.resume([name])
+        draft.wait([name])
+    return draft.finished()
+
+
+def request_steps(snapshot: Snapshot, name: str, stops: Iterable[str], notes: Iterable[str]) -> Steps:
+    """Start one backend for a request, after these were stopped for it."""
+    draft = _StepList(snapshot, {}, notes=list(notes))
+    draft.leave(stops)
+    draft.come([name])
+    return draft.finished()
+
+
+def stop_steps(snapshot: Snapshot, name: str, presence: Mapping[str, Presence]) -> Steps:
+    """Stop one backend."""
+    draft = _StepList(snapshot, presence)
+    draft.leave([name])
+    if not draft.steps[-1].commands and not draft.refusals:
+        draft.refusals.append(_no_command(snapshot.backends[name], "stop"))
+    return draft.finished()
+
+
+def beside(
+    snapshot: Snapshot, name: str, presence: Mapping[str, Presence], current: str | None, profile: str = ""
+) -> Snapshot:
+    """A snapshot whose only mode holds the backend, with a profile, and those that run now: for a memory plan of a
+    single start."""
+    running = [other for other, seen in presence.items() if seen != "away" and not snapshot.backends[other].cloud]
+    mode = snapshot.modes.get(current) if current is not None else None
+    profiles = dict(mode.profiles) if mode is not None else {}
+    profiles.pop(name, None)
+    if profile:
+        profiles[name] = profile
+    return replace(snapshot, modes={_ALONE: Mode(_ALONE, tuple(dict.fromkeys([*running, name])), profiles)})
+
+
+def usual_profile(snapshot: Snapshot, name: str, current: str | None) -> str:
+    """The profile of a backend in the mode in force; "" = none."""
+    mode = snapshot.modes.get(current) if current is not None else None
+    return mode.profiles.get(name, "") if mode is not None else ""
+
+
+def load_order(names: Iterable[str], plan: FleetPlan | str) -> list[str]:
+    """The order in which the plan loads these: on every node the biggest first. Backends of no node keep their
+    place."""
+    left, ordered = list(names), []
+    orders = [] if isinstance(plan, str) else [node.order for node in plan.nodes.values()]
+    while left:
+        first = next((name for name in left if not _waits(name, left, orders)), left[0])
+        left.remove(first)
+        ordered.append(first)
+    return ordered
+
+
+def _waits(name: str, left: list[str], orders: list[tuple[str, ...]]) -> bool:
+    """Whether some node loads another one of `left` first."""
+    return any(other in left for order in orders if name in order for other in order[: order.index(name)])
+
+
+def _leaves(
+    name: str,
+    snapshot: Snapshot,
+    mode: Mode,
+    before: Mode | None,
+    presence: Mapping[str, Presence],
+    idle: Collection[str],
+) -> bool:
+    """Whether the backend is no part of the target, and belongs to the mode in force, where it may be loading, is left
+    from another one, or was started for a request."""
+    if name in mode.backends:
+        return False
+    if before is not None and name in before.backends and name not in idle:
+        return True
+    if snapshot.backends[name].run == "on_request":  # the target's memory plan does not count it
+        return presence.get(name, "away") != "away"
+    return presence.get(name, "away") != "away" and any(name in other.backends for other in snapshot.modes.values())
+
+
+def _runs_otherwise(name: str, before: Mode | None, mode: Mode, started: Mapping[str, str]) -> bool:
+    """Whether the backend runs, or may be loading, with another profile than that of the target. A switch that failed
+    may have left it with the profile of an earlier mode, so how it was started counts more than the mode in force."""
+    wanted = mode.profiles.get(name, "")
+    if name in started:
+        return started[name] != wanted
+    return before is not None and name in before.backends and before.profiles.get(name, "") != wanted
+
+
+def _own_profile(name: str, profile: str) -> str:
+    what = f"profile {profile}" if profile else "no profile"
+    return f"{name} is to run with {what}, and its `start` is a command of your own: it has to see to that"
+
+
+def _misfits(plan: FleetPlan | str) -> list[str]:
+    if isinstance(plan, str):
+        return [plan]
+    return [f"{node.name}: {node.reason}" for node in plan.nodes.values() if node.fits == "no"]
+
+
+def _no_command(backend: Backend, key: str) -> str:
+    return (
+        f"{backend.name} cannot be {'started' if key == 'start' else 'stopped'}: write `{key}` under "
+        f"backends.{backend.name}, or a launch block and `ssh` under its nodes"
+    )
+
+
+def _unreached(backend: Backend, snapshot: Snapshot) -> str:
+    """Why no preflight is possible."""
+    if not backend.nodes:
+        return "has no `node`"
+    without = [name for name in backend.nodes if name not in snapshot.nodes or snapshot.nodes[name].ssh is None]
+    return f"node {without[0]} has no `ssh`" if without else ""
+
+
+def _unprobed(backend: Backend) -> str:
+    return "is not probed (health.every: none)" if backend.health.every is None else ""

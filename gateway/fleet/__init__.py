@@ -1,1 +1,0 @@
-"""The Sparks behind the gateway: memory planned, switches and starts decided, the commands for them."""
