@@ -236,8 +236,8 @@ class BatchRunner:
                 await asyncio.sleep(max(pause, 0.0))
 
     async def _try(self, run: BatchRun, line: LineRecord, tries: int, kept: Share) -> float | None:
-        """Ask once, and commit what is a result. Returns the seconds until it is asked again, or NO_ROOM; None = there is
-        a result. `kept` counts the answer, until the store has it."""
+        """Ask once, and commit what is a result. Returns the seconds until it is asked again, or NO_ROOM; None where
+        there is a result. `kept` counts the answer, until the store has it."""
         batch = run.record.id
         try:
             on_behalf = self._on_behalf(run.record.owner, line.model)
