@@ -160,7 +160,8 @@ async def _write_lines(exchange: Exchange, faults: Mapping[str, Fault], turn: Tu
             opened = True
         ready: list[bytes] = []
         while seen < min(sequence.made, most) and not (cut and seen >= cut.after):
-            ready += lines.feed(answer.plans[0].tokens[seen])
+            fed = lines.feed(answer.plans[0].tokens[seen])
+            ready += [] if "wrong_parser" in faults and turn.kind == "native" else fed
             seen += 1
         await stream.send(ready)
         if cut and (seen >= cut.after or sequence.finish):

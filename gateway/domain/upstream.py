@@ -20,6 +20,12 @@ class UpstreamFailure(Exception):
     kind = "failure"
 
 
+class UnreadableOutput(UpstreamFailure):
+    """The model wrote what the parser of its own template cannot read. The server is well."""
+
+    kind = "unreadable output"
+
+
 class ConnectFailure(UpstreamFailure):
     """No connection: refused, unreachable, name not resolved, TLS failure, connect timeout. No byte was sent."""
 
@@ -69,6 +75,17 @@ class PoolFull(UpstreamFailure):
     is all that it needs."""
 
     kind = "pool_full"
+
+
+class ErrorTold(UpstreamFailure):
+    """The server told an error inside an answer that began with a 200. `body`: the JSON that tells it, which is weighed
+    as the same words with a status would be."""
+
+    kind = "error_told"
+
+    def __init__(self, message: str, body: bytes) -> None:
+        super().__init__(message)
+        self.body = body
 
 
 class TooLarge(UpstreamFailure):

@@ -23,6 +23,7 @@ _LACKS = (
     (re.compile(rf"{_NAME} is not a multimodal model"), "images"),  # vLLM
     (re.compile(r"Unsupported chat content part type: 'file'\. Supported types: [\w, ]{1,400}\."), "pdf"),  # vLLM
     (re.compile(r"(?:this model is )?missing data required for image input"), "images"),  # Ollama
+    (re.compile(r"Multimodal data provided, but model does not support multimodal requests\."), "images"),  # the same
     (re.compile(r"unsupported multimodal content: (?:image|video)(?:_url)?"), "images"),  # vLLM's Rust front end
     (re.compile(r"unsupported multimodal content: (?:input_)?audio(?:_url)?"), "audio"),
     (re.compile(r"Failed to buffer the request body: length limit exceeded"), "body"),

@@ -37,16 +37,18 @@ _ENDPOINT = re.compile(
     r"|(?:GET|POST) /[\w/.{}-]{1,100} is not supported by the Rust frontend yet\."
     r" Set VLLM_USE_RUST_FRONTEND=0 to use the Python frontend\."
 )
+UNREADABLE = re.compile(r"The model produced output that does not match the expected [\w-]{1,50} format")
 POOL_FULL = "Context size has been exceeded."
 _LACK_OF_MEDIA = {"image": "images", "audio": "audio"}
 
 
 class ServerFault(NamedTuple):
     """What a 5xx means. `kind`: client = the request is wrong; incapable = the server lacks `lack`; unserved = it does
-    not serve this endpoint; cooldown = it has no room for what it runs. `says`: what an operator reads instead of the
-    message, where that does not name what is missing."""
+    not serve this endpoint; cooldown = it has no room for what it runs; misconfigured = as it was started, it answers
+    nothing; empty = its model wrote nothing that can be read. `says`: what an operator reads instead of the message,
+    where that does not name what is missing."""
 
-    kind: Literal["client", "incapable", "unserved", "cooldown"]
+    kind: Literal["client", "incapable", "unserved", "cooldown", "misconfigured", "empty"]
     lack: str | None = None
     says: str = ""
 
@@ -62,9 +64,12 @@ def read_server_fault(message: str) -> ServerFault | None:
         return ServerFault("incapable", "tools")
     if message == _NO_PARSER:
         return ServerFault("incapable", "tool_parser", "it was started without --tool-call-parser")
+    if UNREADABLE.fullmatch(message) is not None:
+        return ServerFault("empty")
     if _TWO_PARSERS.fullmatch(message) is not None:
-        says = "its --tool-call-parser and its --reasoning-parser have to be the same"
-        return ServerFault("incapable", "tool_parser", says)
+        return ServerFault(
+            "misconfigured", says="its --tool-call-parser and its --reasoning-parser have to be the same"
+        )
     if _ENDPOINT.fullmatch(message) is not None:
         return ServerFault("unserved")
     return ServerFault("client") if _CLIENTS.fullmatch(message) is not None else None

@@ -288,6 +288,8 @@ class RequestHandler:
 
     def _note_break(self, planned: PlannedRequest, state: BackendState, broken: StreamBroken) -> None:
         """A stream broke after content."""
+        if broken.verdict.kind == "empty":
+            return  # the model's own fault, not its server's
         if broken.verdict.kind == "cooldown":
             learn(state, self.context.feedback(planned.received.request), broken.verdict, time.monotonic())
         elif broken.timeout:

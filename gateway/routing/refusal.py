@@ -66,7 +66,7 @@ def refusal(plan: Plan, tried: Sequence[FailedAttempt], request: InferenceReques
     last = tried[-1] if tried else None
     gone = [c.state for c in plan.candidates if _just_gone(c.state, tried, now)]
     names = {state.name for state in gone} | _stopped(plan, tried)
-    failures = [t for t in tried if t.kind in ("failed", "misconfigured") and t.backend not in names]
+    failures = [t for t in tried if t.kind in ("failed", "misconfigured", "empty") and t.backend not in names]
     kinds = {t.kind for t in tried} | {s.kind for s in skipped} | ({"warming"} if gone else set())
     disobeyed = last is not None and last.kind == "disobeyed"
 

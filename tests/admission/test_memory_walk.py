@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+import gateway as gateway_package
 from gateway.domain.request import ENDPOINTS
 from gateway.http.app import App
 from tests import native_responses as native
@@ -171,3 +172,10 @@ async def test_streams_whose_events_do_not_end(tmp_path: Path) -> None:
                 await client.post(path, body)
             grown = await standing(gateway.resident) - before
         assert grown < LIMIT + BESIDE, grown // MIB
+
+
+def test_no_path_reads_a_body_that_is_not_counted() -> None:
+    """Starlette's own readers keep what comes; `body_of`, `read_form` and exchanges count it."""
+    root = Path(gateway_package.__file__).parent
+    readers = ("request.body()", "request.json()", "request.form(")
+    assert not [path for path in root.rglob("*.py") for reader in readers if reader in path.read_text()]

@@ -23,7 +23,7 @@ from gateway.engines.base import EngineRequest, InexpressibleRequest, WholeRespo
 from gateway.engines.ollama.calls import RequiredCallReader
 from gateway.engines.ollama.installed_models import bounded, model_windows, runs_elsewhere, window_for
 from gateway.engines.ollama.loading import loaded
-from gateway.engines.ollama.reply import OllamaLine, ReplyBuilder
+from gateway.engines.ollama.reply import STOPPED, OllamaLine, ReplyBuilder, is_cut_call, read_line
 from gateway.engines.ollama.request import OllamaCall, chat_call, completion_call, embeddings_call, fit_to_window
 from gateway.engines.ollama.stream import OllamaStream, OllamaWhole, whole_line
 from gateway.transport.client import post_json
@@ -34,6 +34,7 @@ LEVELS_SINCE = (0, 17, 7)  # from this version on every model that thinks takes 
 CUT_FROM = 1024  # tokens: in shorter prompts most tokens come from the template
 
 _encode = msgspec.json.Encoder().encode
+ERROR = re.compile(rb'\A\s*\{\s*"error"\s*:\s*"llama-server returned invalid tool call')
 _NO_THINKING = re.compile(rb"does not support thinking|think value")
 
 
@@ -66,7 +67,22 @@ class OllamaEngine:
                 return WholeResponse(response.status, body, response.headers)
             del ours.body["think"]  # an effort is a wish, and this model cannot think
             response = await self._post(state, call, ours)
+        if response.status == 500:
+            response = await self._cut_off(call, ours, response)
         return self._translated(state, call, ours, response) if response.status < 300 else response
+
+    async def _cut_off(self, call: EngineRequest, ours: OllamaCall, response: Response) -> Response:
+        """The answer to a request whose limit has cut off a call, which Ollama answers with a 500."""
+        try:
+            body = await response.read_all(ERROR_MOST)
+        finally:
+            response.release()
+        found = ERROR.search(body)
+        if found is None or not is_cut_call(read_line(body).error):
+            return WholeResponse(response.status, body, response.headers)
+        count = ours.body.get("options", {}).get("num_predict", 0)
+        line = {"message": {"content": ""}, "done": True, "done_reason": "length", "eval_count": count}
+        return WholeResponse(200, _encode(line))
 
     def _post(self, state: BackendState, call: EngineRequest, ours: OllamaCall) -> Coroutine[Any, Any, Response]:
         assert state.client is not None
@@ -98,9 +114,11 @@ class OllamaEngine:
 
         def whole(body: bytes) -> tuple[bytes, str | None]:
             line = whole_line(body)
+            if not line.done:
+                line.done, line.done_reason, reply.stopped = True, "length", STOPPED
             if calls is not None:
                 line = calls.take(line)
-            return reply.whole(line), violation(line)
+            return reply.whole(line), violation(line) or ("repetition" if reply.stopped else None)
 
         return OllamaWhole(response, whole, WHOLE_MOST, call.memory)
 

@@ -3,6 +3,7 @@ Pure."""
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from typing import Any
@@ -15,6 +16,12 @@ from gateway.domain.usage import count_of
 from gateway.engines.base import error_of
 from gateway.inspection.shape import brief
 
+REPEATED = 25  # times one piece at the end of an answer, from which on it is taken for stopped: Ollama does so after 30
+STOPPED = "stopped by Ollama: one token again and again"
+_CUT_CALL = re.compile(
+    r"llama-server returned invalid tool call arguments for .{0,1000}: unexpected end of JSON input", re.DOTALL
+)
+_REPEATING = re.compile(rf"(.{{1,32}}?)\1{{{REPEATED},}}\Z", re.DOTALL)
 LINE_MOST = 16 * 1024 * 1024  # bytes of one line: a longer one is a protocol failure
 
 _encode = msgspec.json.Encoder().encode
@@ -108,6 +115,7 @@ class ReplyBuilder:
         self.chat = chat
         self.wants_usage = wants_usage
         self.calls = 0  # tool calls so far
+        self.stopped = ""  # why Ollama ended the answer before the model did
         self._head = self._envelope("chat.completion.chunk" if chat else "text_completion")
         self._begun = False
 
@@ -150,14 +158,17 @@ class ReplyBuilder:
     def _end(self, line: OllamaLine, out: list[bytes]) -> None:
         end = _encode(self.finish_reason(line))
         if self.chat:
-            out.append(self._chunk(b"{}", finish=end))
+            out.append(self._chunk(b"{}", finish=end, why=self.stopped))
         else:
             out.append(self._text("", finish=end))
         if self.wants_usage:
             out.append(b"data: " + self._head + b',"choices":[],"usage":' + _encode(line.usage()) + b"}\n\n")
         out.append(b"data: [DONE]\n\n")
 
-    def _chunk(self, delta: bytes, logprobs: list[dict[str, Any]] | None = None, finish: bytes = b"null") -> bytes:
+    def _chunk(
+        self, delta: bytes, logprobs: list[dict[str, Any]] | None = None, finish: bytes = b"null", why: str = ""
+    ) -> bytes:
+        finish += b',"stop_reason":' + _encode(why) if why else b""
         also = b',"logprobs":' + _encode(chat_logprobs(logprobs)) if logprobs else b""
         choice = b'{"index":0,"delta":' + delta + also + b',"finish_reason":' + finish + b"}"
         return b"data: " + self._head + b',"choices":[' + choice + b"]}\n\n"
@@ -184,6 +195,8 @@ class ReplyBuilder:
         else:
             choice |= {"text": line.response or "", "logprobs": None}
         choice["finish_reason"] = self.finish_reason(line)
+        if self.stopped:
+            choice["stop_reason"] = self.stopped
         body = {"choices": [choice], "usage": line.usage()}
         return self._envelope("chat.completion" if self.chat else "text_completion") + b"," + _encode(body)[1:]
 
@@ -226,6 +239,19 @@ def arguments_of(function: CalledFunction) -> str:
     if not arguments.startswith("{"):
         raise ProtocolFailure("Ollama sent a call whose arguments are no object")
     return arguments
+
+
+def is_cut_call(error: Any) -> bool:
+    """Is this the error of a call that the limit of the answer has cut off? Of models with the chat template of their
+    file; the others just end with `length`."""
+    return isinstance(error, str) and _CUT_CALL.fullmatch(error) is not None
+
+
+def is_repeating(line: OllamaLine) -> bool:
+    """Does a whole answer end with one token again and again? Ollama then ends it without `done`."""
+    message = line.message or OllamaMessage()
+    text = message.content or message.thinking or line.response or ""
+    return _REPEATING.search(text[-2000:]) is not None
 
 
 def error_text(error: Any) -> str:

@@ -5,9 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from gateway.domain.upstream import Response, UpstreamFailure, read_counted
+from gateway.domain.upstream import Response, UnreadableOutput, UpstreamFailure, read_counted
 from gateway.engines.ollama.calls import RequiredCallReader
-from gateway.engines.ollama.reply import LineFramer, OllamaLine, ReplyBuilder, error_text, read_line
+from gateway.engines.ollama.reply import (
+    REPEATED,
+    STOPPED,
+    LineFramer,
+    OllamaLine,
+    OllamaMessage,
+    ReplyBuilder,
+    error_text,
+    is_cut_call,
+    is_repeating,
+    read_line,
+)
+from gateway.inspection.server_faults import UNREADABLE
 from gateway.transport.held import HeldBytes
 from gateway.transport.upload import Counted
 
@@ -35,6 +47,7 @@ class OllamaStream:
         self._framer, self._held = LineFramer(), HeldBytes(memory)
         self._sent_at = time.monotonic()
         self._ended = False  # the last line has arrived: done or an error
+        self._piece, self._repeated, self._pieces = "", 0, 0  # the last one, how often it came in a row, all
 
     async def read_some(self) -> bytes:
         while True:
@@ -42,6 +55,8 @@ class OllamaStream:
             lines = self._framer.feed(data) if data else self._framer.finish()
             self._held.set(self._framer.size)
             out = b"".join([self._events(line) for line in lines])
+            if not data and not self._ended and self._repeated >= REPEATED:
+                out += self._stopped()
             if not out and data and self._calls is not None and time.monotonic() - self._sent_at >= KEEPALIVE_EVERY:
                 out = self._reply.keepalive_event()
             if out or not data:
@@ -54,11 +69,33 @@ class OllamaStream:
         line = read_line(data)
         if line.only_loaded():
             raise UpstreamFailure(_LOADED)
+        if is_cut_call(line.error):
+            line = OllamaLine(done=True, done_reason="length", eval_count=self._pieces)
+        elif isinstance(line.error, str) and UNREADABLE.fullmatch(line.error) is not None:
+            raise UnreadableOutput(line.error)
+        self._count(line)
         if self._calls is not None:
             line = self._calls.take(line)
         if line.done or line.error is not None:
             self._ended = True
             self.violation = self._check(line)
+        return self._reply.events(line)
+
+    def _count(self, line: OllamaLine) -> None:
+        message = line.message or OllamaMessage()
+        piece = message.content or message.thinking or line.response or ""
+        if piece:
+            self._pieces += 1
+            self._repeated = self._repeated + 1 if piece == self._piece else 1
+            self._piece = piece
+
+    def _stopped(self) -> bytes:
+        """The end of a stream that Ollama has ended without its last line, because one token came again and again."""
+        self._ended, self._reply.stopped = True, STOPPED
+        line = OllamaLine(done=True, done_reason="length", eval_count=self._pieces)
+        if self._calls is not None:
+            line = self._calls.take(line)
+        self.violation = self._check(line) or "repetition"
         return self._reply.events(line)
 
     async def read_all(self, limit: int) -> bytes:
@@ -107,12 +144,13 @@ class OllamaWhole:
 
 
 def whole_line(body: bytes) -> OllamaLine:
-    """A whole answer. Raises UpstreamFailure if it is an error or incomplete, ProtocolFailure if it cannot be read."""
+    """A whole answer; one that Ollama has ended because of one token again and again is not `done`. Raises
+    UpstreamFailure if it is an error or incomplete, ProtocolFailure if it cannot be read."""
     line = read_line(body)
     if line.error is not None:
         raise UpstreamFailure(f"Ollama answered 200 with an error: {error_text(line.error)[:300]}")
     if line.only_loaded():
         raise UpstreamFailure(_LOADED)
-    if not line.done:
+    if not line.done and not is_repeating(line):
         raise UpstreamFailure("Ollama's answer is not marked as done")
     return line

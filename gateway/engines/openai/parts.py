@@ -13,7 +13,7 @@ from gateway.domain.upstream import Response, UpstreamFailure, read_counted
 from gateway.inspection.assembler import Assembler, Object, read_object
 from gateway.inspection.chunk_filter import ChunkFilter, total_usage
 from gateway.transport.held import HeldBytes
-from gateway.transport.sse import DONE, Framer, data_of
+from gateway.transport.sse import DONE, Framer, data_of, error_line
 from gateway.transport.upload import Counted
 
 WHOLE_MOST = 64 * 1024 * 1024  # bytes of an assembled answer
@@ -63,7 +63,7 @@ class PartStreams:
         events = self._framer.feed(data) if data else self._framer.finish()
         self._held.set(self._framer.unfinished)
         for event in events:
-            payload = data_of(event)
+            payload = data_of(event) or error_line(event)
             if not payload:
                 chunks.append(None)
                 continue
