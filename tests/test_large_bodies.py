@@ -23,7 +23,7 @@ SAYS = [{"role": "user", "content": "word " * (LARGE // 5)}]
 SHOWS = [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "A" * SEARCHED}}]}]
 Body = dict[str, Any]
 WORK: dict[str, tuple[str, str, Body]] = {
-    "a message": ("gateway.apps.dialects.anthropic.exchange.to_chat", "/v1/messages", {"messages": SAYS}),
+    "a message": ("gateway.apps.dialects.anthropic.exchange.chat_of", "/v1/messages", {"messages": SAYS}),
     "a response": ("gateway.apps.dialects.responses.exchange.chat_request_of", "/v1/responses", {"input": SAYS}),
     "a count": ("gateway.apps.dialects.token_counts.to_chat", "/v1/messages/count_tokens", {"messages": SAYS}),
     "media": ("gateway.domain.request.find_media", "/v1/chat/completions", {"messages": SHOWS}),
