@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from gateway.apps.importing.draft import Draft, Notes
+from gateway.apps.importing.draft import Draft, Notes, too_large
 from gateway.apps.importing.source import text_of
 from gateway.config.problems import Path, Report
 from gateway.config.urls import check_url, is_private_host
@@ -174,6 +174,7 @@ _LOOKS = re.compile(
 _REFERENCE = re.compile(r"\$\{\w+(:?[-=?+][^{}]*)?\}|\$\w+", re.ASCII)
 _FLAGS = {"--api-key": "VLLM_API_KEY", "--hf-token": "HF_TOKEN"}
 _SWITCHED = frozenset(("", "0", "1", "true", "false"))  # HF_HUB_DISABLE_IMPLICIT_TOKEN=1 is no secret
+_MOST = 200  # secrets of one source
 _SHORTEST = 6  # characters of a value that is looked for everywhere
 
 
@@ -215,6 +216,8 @@ class Secrets:
 
     def _replaced(self, text: str, name: str, path: Path) -> str:
         if text not in self._names:
+            if len(self._names) >= _MOST:
+                raise too_large(self._notes.file, f"it has more than {_MOST} secrets", self._notes.line_of(path))
             chosen = _variable_for(text, name, self._names)
             hint = f"set {chosen} where the engine is started"
             self._notes.to_do(path, f"the value of {name} is not copied: it is ${{{chosen}}} here", hint)
@@ -222,6 +225,7 @@ class Secrets:
 
     def mask(self, text: str) -> str:
         """`text` without any secret that was met so far, and without anything that looks like one."""
+        self._notes.spend(len(self._names))
         for secret in sorted((s for s in self._names if len(s) >= _SHORTEST), key=len, reverse=True):
             text = text.replace(secret, f"${{{self._names[secret]}}}")
         return _LOOKS.sub("***", text)
