@@ -13,13 +13,12 @@ from gateway import __version__
 from gateway.api import (
     admin,
     audio,
-    explain,
     page,
     status,
-    tokens,
 )
 from gateway.api.caller import client_error
 from gateway.errors import GatewayError, WrongMethod
+from gateway.proxy.exchange import ClientGone
 from gateway.runtime.gateway import Gateway
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
@@ -50,14 +49,13 @@ def build_api(gateway: Gateway) -> FastAPI:
             OSError: shortages,
             MemoryError: shortages,
             RuntimeError: shortages,
+            ClientGone: _answer_nobody,
         },
     )
     api.include_router(audio.router(gateway))
     for router in gateway.apps.routers():
         api.include_router(router)
-    api.include_router(tokens.router(gateway))
     api.include_router(admin.router(gateway))
-    api.include_router(explain.router(gateway))
     api.include_router(status.router(gateway))
     api.include_router(page.router())
     return api

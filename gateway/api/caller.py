@@ -9,6 +9,7 @@ import msgspec
 
 from gateway.admission.access import Identity, identify
 from gateway.admission.caller import Caller
+from gateway.admission.memory import Share
 from gateway.admission.origins import check_json, check_origin, has_body, is_from_here
 from gateway.domain.body import unreadable
 from gateway.domain.privacy import Privacy
@@ -21,7 +22,7 @@ from gateway.shortage import shortage_of
 JSON = "application/json"
 
 
-class Answer(NamedTuple):
+class PageAnswer(NamedTuple):
     """A whole answer."""
 
     body: bytes
@@ -30,15 +31,15 @@ class Answer(NamedTuple):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-Page = Callable[[Caller], Awaitable[Answer]]
+Page = Callable[[Caller], Awaitable[PageAnswer]]
 
 
-def json_answer(value: Any, status: int = 200) -> Answer:
-    return Answer(msgspec.json.encode(value), status)
+def json_answer(value: Any, status: int = 200) -> PageAnswer:
+    return PageAnswer(msgspec.json.encode(value), status)
 
 
-def error_answer(error: GatewayError) -> Answer:
-    return Answer(error.envelope(), error.status, JSON, tuple(error.headers()))
+def error_answer(error: GatewayError) -> PageAnswer:
+    return PageAnswer(error.envelope(), error.status, JSON, tuple(error.headers()))
 
 
 def client_error(gateway: Gateway, error: Exception) -> GatewayError | None:
@@ -71,11 +72,20 @@ def owner_of(gateway: Gateway, scope: Scope) -> str:
     return caller_of(scope).identify(gateway.snapshot).label
 
 
-def owner_and_privacy(gateway: Gateway, scope: Scope) -> tuple[str, Privacy]:
-    """As `owner_of`, and what the request says about privacy."""
+class Keeping(NamedTuple):
+    """A request for something that is kept: whose it is (`owner_of`), what it says about privacy, the memory that it
+    holds."""
+
+    owner: str
+    privacy: Privacy
+    share: Share
+
+
+def keeping(gateway: Gateway, scope: Scope) -> Keeping:
+    """Raises as `owner_of`."""
     caller = caller_of(scope)
     client = caller.identify(gateway.snapshot)
-    return client.label, caller.privacy(client)
+    return Keeping(client.label, caller.privacy(client), Share(gateway.memory, caller))
 
 
 def admit(gateway: Gateway, caller: Caller, what: str = "/admin") -> None:

@@ -158,6 +158,8 @@ def _server_fault(status: int, message: str, endpoint: str, echoed: Echoed) -> V
     if fault.kind == "empty":
         return Verdict("empty", quoting(UNREAD, message), status, message)
     unverified = echoed(message, True)
+    if fault.kind == "misconfigured":
+        return Verdict("misconfigured", fault.says, status, message, unverified=unverified)
     if fault.lack is not None:
         return _incapable(status, fault.says or message, fault.lack, unverified=unverified)
     lack = "endpoint:" + endpoint
