@@ -112,10 +112,10 @@ def outgoing_fields(
         backend, tools = state.backend, request.tools and request.tool_choice != "none"
         if loses_marks(state.model, backend.tool_parser, backend.reasoning_parser, tools=tools):
             fields.setdefault("skip_special_tokens", _FALSE)
-    if request.endpoint is CHAT or request.corrected is not None:
-        put_in_form(fields, forms_for(request, state, now))
     if request.stream and not request.own_usage and traits.streams_usage == "asked":
         fields["stream_options"] = with_usage(fields.get("stream_options"))
+    if request.endpoint is CHAT or request.corrected is not None:
+        put_in_form(fields, forms_for(request, state, now))
     return fields, adapted
 
 

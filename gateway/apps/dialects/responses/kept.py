@@ -65,7 +65,8 @@ class KeptExchange(TranslatedExchange):
         if previous is not None and not isinstance(previous, str):
             raise expected("previous_response_id", "the id of a response", previous)
         own = fields.get("input", Raw(b"null"))
-        if b'"item_reference"' in bytes(own):
+        refers = b'"item_reference"' in bytes(own)
+        if refers:
             own, before = await self._with_items(own, limit)
             fields["input"] = own
             self.share.add(len(memoryview(own)))
@@ -80,7 +81,7 @@ class KeptExchange(TranslatedExchange):
             body = joining() if size <= LARGE else await self._apart(joining)
             self.share.release(kept.size)
             del kept, joining
-        elif named is not None:
+        elif named is not None or refers:
             body = _encode(fields)
         self._previous, self._privacy = previous or None, privacy
         stores = value_in(fields.get("store"), "store") is not False
@@ -110,8 +111,9 @@ class KeptExchange(TranslatedExchange):
             if name not in outputs:
                 if len(outputs) >= REFERRED_MOST:
                     raise GatewayError("request_too_large", f"The input refers to more than {REFERRED_MOST} responses.")
-                kept = await self._conversations.conversation(self._owner, name, limit)
+                kept = await self._conversations.conversation(self._owner, name, limit, self.share.add)
                 said = _decode_items(_decode_output(kept.turns[-1].response).output)
+                self.share.release(kept.size)
                 outputs[name] = {str(value_in(one.get("id"), "id")): Raw(_encode(one)) for one in said}
                 local = local or kept.local
             found = outputs[name].get(str(id_))
