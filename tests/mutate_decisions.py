@@ -43,6 +43,13 @@ TESTS = (
 # Conditions that only save work, or that another one makes sure of as well.
 HARMLESS = {
     "sum(map(len, names)) > NAMES_MOST": "bounds memory; tests/proxy/test_decisions.py counts it",
+    "len(value) > VALUE_MOST": "bounds memory; tests/proxy/test_decisions.py counts it",
+    "values is None": "what is kept for it is never found",
+    **dict.fromkeys(("isinstance(value, Mapping)", "name in request.fields", "name not in _COMPARED"), "more is anew"),
+    "type(before) is _Undecided and now < before.until": "saves work; tests/proxy/test_decisions.py counts it",
+    "state.cooldown_until > now": "the slots of a backend that pauses are not open",
+    "request.exact": "what is counted is beyond the window that is sure",
+    "limited is None or is_usual(limited)": "no field of a client ends it today; test_decided_ahead.py enumerates them",
 }
 
 
