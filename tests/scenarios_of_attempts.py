@@ -68,7 +68,7 @@ async def an_empty_answer_is_asked_for_as_a_call(h: House) -> None:
     await h.ask(tools=TOOLS)
 
 
-@scenario(alias="{use: [[a, b]], balance: round_robin, resume: true, params: {temperature: 0.5}}")
+@scenario(alias="{use: [[a, b]], balance: round_robin, resume: true, params: {max_tokens: 40}}")
 async def a_stream_goes_on_at_a_replica(h: House) -> None:
     async def breaks(turn: Turn) -> None:
         await turn.send(SSE_HEAD + chunked(chunk({"role": "assistant", "content": "Twelve of"})))
