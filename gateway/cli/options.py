@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from gateway.printable import visible
+
 if TYPE_CHECKING:
     from gateway.config.load import LoadedFile
     from gateway.config.problems import ConfigError, Problem
@@ -162,6 +164,15 @@ def fail(message: str) -> NoReturn:
     """Print why the command cannot go on, and exit 1."""
     click.echo(message, err=True)
     sys.exit(1)
+
+
+def end_with(error: Exception, *, as_json: bool, code: int = 1) -> NoReturn:
+    """Print the error, as JSON to stdout or as a line to stderr, and exit."""
+    if as_json:
+        click.echo(json.dumps({"ok": False, "error": str(error)}, indent=2))
+    else:
+        click.echo(f"Error: {visible(str(error))}", err=True)
+    sys.exit(code)
 
 
 def problem_json(problem: Problem, level: str) -> dict[str, Any]:

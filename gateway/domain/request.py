@@ -108,11 +108,13 @@ class Refusal(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class OwnForm:
     """A request as its client sent it, to an endpoint that `becomes` another: for servers that have this endpoint
-    themselves. `untranslatable`: why no other server can answer it; None = others can."""
+    themselves. `untranslatable`: why no other server can answer it; None = others can. `left_out`: the types of the
+    tools that others are not told of."""
 
     endpoint: Endpoint
     fields: dict[str, Raw]
     untranslatable: GatewayError | None = None
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

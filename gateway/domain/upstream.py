@@ -77,6 +77,17 @@ class PoolFull(UpstreamFailure):
     kind = "pool_full"
 
 
+class ErrorTold(UpstreamFailure):
+    """The server told an error inside an answer that began with a 200. `body`: the JSON that tells it, which is weighed
+    as the same words with a status would be."""
+
+    kind = "error_told"
+
+    def __init__(self, message: str, body: bytes) -> None:
+        super().__init__(message)
+        self.body = body
+
+
 class TooLarge(UpstreamFailure):
     """A body that had to be read whole is larger than the limit."""
 

@@ -289,7 +289,7 @@ class ChoiceAnswer:
             self.has_content = has_other_content(delta)
         changed = mended is not None
         if calls and isinstance(calls, list) and self._policy.tools is not None:
-            changed = self._calls.note(calls) or changed
+            changed = self._calls.note(calls, self._policy.tools) or changed
             self.called = bool(self._calls)
         if not changed:
             field = self._policy.reasoning_field

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 
+CHECKED_MOST = 1 << 20  # characters; what is longer is passed on as it comes
 _SPACE = re.compile(r"[ \t\n\r]*+")
 _IN_STRING = re.compile(r'(?:[^"\\\x00-\x1f]++|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*+')
 _ESCAPE_BEGUN = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
@@ -22,9 +23,21 @@ _CLOSES = {"}": "{", "]": "["}
 class Arguments:
     """Pieces go into `feed`, which returns the text to pass on; `finish` returns the rest. A comma is passed on with
     what follows it, because it may have to go, and a word (true, 12) when it is whole. `mended`: the rest differs from
-    what came; `whole`: all that was passed on is a JSON object."""
+    what came; `whole`: all that was passed on is a JSON object, or too long to tell."""
 
-    __slots__ = ("_all", "_at", "_broken", "_expects", "_in_string", "_open", "_sent", "_unsure", "mended", "whole")
+    __slots__ = (
+        "_all",
+        "_at",
+        "_broken",
+        "_expects",
+        "_in_string",
+        "_open",
+        "_sent",
+        "_too_long",
+        "_unsure",
+        "mended",
+        "whole",
+    )
 
     def __init__(self) -> None:
         self._all = ""
@@ -35,17 +48,18 @@ class Arguments:
         self._open: list[str] = []  # the brackets that are open
         self._in_string = False
         self._broken = False
+        self._too_long = False
         self.mended = False
         self.whole = False
 
     @property
     def empty(self) -> bool:
-        return not self._all.strip()
+        return not (self._too_long or self._all.strip())
 
     def passes(self, piece: str) -> bool:
         """Instead of `feed`, where that would return the piece itself: then it is added. False: nothing was done."""
-        if self._broken or self._sent < len(self._all):
-            return False
+        if self._broken or self._sent < len(self._all) or len(self._all) > CHECKED_MOST:
+            return self._too_long
         before = self._at, self._expects, self._in_string, [*self._open]
         self._read(piece)
         if self._limit() == len(self._all):
@@ -56,13 +70,21 @@ class Arguments:
         return False
 
     def feed(self, piece: str) -> str:
+        if self._too_long:
+            return piece
         self._read(piece)
+        if len(self._all) > CHECKED_MOST:
+            text, self._all, self._sent, self._too_long = self._all[self._sent :], "", 0, True
+            return text
         limit = max(self._sent, self._limit())
         text, self._sent = self._all[self._sent : limit], limit
         return text
 
     def finish(self) -> str:
         """The rest of the text, mended if that makes an object of the arguments."""
+        if self._too_long:
+            self.whole = True
+            return ""
         sent, rest = self._all[: self._sent], self._all[self._sent :]
         for candidate in (rest, "", _mended(rest, inside=self._broken and self._in_string)):
             if _is_object(sent + candidate):

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from gateway.domain.request import Endpoint
-from gateway.domain.upstream import PoolFull, ProtocolFailure, TooLarge, UpstreamFailure
+from gateway.domain.upstream import ErrorTold, PoolFull, ProtocolFailure, TooLarge, UpstreamFailure
 from gateway.inspection.server_faults import is_pool_full
 from gateway.inspection.shape import brief
 from gateway.transport.sse import number_of
@@ -34,7 +34,8 @@ def read_object(data: bytes) -> Object:
         raise ProtocolFailure("sent an event that is no chunk") from None
     if (error := chunk.get("error")) is not None:
         message = error.get("message") if type(error) is dict else error
-        raise (PoolFull if is_pool_full(message) else UpstreamFailure)(f"sent an error event: {brief(message)}")
+        words = f"sent an error event: {brief(message)}"
+        raise PoolFull(words) if is_pool_full(message) else ErrorTold(words, data)
     choices = chunk["choices"] = chunk.get("choices") or []
     if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
         raise ProtocolFailure("sent an event that is no chunk")

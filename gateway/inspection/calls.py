@@ -20,13 +20,21 @@ def decoded_piece(piece: bytes) -> str:
 
 
 class _ToolCall:
-    __slots__ = ("arguments", "id", "name")
+    __slots__ = ("arguments", "id", "name", "whole")
 
     def __init__(self, name: str, arguments: list[str | bytes], id_: object = None) -> None:
         """`arguments`: their pieces; bytes are as JSON writes a string, without its quotes."""
         self.name = name
         self.arguments = arguments
         self.id = id_
+        self.whole = False  # the arguments are complete, and what came behind them repeated them
+
+    def repeats(self, piece: str) -> bool:
+        """Does this piece of the arguments repeat what is complete already? Some servers send all of it at the end of
+        its pieces."""
+        if not self.whole and self.arguments and piece.lstrip()[:1] == "{":
+            self.whole = _is_object(self.text())
+        return self.whole
 
     def text(self) -> str:
         """The arguments that have come."""
@@ -57,19 +65,23 @@ class ToolCalls:
         function = {"name": call.name, "arguments": call.arguments}
         return {"index": len(self._calls) - 1, "id": call_id(), "type": "function", "function": function}
 
-    def note(self, calls: list[Any]) -> bool:
-        """Add calls, or parts of them, that the backend sent as calls. Returns True if an index was changed, in place
-        (calls from the text precede it, it was no number, or the call before had it too), or an id added: without one
-        the client could not return the result."""
+    def note(self, calls: list[Any], tools: OfferedTools | None = None) -> bool:
+        """Add calls, or parts of them, that the backend sent as calls. Returns True if something was changed, in place:
+        an index (calls from the text precede it, it was no number, or the call before had it too), an id that was
+        missing (without one the client could not return the result), a name with marks of the model behind it, or
+        arguments that were repeated."""
         changed = False
         for i, call in enumerate(calls):
             if not isinstance(call, dict):
                 continue
-            given = call.get("index", i)
-            key = i if isinstance(given, (list, dict)) else given
             function = call.get("function")
             function = function if isinstance(function, dict) else {}
             name, arguments = function.get("name"), function.get("arguments")
+            given = call.get("index")
+            key = self._key(call.get("id"), name) if given is None else i if isinstance(given, (list, dict)) else given
+            if tools is not None and isinstance(name, str) and (plain := _plain_name(name, tools)) != name:
+                name = function["name"] = plain
+                changed = True
             place = self._places.get(key)
             if place is None or (name and _is_another(self._calls[place], call.get("id"))):
                 if name and not call.get("id"):
@@ -79,16 +91,29 @@ class ToolCalls:
             if place != given:
                 call["index"] = place
                 changed = True
-            self._calls[place].name += name if isinstance(name, str) else ""
-            if isinstance(arguments, str):
-                self._calls[place].arguments.append(arguments)
+            noted = self._calls[place]
+            noted.name += name if isinstance(name, str) else ""
+            if not isinstance(arguments, str) or not arguments:
+                continue
+            if noted.repeats(arguments) or (once := _once(arguments)) != arguments:
+                arguments = function["arguments"] = "" if noted.whole else once
+                changed = True
+            noted.arguments.append(arguments)
         return changed
+
+    def _key(self, id_: object, name: object) -> object:
+        """The key of a part without an index: a name, or another id, begins a call, anything else goes on with the
+        latest one."""
+        if self._calls and not name and (not id_ or id_ == self._calls[-1].id):
+            latest = len(self._calls) - 1
+            return next((key for key, place in self._places.items() if place == latest), f"call {latest}")
+        return f"call {len(self._calls)}"
 
     def add_piece(self, index: int, text: bytes) -> bool:
         """Add a piece of the arguments of a call that has begun. `text`: as JSON writes it, without quotes. False:
         nothing was done, because there is no call with this index, or it has another one for the client."""
-        if self._places.get(index) != index:
-            return False
+        if self._places.get(index) != index or self._calls[index].whole or text[:1] == b"{":
+            return False  # what begins an object may repeat the arguments
         self._calls[index].arguments.append(text)
         return True
 
@@ -103,6 +128,29 @@ class ToolCalls:
             if cut and call is self._calls[-1] and wrong in ("arguments_not_json", "missing_arguments"):
                 return False
         return True
+
+
+def _plain_name(name: str, tools: OfferedTools) -> str:
+    """The name without the marks of gpt-oss' channels, and without its namespace, where that is what was offered."""
+    if "<|" not in name and not name.startswith("functions."):
+        return name
+    plain = name.partition("<|")[0].strip()
+    return next((one for one in (plain, plain.removeprefix("functions.")) if tools.has(one)), name)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(text), dict)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
+
+
+def _once(arguments: str) -> str:
+    """Arguments that have come whole, and again, once; unchanged where they have not."""
+    half, odd = divmod(len(arguments), 2)
+    if odd or arguments[:1] != "{" or arguments[:half] != arguments[half:] or not _is_object(arguments[:half]):
+        return arguments
+    return arguments[:half]
 
 
 def _is_another(call: _ToolCall, id_: object) -> bool:

@@ -100,6 +100,36 @@ def judge(
     return Verdict("client", reason, status, message or f"The backend refused the request ({status}).", param, code)
 
 
+_STATUS_OF = (
+    (re.compile(r"rate.?limit|too.?many|throttl|quota"), 429),
+    (re.compile(r"overload|unavailable"), 503),
+    (re.compile(r"authentication|unauthorized|api.?key"), 401),
+    (re.compile(r"permission|forbidden"), 403),
+    (re.compile(r"context|invalid|bad.?request|unsupported|unprocessable|validation"), 400),
+)
+
+
+def told_status(body: bytes) -> int:
+    """The HTTP status that an error inside of a 200 would have had: as it says itself, else by its type, else by its
+    words; 0 = nothing tells it."""
+    try:
+        value: Any = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return 0
+    error = value.get("error") or value if isinstance(value, dict) else {}
+    fields = error if isinstance(error, dict) else {}
+    for stated in (str(fields.get(name)) for name in ("code", "status", "status_code")):
+        if stated.isdecimal() and len(stated) == 3 and stated[0] in "45":
+            return int(stated)
+    words = " ".join(str(fields.get(name) or "") for name in ("type", "code"))
+    for pattern, status in _STATUS_OF:
+        if pattern.search(words.lower()):
+            return status
+    message, *_ = read_error(body, "application/json")
+    known = read_lack(message) or read_overflow(message) or guess_lack(message) or guess_overflow(message)
+    return 400 if known else 0
+
+
 def _not_there(message: str, shape: str, endpoint: str, model: str | None, echoed: Echoed) -> Verdict | None:
     """The meaning of a 404: no such model, no such path, or (None) something that the client refers to does not
     exist."""
@@ -128,6 +158,8 @@ def _server_fault(status: int, message: str, endpoint: str, echoed: Echoed) -> V
     if fault.kind == "empty":
         return Verdict("empty", quoting(UNREAD, message), status, message)
     unverified = echoed(message, True)
+    if fault.kind == "misconfigured":
+        return Verdict("misconfigured", fault.says, status, message, unverified=unverified)
     if fault.lack is not None:
         return _incapable(status, fault.says or message, fault.lack, unverified=unverified)
     lack = "endpoint:" + endpoint

@@ -53,6 +53,7 @@ _THINKERS = (
 REASONING: Mapping[str, Thoughts] = MappingProxyType(
     {
         **dict.fromkeys(_THINKERS, THINK),
+        "minimax_m3": Thoughts(("<mm:think>", "<think>"), "</mm:think>", other_closers=("</think>",)),
         "openai_gptoss": Thoughts(("<|channel|>analysis<|message|>",), "<|end|>"),
         "seed_oss": Thoughts(("<seed:think>",), "</seed:think>"),
         "mistral": Thoughts(("[THINK]",), "[/THINK]"),

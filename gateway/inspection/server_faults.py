@@ -44,10 +44,11 @@ _LACK_OF_MEDIA = {"image": "images", "audio": "audio"}
 
 class ServerFault(NamedTuple):
     """What a 5xx means. `kind`: client = the request is wrong; incapable = the server lacks `lack`; unserved = it does
-    not serve this endpoint; cooldown = it has no room for what it runs; empty = its model wrote nothing that can be
-    read. `says`: what an operator reads instead of the message, where that does not name what is missing."""
+    not serve this endpoint; cooldown = it has no room for what it runs; misconfigured = as it was started, it answers
+    nothing; empty = its model wrote nothing that can be read. `says`: what an operator reads instead of the message,
+    where that does not name what is missing."""
 
-    kind: Literal["client", "incapable", "unserved", "cooldown", "empty"]
+    kind: Literal["client", "incapable", "unserved", "cooldown", "misconfigured", "empty"]
     lack: str | None = None
     says: str = ""
 
@@ -66,8 +67,9 @@ def read_server_fault(message: str) -> ServerFault | None:
     if UNREADABLE.fullmatch(message) is not None:
         return ServerFault("empty")
     if _TWO_PARSERS.fullmatch(message) is not None:
-        says = "its --tool-call-parser and its --reasoning-parser have to be the same"
-        return ServerFault("incapable", "tool_parser", says)
+        return ServerFault(
+            "misconfigured", says="its --tool-call-parser and its --reasoning-parser have to be the same"
+        )
     if _ENDPOINT.fullmatch(message) is not None:
         return ServerFault("unserved")
     return ServerFault("client") if _CLIENTS.fullmatch(message) is not None else None

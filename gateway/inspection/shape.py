@@ -73,6 +73,18 @@ def is_no_chunk(data: bytes, *, begun: bool) -> bool:
     return isinstance(found, dict) or not begun
 
 
+def error_in(data: bytes) -> object:
+    """What an event or a whole answer without choices tells as an error: the value of `error`, or an object that is
+    one itself. None = it tells none."""
+    try:
+        found = _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if not isinstance(found, dict) or "choices" in found:
+        return None
+    return found if "error" in (found.get("object"), found.get("type")) else found.get("error")
+
+
 def brief(value: object) -> str:
     """Any decoded JSON value as a short text. Never raises."""
     try:

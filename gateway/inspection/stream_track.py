@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from gateway.domain.request import InferenceRequest
-from gateway.domain.upstream import ProtocolFailure
+from gateway.domain.upstream import ErrorTold, PoolFull, ProtocolFailure, UpstreamFailure
 from gateway.inspection.event_frame import LESS, EventFrame, TextKind
 from gateway.inspection.inspector import Inspector
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.rewrite import Identity, Rewriter, Rewrites, rebuilt, with_ends
 from gateway.inspection.server_faults import is_pool_full
-from gateway.inspection.shape import brief, is_no_chunk
+from gateway.inspection.shape import brief, error_in, is_no_chunk
 from gateway.transport.sse import (
     DONE,
     Choice,
     Chunk,
     content_of,
     data_of,
+    error_line,
     has_content,
     has_reasoning,
     is_plain,
@@ -78,7 +79,8 @@ class StreamTrack(Inspector):
 
     `content`: this attempt has sent content; `reasoning`: it has sent thoughts; `progress`: the events last fed were
     more than comments; `done`: [DONE] has arrived; `held`: events that are not sent yet; `pool_full`: it failed
-    because the server's requests have filled their common memory. The other attributes are the inspector's."""
+    because the server's requests have filled their common memory; `told`: the data of the event that told an error.
+    The other attributes are the inspector's."""
 
     __slots__ = (
         "_frame",
@@ -93,6 +95,7 @@ class StreamTrack(Inspector):
         "pool_full",
         "progress",
         "reasoning",
+        "told",
     )
 
     def __init__(
@@ -115,6 +118,7 @@ class StreamTrack(Inspector):
         self.progress = False
         self.done = False
         self.pool_full = False
+        self.told: bytes | None = None
 
     @property
     def whole(self) -> bool:
@@ -130,6 +134,13 @@ class StreamTrack(Inspector):
     def complete(self) -> bool:
         """Is the stream whole and ended with [DONE], with all its content sent or being sent now?"""
         return self.done and self.content and self.whole and not (self.disobeyed or self.held)
+
+    def why(self) -> UpstreamFailure:
+        """The failure of the stream."""
+        words = self.failure or ""
+        if self.pool_full:
+            return PoolFull(words)
+        return UpstreamFailure(words) if self.told is None else ErrorTold(words, self.told)
 
     @property
     def model(self) -> object:
@@ -247,7 +258,7 @@ class StreamTrack(Inspector):
 
     def _feed_one(self, event: bytes, out: list[bytes]) -> None:
         """Handle an event that has to be read. Sets `failure` if it is not a valid chunk."""
-        data = data_of(event)
+        data = data_of(event) or error_line(event)
         if not data:  # a comment, or nothing
             if self.content:
                 out.append(event)
@@ -264,9 +275,10 @@ class StreamTrack(Inspector):
             self.failure = "sent an event that is no chunk"
         elif chunk is None:  # not JSON, or no object: passed on unchanged, and counted as content
             self._send(event, out, content=True)
-        elif chunk.error is not None:
-            error = chunk.error.get("message") if isinstance(chunk.error, dict) else chunk.error
-            self.failure = f"sent an error event: {brief(error)}"
+        elif chunk.error is not None or (chunk.choices is None and error_in(data) is not None):
+            told = error_in(data) if chunk.error is None else chunk.error
+            error = told.get("message") if isinstance(told, dict) else told
+            self.failure, self.told = f"sent an error event: {brief(error)}", data
             self.pool_full = is_pool_full(error)
         else:
             self._rewriter.note(event, chunk)

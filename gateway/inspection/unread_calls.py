@@ -24,6 +24,7 @@ from gateway.inspection.segments import Call, Segment
 Delta = dict[str, Any]
 
 FIELDS = ("reasoning", "reasoning_content")  # of thoughts
+OPENER = "<tool_call>"
 HELD_MOST = 1 << 20  # characters of content that are held because they may be the rest of a call
 LOOK_ALWAYS = 512  # up to so many held characters, each piece is looked at; beyond, those that may complete the rest
 _END = r"[\s}]*+"
@@ -206,7 +207,7 @@ class UnreadCalls:
                     content = content[: found.start()] + content[found.end() :]
                     function["arguments"], self.mended = given, True
                     continue
-            elif (debris := _WHOLE_DEBRIS.search(content)) is not None:
+            elif (debris := _WHOLE_DEBRIS.search(content)) is not None and not _quoted(content[: debris.start()]):
                 content = content[: debris.start()] + content[debris.end() :]
             self._mend(function)
         return "" if not content.strip() or _BRACES.fullmatch(content) else content
@@ -220,6 +221,11 @@ class UnreadCalls:
         function["arguments"] = passed + arguments.finish()
         self.mended = self.mended or arguments.mended
         self.cut = not arguments.whole
+
+
+def _quoted(before: str) -> bool:
+    """Does prose quote the closing tag behind this text: with its opening tag, or in a block of code?"""
+    return before.count("```") % 2 == 1 or before.count(OPENER) > before.count(CLOSER)
 
 
 def _text(segments: Sequence[Segment]) -> str:

@@ -15,7 +15,7 @@ from gateway.inspection.inspector import Inspector
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.pooled import prompt_usage
 from gateway.inspection.reasoning import Thoughts
-from gateway.inspection.shape import brief
+from gateway.inspection.shape import brief, error_in
 from gateway.transport.sse import Choice
 
 
@@ -45,10 +45,10 @@ _OBJECTS = re.compile(rb"\[\s*[{\]]")  # the beginning of a list of objects
 
 
 class WholeAnswer(Inspector):
-    """`body`: as received, or mended; `model`: the name in it. `results`: the list of vectors or scores in it, to be
-    checked by `PooledCheck`. The other attributes are the inspector's."""
+    """`body`: as received, or mended; `model`: the name in it; `told`: it is an error. `results`: the list of vectors
+    or scores in it, to be checked by `PooledCheck`. The other attributes are the inspector's."""
 
-    __slots__ = ("body", "model", "results")
+    __slots__ = ("body", "model", "results", "told")
 
     def __init__(
         self,
@@ -61,6 +61,7 @@ class WholeAnswer(Inspector):
         self.body = body
         self.model: object = None
         self.results = Raw()
+        self.told = False
 
     def read(self) -> None:
         """Check the body and mend it."""
@@ -81,11 +82,18 @@ class WholeAnswer(Inspector):
         self.results = read.results if where == "results" else read.data
         self.usage = prompt_usage(self.usage)
         if _OBJECTS.match(memoryview(self.results)) is None:
-            self.failure = _why(read, where)
+            self._fail(read, where)
+
+    def _fail(self, read: _Answer, missing: str) -> None:
+        error = read.error if read.error is not None else error_in(self.body)
+        self.told = error is not None
+        self.failure = (
+            f"answered 200 with an error: {brief(error)}" if self.told else f"answered 200 without `{missing}`"
+        )
 
     def _read_choices(self, read: _Answer) -> None:
         if read.choices is None or read.error is not None:
-            self.failure = _why(read, "choices")
+            self._fail(read, "choices")
             return
         if len(read.choices) == 1 and self.note_plain(read.choices[0].message, read.choices[0].finish_reason):
             return
@@ -108,12 +116,6 @@ def read_whole(
     answer = WholeAnswer(body, request, policy, thoughts)
     answer.read()
     return answer
-
-
-def _why(read: _Answer, missing: str) -> str:
-    if read.error is not None:
-        return f"answered 200 with an error: {brief(read.error)}"
-    return f"answered 200 without `{missing}`"
 
 
 def _rewritten(body: bytes, before: Sequence[Choice], changed: Sequence[Choice]) -> bytes:

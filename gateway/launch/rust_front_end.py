@@ -14,6 +14,9 @@ SINCE = "0.22"  # the first wheels with the binary
 BODY_VARIABLE = "VLLM_HTTP_MAX_REQUEST_BODY_SIZE"
 BODY_MOST = 32 * 1024 * 1024  # bytes of a request where that variable is not set; 0 = no limit
 
+# Parsers of calls that are one with the parser of thoughts of the same name: without it every chat is a 500.
+UNIFIED = frozenset(("gemma4",))
+
 
 @dataclass(frozen=True, slots=True)
 class RustFrontEnd:

@@ -12,6 +12,7 @@ from gateway.domain.body import UNREADABLE, unreadable
 from gateway.domain.reason import prefixed, quoting, reason_of
 from gateway.domain.upstream import (
     ConnectFailure,
+    ErrorTold,
     OwnFailure,
     PoolFull,
     ProtocolFailure,
@@ -32,6 +33,7 @@ from gateway.inspection import rewrite
 from gateway.inspection.continued_track import ContinuedTrack
 from gateway.inspection.error_replies import POOL_PAUSE, UNREAD, Verdict
 from gateway.inspection.heuristics import empty_kind
+from gateway.inspection.other_form import begins_events, whole_of
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.sent_text import SentText
@@ -41,12 +43,20 @@ from gateway.inspection.whole import WholeAnswer, read_whole
 from gateway.large_bodies import LARGE, apart
 from gateway.proxy.exchange import ClientGone
 from gateway.proxy.failures import AttemptFailed, StreamBroken
-from gateway.proxy.feedback import count_found, learn_forms, verdict_of
-from gateway.proxy.reply import LOADING_TOLD, Header, StreamReply, attempt_headers, base_headers, send_whole
+from gateway.proxy.feedback import count_found, learn_forms, verdict_of, verdict_of_told
+from gateway.proxy.reply import (
+    LOADING_TOLD,
+    Header,
+    StreamReply,
+    attempt_headers,
+    base_headers,
+    listed,
+    send_whole,
+)
 from gateway.proxy.results import judge_results
 from gateway.proxy.silence import expect_first
 from gateway.proxy.stages import AdmittedRequest, RequestContext
-from gateway.proxy.stream_relay import StreamRelay
+from gateway.proxy.stream_relay import StreamRelay, is_stream, read_otherwise
 from gateway.routing.inspection_policy import policy_for
 from gateway.routing.loads import loads_first
 from gateway.routing.resume import BrokenStream, may_continue
@@ -54,12 +64,7 @@ from gateway.shortage import shortage_of
 
 ERROR_BODY_MOST = 1024 * 1024  # bytes of an upstream's error answer that are read
 LAST_MOST = 64 * 1024  # bytes of last events that are written together with the end; more waits for the client to read
-KIND_MOST = 100  # characters of a content-type in a message
 TAIL = 1.0  # seconds for upstream to end its body after the last event
-
-
-def is_stream(response: Response) -> bool:
-    return "text/event-stream" in response.headers.get("content-type", "").lower()
 
 
 class Attempt:
@@ -83,6 +88,7 @@ class Attempt:
         self._decided = None if decision is None else decision.backend_for(self.candidate, self.alias, self.request)
         self._headers: list[Header] = []  # response headers about this attempt
         self._kept: BrokenStream | None = None  # what was sent, where another backend could go on with it
+        self._called: EngineRequest | None = None
         self._sent_id = ""  # the backend's id of this request, where the client chose it
 
     async def run(self) -> None:
@@ -93,7 +99,7 @@ class Attempt:
         delivered = False
         reason: BaseException | None = None
         try:
-            call = self._call()
+            call = self._called = self._call()
             if (decided := self._decided) is not None and not self.request.tools:
                 policy, thoughts = decided.policy, decided.thoughts
             else:
@@ -147,7 +153,10 @@ class Attempt:
                 track = ContinuedTrack(goes_on.request, self.reply.identity, *goes_on[1:])
             await self._relay_stream(self.reply, track, response)
             return track.violations
-        body = await read_counted(response, self._context.snapshot.server.max_body, self.exchange.share.add)
+        most = self._context.snapshot.server.max_body
+        body = await read_counted(response, most, self.exchange.share.add)
+        if self.request.endpoint.chunk_object and begins_events(body):
+            body = whole_of(body, self.request.endpoint, most)
         read = partial(read_whole, body, self.request, policy, thoughts)
         answer = read() if len(body) <= LARGE else await apart(self.request.sender, read)
         del body, read
@@ -196,6 +205,8 @@ class Attempt:
         queued = round(self._admitted.queued * 1000)
         self._headers = attempt_headers(state.name, record.number, queued, record.detour, adapted)
         own = None if self._admitted.goes_on is not None else own_call(request, state, fields)
+        if own is None and request.own is not None and request.own.left_out:
+            self._headers.append((b"x-gateway-left-out", listed(request.own.left_out)))
         head = decided.head if decided is not None else None
         headers = self._context.headers_sent(up_id) if head is None else []
         call = EngineRequest(request.endpoint, request.stream, fields, headers, self.request_id, own)
@@ -221,6 +232,8 @@ class Attempt:
         if isinstance(failure, PoolFull):
             verdict = Verdict("cooldown", reason, message=POOL_FULL, retry_after=POOL_PAUSE)
         if self.reply is None or not self.reply.content or isinstance(failure, ConnectFailure):
+            if isinstance(failure, ErrorTold) and self._called is not None:
+                verdict = verdict_of_told(self._called, self.request, state, failure, reason)
             return AttemptFailed(verdict, failure)
         off = self._kept if self.timer.now() < self.timer.total_at else None
         words, silent = prefixed(f"{state.name} ", reason), isinstance(failure, SilenceFailure)
@@ -246,14 +259,17 @@ class Attempt:
     async def _relay_stream(self, reply: StreamReply, track: StreamTrack, response: Response) -> None:
         """Relay whole events as they arrive; nothing is sent before the backend's first output."""
         state, timer = self.candidate.state, self.timer
-        if not is_stream(response):
-            kind = response.headers.get("content-type", "no content-type")[:KIND_MOST]
-            raise AttemptFailed(Verdict("failed", quoting("answered a stream with another type", repr(kind))))
+        most = self._context.snapshot.server.max_body
+        first = (
+            b"" if is_stream(response) else await read_otherwise(response, self.request.endpoint, most, self.exchange)
+        )
         gaps = self.metrics.inter_token.child(state.name)
         relay = StreamRelay(reply, track, state, timer, gaps, self._kept.sent if self._kept is not None else None)
         goes_on = self._admitted.goes_on is not None
+        unread = first if first and not relay.pass_on(first) else b""
         while True:
-            data = await read_past(response, relay.pass_on)
+            data = unread or await read_past(response, relay.pass_on)
+            unread = b""
             if relay.unread:
                 await relay.read_apart()
             if not data:
@@ -266,7 +282,7 @@ class Attempt:
                     break  # sent together with the end
                 await relay.send()
             if track.failure is not None:
-                raise PoolFull(track.failure) if track.pool_full else UpstreamFailure(track.failure)
+                raise track.why()
             if track.done or track.disobeyed or not data:
                 break
         if not (track.whole or track.disobeyed):
@@ -325,7 +341,7 @@ class Attempt:
     async def _relay_whole(self, answer: WholeAnswer) -> None:
         """Judge the answer, then send it."""
         if answer.failure is not None:
-            raise UpstreamFailure(answer.failure)
+            raise ErrorTold(answer.failure, answer.body) if answer.told else UpstreamFailure(answer.failure)
         count_found(answer, self.candidate.state, self._context.feedback(self.request), self.metrics)
         if answer.disobeyed:
             raise self._unused(answer, "disobeyed", "did not call the tool that it had to call")

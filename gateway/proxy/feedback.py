@@ -16,12 +16,12 @@ from gateway.domain.backend import BackendState
 from gateway.domain.facts import Source
 from gateway.domain.forms import STRICT
 from gateway.domain.request import NO_MEDIA, InferenceRequest, Refusal
-from gateway.domain.upstream import Response
-from gateway.engines.base import EngineRequest
+from gateway.domain.upstream import ErrorTold, Response
+from gateway.engines.base import EngineRequest, WholeResponse
 from gateway.engines.outgoing import forms_for, outgoing_fields, outgoing_limits
 from gateway.inspection.complaints import read_complaint
 from gateway.inspection.echo import client_mentions, mentions
-from gateway.inspection.error_replies import Verdict, judge
+from gateway.inspection.error_replies import Verdict, judge, told_status
 from gateway.inspection.notation import may_lack_opener
 from gateway.inspection.policy import CLOSER
 from gateway.inspection.server_faults import is_pool_full
@@ -67,6 +67,16 @@ def verdict_of(
     if verdict.kind == "unserved" and endpoint is not request.endpoint:
         return replace(verdict, kind="incapable")  # it may well serve chats, so no chat can find out about it
     return verdict
+
+
+def verdict_of_told(
+    call: EngineRequest, request: InferenceRequest, state: BackendState, failure: ErrorTold, reason: str
+) -> Verdict:
+    """What an error inside of an answer means: the same words with their status would mean it too. `reason`: the words
+    for a failure."""
+    status = told_status(failure.body)
+    verdict = verdict_of(call, request, state, WholeResponse(status or 500, failure.body), failure.body)
+    return replace(verdict, reason=reason, status=0) if verdict.kind == "failed" else verdict
 
 
 def within_reason(verdict: Verdict, state: BackendState, request: InferenceRequest, alias: Alias) -> Verdict:
@@ -190,11 +200,7 @@ def _smaller(before: list[object], after: list[object]) -> bool:
 
 def correct(state: BackendState, request: InferenceRequest, alias: Alias, verdict: Verdict) -> bool:
     """Note which forms a refusal asks for (domain/forms.py). True = the same backend gets the request again in them."""
-    if (
-        verdict.kind not in ("client", "failed")
-        or not 400 <= verdict.status <= 500
-        or not request.endpoint.chunk_object
-    ):
+    if verdict.kind not in ("client", "failed") or verdict.status > 500 or not request.endpoint.chunk_object:
         return False
     tried = (request.corrected or {}).get(state.name, ())
     now = time.monotonic()

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import time
 
 import msgspec
@@ -158,6 +158,11 @@ def base_headers(request_id: str, alias: str) -> list[Header]:
     if alias:
         headers.append((b"x-gateway-alias", _latin(alias)))
     return headers
+
+
+def listed(names: Iterable[str]) -> bytes:
+    """Names that a client sent, as the value of a header."""
+    return ",".join(re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)[:100] for name in names).encode()[:1000]
 
 
 def attempt_headers(

@@ -6,13 +6,39 @@ waking the task of the request. Whatever else a read holds is left to the task (
 from __future__ import annotations
 
 from gateway.domain.backend import BackendState
+from gateway.domain.reason import quoting
+from gateway.domain.request import Endpoint
 from gateway.domain.request_timer import RequestTimer
+from gateway.domain.upstream import Response, read_counted
+from gateway.inspection.error_replies import Verdict
+from gateway.inspection.other_form import begins_events, events_of
 from gateway.inspection.sent_text import SentText
 from gateway.inspection.stream_track import StreamTrack
 from gateway.large_bodies import LARGE, apart
 from gateway.metrics.counters import Histogram
+from gateway.proxy.exchange import Exchange
+from gateway.proxy.failures import AttemptFailed
 from gateway.proxy.reply import HEARTBEAT, StreamReply
 from gateway.transport.sse import Framer
+
+KIND_MOST = 100  # characters of a content-type in a message
+
+
+def is_stream(response: Response) -> bool:
+    return "text/event-stream" in response.headers.get("content-type", "").lower()
+
+
+async def read_otherwise(response: Response, endpoint: Endpoint, most: int, exchange: Exchange) -> bytes:
+    """The first events of a stream whose content type is another: they are events all the same, or are made of a whole
+    answer (up to `most` bytes). Raises AttemptFailed for anything else."""
+    first = await response.read_some()
+    if begins_events(first):
+        return first
+    events = events_of(first + await read_counted(response, most, exchange.share.add), endpoint)
+    if events is None:
+        kind = response.headers.get("content-type", "no content-type")[:KIND_MOST]
+        raise AttemptFailed(Verdict("failed", quoting("answered a stream with another type", repr(kind))))
+    return events
 
 
 class StreamRelay:

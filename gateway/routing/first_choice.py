@@ -34,6 +34,8 @@ def first_choice(
     """The first candidate of the plan, as long as no budget applies to the request. None if the plan has to be made."""
     if request.endpoint.pools:  # the chain binds its members together
         return None
+    if request.own is not None and request.own.left_out:  # who runs what others are not told of comes first
+        return None
     needs = needs_of(request, alias, client)
     room = room_needed(request, alias.min_max_tokens)
     usable: list[BackendState] = []

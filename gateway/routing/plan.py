@@ -229,6 +229,8 @@ def make_plan(
     if any(loads_first(candidate.state) for candidate in plan.candidates):
         plan.candidates, plan.loads = behind_ready(plan.candidates, plan.outcomes, alias.failover.when_loading, now)
         plan.outcomes |= {state.name: "busy" for state in plan.loads if state.name not in plan.outcomes}
+    if request.own is not None and request.own.left_out:  # who runs them comes first, for others they are left out
+        plan.candidates.sort(key=lambda c: not c.state.capabilities(now).hosted)
     if has_starts and refuses_start is not None:
         _plan_starts(plan)
     return plan

@@ -147,6 +147,17 @@ def data_of(event: bytes) -> bytes | None:
     return b"\n".join(parts) if parts else None
 
 
+def error_line(event: bytes) -> bytes | None:
+    """The data of an event that has none, but a line `error: {...}`, as llama-server of 2025 tells an error."""
+    name, _, told = event.strip().partition(b":")
+    if name != b"error" or not told.strip():
+        return None
+    try:
+        return b'{"error":%b}' % msgspec.json.encode(msgspec.json.decode(told))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return b'{"error":%b}' % msgspec.json.encode(told.decode("utf-8", "replace").strip())
+
+
 class Choice(msgspec.Struct):
     index: Any = 0
     delta: Any = None

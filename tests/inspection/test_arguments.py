@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.inspection import arguments as arguments_module
 from gateway.inspection.arguments import Arguments
 
 
@@ -77,6 +78,17 @@ def test_strings_pass_at_once_and_a_comma_waits_for_what_follows() -> None:
     passed, rest, _ = fed(pieces)
     assert passed == ['{"', "city", '":', ' "Os', "lo", '"', ', "d": ', "", "", 'true, "n": ', "12}"]
     assert rest == ""
+
+
+def test_what_is_too_long_to_be_checked_passes_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arguments_module, "CHECKED_MOST", 10)
+    pieces = ['{"a": "b', "cdefg", ", oops", "}"]
+    passed, rest, arguments = fed(pieces)
+    assert ("".join(passed), rest) == ("".join(pieces), "")
+    assert (arguments.whole, arguments.mended, arguments.empty) == (True, False, False)
+    again = Arguments()
+    assert [again.passes(piece) for piece in pieces[:2]] == [True, True]
+    assert [again.passes(pieces[2]), again.feed(pieces[2]), again.passes(pieces[3])] == [False, pieces[2], True]
 
 
 @given(st.text(alphabet="{}[]\",:'\\ntrue05 -.eE", max_size=30))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.request import CHAT, COMPLETIONS, Endpoint
-from gateway.domain.upstream import PoolFull, ProtocolFailure, TooLarge, UpstreamFailure
+from gateway.domain.upstream import ErrorTold, PoolFull, ProtocolFailure, TooLarge, UpstreamFailure
 from gateway.inspection.assembler import Assembler, read_object
 from gateway.inspection.server_faults import POOL_FULL
 
@@ -169,7 +169,7 @@ def test_no_delta_breaks_it(deltas: list[Any]) -> None:
         assembled(*map(chunk, deltas), chunk({}, "stop"))
 
 
-@pytest.mark.parametrize(("said", "kind"), [(POOL_FULL, PoolFull), ("something else", UpstreamFailure)])
+@pytest.mark.parametrize(("said", "kind"), [(POOL_FULL, PoolFull), ("something else", ErrorTold)])
 def test_an_error_event_is_a_failure_and_a_full_memory_one_of_its_own(said: str, kind: type[Exception]) -> None:
     with pytest.raises(UpstreamFailure) as raised:
         read_object(msgspec.json.encode({"error": {"message": said}}))

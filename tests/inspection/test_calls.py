@@ -57,3 +57,44 @@ def test_a_name_that_comes_in_parts_is_one_name() -> None:
     calls.note([part("_up", "{}", index=0, id="a")])
     calls.note([part("_now", "", index=0)])
     assert calls.first == "look_up_now"
+
+
+def test_parts_without_an_index_go_on_with_the_latest_call() -> None:
+    calls = ToolCalls()
+    first: list[Any] = [{"id": "a", "function": {"name": "look", "arguments": ""}}]
+    both: list[Any] = [
+        {"function": {"arguments": '{"x":1}'}},
+        {"id": "b", "function": {"name": "look", "arguments": "{}"}},
+    ]
+    assert calls.note(first)
+    assert calls.note(both)
+    assert [one["index"] for one in (*first, *both)] == [0, 0, 1]
+    assert [call.text() for call in calls._calls] == ['{"x":1}', "{}"]
+
+
+def test_arguments_that_are_repeated_come_once() -> None:
+    calls, again = ToolCalls(), [part("", '{"x":1}', index=0)]
+    calls.note([part("look", '{"x"', index=0, id="a")])
+    calls.note([part("", ":1}", index=0)])
+    assert calls.note(again)
+    assert again[0]["function"]["arguments"] == ""
+    assert not calls.add_piece(0, b"more")
+    whole = [part("look", '{"x":1}{"x":1}', index=1, id="b")]
+    assert calls.note(whole)
+    assert whole[0]["function"]["arguments"] == '{"x":1}'
+
+
+def test_braces_inside_of_arguments_are_no_repetition() -> None:
+    calls = ToolCalls()
+    calls.note([part("look", '{"code":"f() {}', index=0, id="a")])
+    assert not calls.note([part("", '{}"}', index=0)])
+    assert calls._calls[0].text() == '{"code":"f() {}{}"}'
+
+
+@pytest.mark.parametrize("name", ["look<|channel|>commentary", "functions.look", "functions.look<|constrain|>json"])
+def test_a_name_loses_the_marks_of_channels(name: str) -> None:
+    calls, named = ToolCalls(), [part(name, "{}", index=0, id="a")]
+    assert calls.note(named, OfferedTools([{"function": {"name": "look"}}]))
+    assert named[0]["function"]["name"] == calls.first == "look"
+    unknown = [part(name, "{}", index=0, id="b")]
+    assert not ToolCalls().note(unknown, OfferedTools([{"function": {"name": "other"}}]))

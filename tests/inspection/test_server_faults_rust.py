@@ -29,6 +29,7 @@ MEANINGS: dict[str, tuple[str, str | None]] = {
     "responses": ("unserved", "endpoint:chat"),
     "too_long": ("too_long", None),
     "tools_without_parser": ("incapable", "tool_parser"),
+    "two_parsers": ("misconfigured", None),
     "unknown_model": ("misconfigured", None),
 }
 

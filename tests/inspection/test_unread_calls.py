@@ -18,6 +18,7 @@ from tests.inspection.mending import TOOLS
 POLICY = InspectionPolicy(tools=OfferedTools(TOOLS), formats=formats_for(None, "hermes", unopened=True), unread=True)
 REST = '"{\\"city\\": \\"Oslo\\"}"}\n</tool_call>'
 IN_THOUGHTS = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+OLD = "{call}\n</tool_call>"
 Seen = tuple[str, str, list[tuple[str, str]], object]
 
 
@@ -114,6 +115,10 @@ CASES: dict[str, tuple[list[Delta], Seen]] = {
     "text behind a call": (
         [*call('{"city": "Oslo"}'), *text("\nDone and said.")],
         ("\nDone and said.", "", OSLO, "tool_calls"),
+    ),
+    "a call and an example of one": (
+        [*text("So:\n```\n" + OLD + "\n```\n"), *call('{"city": "Oslo"}')],
+        ("So:\n```\n" + OLD + "\n```\n", "", OSLO, "tool_calls"),
     ),
     "in unclosed thoughts": ([*text("I call " + IN_THOUGHTS, "reasoning")], ("", "I call ", OSLO, "tool_calls")),
     "a draft in closed thoughts": (

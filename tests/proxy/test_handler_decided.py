@@ -64,7 +64,7 @@ async def error_as_answer(turn: Turn) -> None:
 
 
 async def stream_without_events(turn: Turn) -> None:
-    await turn.send(json_answer(said("Yes.")))
+    await turn.send(answer(b"<html>Yes.</html>", content_type="text/html"))
 
 
 async def error_event(turn: Turn) -> None:

@@ -6,15 +6,13 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from gateway.apps.alerts.alerts import Alert
+from gateway.apps.alerts.channels import AlertMessage, DeadmanChannel, DeliveryResult, channels_of, new_client
 from gateway.cli.options import config_option, examples, json_option, load_or_exit
-
-if TYPE_CHECKING:
-    from gateway.apps.alerts.channels import DeliveryResult
-    from gateway.config.snapshot import Alerts
+from gateway.config.snapshot import Alerts
 
 TEXT = "this is a test: alerts of the gateway arrive here"
 
@@ -53,9 +51,6 @@ async def send_test(alerts: Alerts) -> list[tuple[str, DeliveryResult]]:
     """(name, answer) of each channel: one attempt each, all at once."""
     import socket
     import time
-
-    from gateway.apps.alerts.alerts import Alert
-    from gateway.apps.alerts.channels import AlertMessage, DeadmanChannel, channels_of, new_client
 
     now = time.time()
     message = AlertMessage((Alert("test", "test", TEXT, now, good=True),), socket.gethostname(), now)

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from gateway.apps.console.top_view import View
 from gateway.cli.options import config_option, examples, is_there, json_option, key_option, load_or_exit, server_url
+from gateway.cli.running import address
 from gateway.printable import visible, visible_all
+from gateway.transport.bounded import client, fetch_now
 
 if TYPE_CHECKING:
     import httpx
-
-    from gateway.apps.console.top_view import View
 
 WAIT = 3.0  # seconds for an answer
 ANSWER_MOST = 16 * 1024 * 1024  # bytes of an answer
@@ -42,8 +43,6 @@ def command(config: Path, at: str | None, key: str | None, once: bool, as_json: 
 
     Exit code 0: it was shown; 1: the gateway could not be reached, or refuses the key (--once, --json); 2: wrong usage.
     """
-    from gateway.transport.bounded import client
-
     url = server_url(at).removesuffix("/v1") if at is not None else _listens(config)
     headers = {"authorization": f"Bearer {key}"} if key else {}
     with client(WAIT, base_url=url, headers=headers) as asking:
@@ -60,8 +59,6 @@ def command(config: Path, at: str | None, key: str | None, once: bool, as_json: 
 
 def _listens(config: Path) -> str:
     """The URL of the gateway of the file; where no file was named and none is there, the default URL."""
-    from gateway.cli.running import address
-
     source = click.get_current_context().get_parameter_source("config")
     if source is ParameterSource.DEFAULT and not is_there(config):
         return DEFAULT
@@ -72,8 +69,6 @@ class StatusPoller:
     """Polls one gateway; `view` has the latest of it."""
 
     def __init__(self, client: httpx.Client, url: str) -> None:
-        from gateway.apps.console.top_view import View
-
         self.view = View(url)
         self._client = client
         self._answered_at = self._usage_at = float("-inf")
@@ -94,8 +89,6 @@ class StatusPoller:
     def _ask(self, path: str) -> tuple[Mapping[str, Any] | None, str | None]:
         """(the decoded answer, None), or (None, the reason why none came)."""
         import httpx
-
-        from gateway.transport.bounded import fetch_now
 
         try:
             answer = fetch_now(self._client, "GET", path, most=ANSWER_MOST, seconds=WAIT)

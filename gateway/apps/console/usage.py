@@ -7,14 +7,13 @@ import sqlite3
 import time
 from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from gateway.accounting.ledger_file import NAME, Sums, sums_since
 from gateway.cli.options import config_option, examples, fail, is_there, json_option, load_or_exit
-
-if TYPE_CHECKING:
-    from gateway.accounting.ledger_file import Sums
+from gateway.config.units import parse_duration
+from gateway.observe.usage_report import row_json
 
 _GROUPS = ("client", "alias", "backend")
 _WIDTH = 132  # columns at least; a narrower terminal wraps the lines
@@ -35,9 +34,6 @@ def command(config: Path, since: str, by: str | None, as_json: bool) -> None:
 
     Exit code 0: printed; 1: there is no ledger, or it cannot be read.
     """
-    from gateway.accounting.ledger_file import NAME, sums_since
-    from gateway.config.units import parse_duration
-
     try:
         seconds = parse_duration(since)
     except ValueError:
@@ -53,8 +49,6 @@ def command(config: Path, since: str, by: str | None, as_json: bool) -> None:
     except (sqlite3.Error, OSError) as error:
         fail(f"the ledger {path.absolute()} cannot be read: {error}")
     if as_json:
-        from gateway.observe.usage_report import row_json
-
         rows = [row_json(groups, row) for row in sums]
         click.echo(json.dumps({"ledger": str(path.absolute()), "since": start, "by": groups, "usage": rows}, indent=2))
     elif not sums:
@@ -99,6 +93,4 @@ def _audio(row: Sums) -> float:
 
 
 def _total(sums: list[Sums]) -> Sums:
-    from gateway.accounting.ledger_file import Sums
-
     return Sums((), *(sum(column) for column in list(zip(*sums, strict=True))[1:]))

@@ -15,14 +15,21 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from gateway.apps.control.memory.model_catalog import models_of, shipped_models
+from gateway.apps.control.memory.plan import plan
 from gateway.cli.options import config_option, examples, is_there, load_or_exit, port_option, speedup_option
+from gateway.cli.serve import announce, set_up_logs
+from gateway.config.load import LoadedFile
+from gateway.config.problems import ConfigError
+from gateway.config.snapshot import Alerts, Alias, Mode, Snapshot
 from gateway.domain.engine_traits import traits_of
+from gateway.http.app import App
+from gateway.http.server import listen, make_server
+from gateway.runtime.process import tune
 
 if TYPE_CHECKING:
     import socket
 
-    from gateway.config.load import LoadedFile
-    from gateway.config.snapshot import Alias, Snapshot
     from simulator.fleet import SimFleet
 
 NONE: Mapping[str, str] = MappingProxyType({})
@@ -61,8 +68,6 @@ def shipped_routes() -> Path:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    from gateway.http.server import listen
-
     try:
         return listen(host, port)
     except OSError as error:
@@ -76,10 +81,6 @@ def _run(config: Path, loaded: LoadedFile, sock: socket.socket, data: str, speed
     loop of their own, so that a Ctrl-C does not cancel the clean-up."""
     import uvloop
 
-    from gateway.cli.serve import announce, set_up_logs
-    from gateway.http.app import App
-    from gateway.http.server import make_server
-    from gateway.runtime.process import tune
     from simulator.fleet import start_fleet
 
     host, port = sock.getsockname()[:2]
@@ -113,8 +114,6 @@ def _run(config: Path, loaded: LoadedFile, sock: socket.socket, data: str, speed
 
 def _control_port(port: int) -> int:
     """The port after the gateway's, which is easy to remember; 0 (a free one) where that is in use."""
-    from gateway.http.server import listen
-
     try:
         listen("127.0.0.1", port + 1).close()
     except (OSError, OverflowError):
@@ -127,8 +126,6 @@ def simulated(snapshot: Snapshot, urls: dict[str, str], exporters: Mapping[str, 
     URL). Backends without a URL (clouds) are left out, and so are aliases that have no other. Alerts, traces,
     `server.shared` and the nodes' `ssh` are removed, so that the demo does not reach the real receivers, gateways and
     machines."""
-    from gateway.config.snapshot import Alerts
-
     backends = {name: replace(b, url=urls[name]) for name, b in snapshot.backends.items() if name in urls}
     cut = (_without(alias, urls) for alias in snapshot.aliases.values())
     return replace(
@@ -160,11 +157,6 @@ def sim_command(order: str, backend: str, control_url: str) -> str:
 
 def memory_held(snapshot: Snapshot) -> dict[str, dict[str, int]]:
     """Bytes that each backend holds on each of its nodes once it runs, by the memory plan; only where it knows."""
-    from gateway.apps.control.memory.model_catalog import models_of, shipped_models
-    from gateway.apps.control.memory.plan import plan
-    from gateway.config.problems import ConfigError
-    from gateway.config.snapshot import Mode
-
     try:
         catalog = models_of(snapshot)
     except ConfigError:  # `gateway check` reports it

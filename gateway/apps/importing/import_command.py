@@ -6,20 +6,29 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from gateway.apps.importing.output import STDOUT, output_options, refuse_to_overwrite, render_and_verify, write
+from gateway.apps.importing.draft import Draft, ImportNote
+from gateway.apps.importing.formats import FORMATS, OURS, STARTS, format_of, text_format_of
+from gateway.apps.importing.output import (
+    STDOUT,
+    output_options,
+    refuse_to_overwrite,
+    render_and_verify,
+    variables,
+    write,
+)
+from gateway.apps.importing.render import render
+from gateway.apps.importing.source import SourceFile, read_source
 from gateway.cli.options import counted, examples, fail_with, is_host, is_there, json_option, problem_json
+from gateway.config.load import LoadedFile
 from gateway.config.problems import ConfigError
+from gateway.config.sources import read_file
 from gateway.printable import visible
-
-if TYPE_CHECKING:
-    from gateway.apps.importing.draft import Draft, ImportNote
-    from gateway.apps.importing.source import SourceFile
-    from gateway.config.load import LoadedFile
 
 _FORMATS = ("litellm", "llama-swap", "olla")
 _STARTS = ("systemd", "compose", "shell")  # what starts engines: they become launch blocks
@@ -68,9 +77,6 @@ def command(file: Path, kind: str | None, address: str | None, output: Path, for
 
 def _converted(file: Path, kind: str | None, address: str | None, as_json: bool) -> tuple[str, Draft]:
     """(the format, the draft). Exits 1 with the mistakes of the file."""
-    from gateway.apps.importing.formats import FORMATS, STARTS, text_format_of
-    from gateway.apps.importing.source import read_source
-
     text = _read_config(file)
     try:
         kind = kind or text_format_of(text)
@@ -87,8 +93,6 @@ def _converted(file: Path, kind: str | None, address: str | None, as_json: bool)
 
 
 def _read_config(file: Path) -> str:
-    from gateway.config.sources import read_file
-
     if not is_there(file):
         raise click.UsageError(f"there is no file '{file}'")
     try:
@@ -100,8 +104,6 @@ def _read_config(file: Path) -> str:
 
 
 def _kind(source: SourceFile | None, file: Path) -> str:
-    from gateway.apps.importing.formats import OURS, format_of
-
     kind = format_of(source.data) if source is not None else None
     if kind == OURS:
         raise click.UsageError(f"'{file}' is a routes.yaml already: `gateway check {file}` shows what is in it")
@@ -139,24 +141,12 @@ def _as_json(kind: str, draft: Draft, text: str, loaded: LoadedFile | None, outp
         document["written"] = str(output)
     elif text:
         document["routes"] = text
-    document["notes"] = [{"kind": note.kind, **_without_level(note)} for note in draft.notes]
+    document["notes"] = [{"kind": note.kind, **asdict(note.problem)} for note in draft.notes]
     document["warnings"] = [problem_json(p, "warning") for p in loaded.warnings] if loaded else []
-    document["variables"] = _variables(text)
+    document["variables"] = variables(text) if text else []
     for section in ("backends", "aliases", "clients"):
         document[section] = list(getattr(draft, section))
     return document
-
-
-def _without_level(note: ImportNote) -> dict[str, Any]:
-    document = problem_json(note.problem, "")
-    del document["level"]
-    return document
-
-
-def _variables(text: str) -> list[str]:
-    from gateway.apps.importing.output import variables
-
-    return variables(text) if text else []
 
 
 def _print(kind: str, draft: Draft, loaded: LoadedFile | None, file: Path, output: Path) -> None:
@@ -175,13 +165,7 @@ def _print(kind: str, draft: Draft, loaded: LoadedFile | None, file: Path, outpu
     click.echo(f"\n{file} ({kind}) -> {target}: {contents}; {notes}", err=True)
     for warning in loaded.warnings:
         click.echo(f"{click.style('warning', fg='yellow')}   {warning}", err=True)
-    if names := _variables_of(draft):
+    if names := variables(render(draft)):
         click.echo(f"Set these before serving (in the environment or .env): {', '.join(names)}", err=True)
     if output != STDOUT:
         click.echo(f"Next: gateway check --live --config {output}", err=True)
-
-
-def _variables_of(draft: Draft) -> list[str]:
-    from gateway.apps.importing.render import render
-
-    return _variables(render(draft))

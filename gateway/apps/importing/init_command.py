@@ -6,20 +6,23 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from gateway.apps.importing.discovery import PORTS, BadTarget, Scan, scan, targets
+from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.output import STDOUT, output_options, refuse_to_overwrite, render_and_verify, write
+from gateway.apps.importing.recipes import recipe_files, recipe_nodes, recipe_text
+from gateway.apps.importing.server_draft import apply_findings, draft_of
+from gateway.apps.importing.servers import FoundServer
+from gateway.apps.probing.run import probe_directly
 from gateway.cli.options import counted, examples, fail, is_host, json_option
+from gateway.config.load import LoadedFile, load_text
+from gateway.config.problems import ConfigError
+from gateway.config.snapshot import Backend
+from gateway.config.suggest import did_you_mean
 from gateway.printable import visible
-
-if TYPE_CHECKING:
-    from gateway.apps.importing.discovery import Scan
-    from gateway.apps.importing.draft import Draft
-    from gateway.apps.importing.servers import FoundServer
-    from gateway.config.load import LoadedFile
-    from gateway.config.snapshot import Backend
 
 _SKIPPED = {
     "gateway": "a gateway, left out",
@@ -69,7 +72,7 @@ def command(
     if ask and not hosts:
         hosts = tuple(click.prompt("Hosts to scan", default="localhost", err=True).split())
     found = _scan(hosts or ("localhost",), ports, quiet=as_json)
-    draft = _draft(found)
+    draft = draft_of(found.servers, found.exporters)
     if not draft.backends:
         _nothing(found, as_json)
     text, loaded = render_and_verify(draft, output)
@@ -87,11 +90,6 @@ def command(
 
 def _write_recipe(name: str, hosts: tuple[str, ...], output: Path, *, force: bool, as_json: bool) -> None:
     """Write a recipe as routes.yaml, once the gateway has loaded it."""
-    from gateway.apps.importing.recipes import recipe_files, recipe_nodes, recipe_text
-    from gateway.config.load import load_text
-    from gateway.config.problems import ConfigError
-    from gateway.config.suggest import did_you_mean
-
     known = recipe_files()
     if name not in known:
         hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
@@ -122,8 +120,6 @@ def _write_recipe(name: str, hosts: tuple[str, ...], output: Path, *, force: boo
 
 
 def _scan(hosts: tuple[str, ...], ports: str | None, *, quiet: bool) -> Scan:
-    from gateway.apps.importing.discovery import PORTS, BadTarget, scan, targets
-
     try:
         urls = targets(hosts, _ports(ports) if ports is not None else PORTS)
     except BadTarget as problem:
@@ -156,12 +152,6 @@ def _server_line(server: FoundServer) -> str:
     return f"{server.url}  {kind}  {', '.join(models) or 'no model'}{more}"
 
 
-def _draft(found: Scan) -> Draft:
-    from gateway.apps.importing.server_draft import draft_of
-
-    return draft_of(found.servers, found.exporters)
-
-
 def _nothing(found: Scan, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"ok": False, "written": None, "servers": _servers(found)}, indent=2))
@@ -174,8 +164,6 @@ def _nothing(found: Scan, as_json: bool) -> None:
 
 def _probe(draft: Draft, loaded: LoadedFile, found: Scan, output: Path, *, quiet: bool) -> tuple[str, LoadedFile]:
     """Probe the backends that are ready. Returns the file's text and the loaded file with the findings."""
-    from gateway.apps.importing.server_draft import apply_findings
-    from gateway.apps.probing.run import probe_directly
 
     def on_seen(backend: str, check: str, result: str) -> None:
         if not quiet and result != "untested":

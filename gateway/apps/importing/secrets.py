@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.apps.importing.draft import Draft, Notes
+from gateway.apps.importing.draft import Draft, Notes, too_large
 from gateway.config.problems import Path
 
 _NAMED = re.compile(r"TOKEN(?!S|IZ)|SECRET|PASSW|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL|_KEY$", re.IGNORECASE)
@@ -17,6 +17,7 @@ _LOOKS = re.compile(
 _REFERENCE = re.compile(r"\$\{\w+(:?[-=?+][^{}]*)?\}|\$\w+", re.ASCII)
 _FLAGS = {"--api-key": "VLLM_API_KEY", "--hf-token": "HF_TOKEN"}
 _SWITCHED = frozenset(("", "0", "1", "true", "false"))  # HF_HUB_DISABLE_IMPLICIT_TOKEN=1 is no secret
+_MOST = 200  # secrets of one source
 _SHORTEST = 6  # characters of a value that is looked for everywhere
 
 
@@ -58,6 +59,8 @@ class Secrets:
 
     def _replaced(self, text: str, name: str, path: Path) -> str:
         if text not in self._names:
+            if len(self._names) >= _MOST:
+                raise too_large(self._notes.file, f"it has more than {_MOST} secrets", self._notes.line_of(path))
             used = self._names.values()
             numbered = (f"{name}_{number}" for number in range(2, len(used) + 3))
             chosen = next(one for one in (name, *numbered) if one not in used)  # two engines may have a key each
@@ -68,6 +71,7 @@ class Secrets:
 
     def mask(self, text: str) -> str:
         """`text` without any secret that was met so far, and without anything that looks like one."""
+        self._notes.spend(len(self._names))
         for secret in sorted((s for s in self._names if len(s) >= _SHORTEST), key=len, reverse=True):
             text = text.replace(secret, f"${{{self._names[secret]}}}")
         return _LOOKS.sub("***", text)

@@ -6,17 +6,19 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
 import click
 
-from gateway.cli.options import complete_alias, config_option, examples, json_option
+from gateway.apps.judging.comparison import JudgeComparison, distribution
+from gateway.apps.judging.comparison import compare as compare_all
+from gateway.apps.judging.comparison_page import render
+from gateway.apps.judging.runs import ENDED, BatchClient, BatchFailure, FolderError, fetch, judges_in
+from gateway.apps.judging.runs import run as run_all
+from gateway.apps.judging.scores import by_path, by_pattern, usual_score
+from gateway.cli.options import complete_alias, config_option, end_with, examples, json_option
 from gateway.cli.running import gateway_options, url_of
 from gateway.printable import visible
-
-if TYPE_CHECKING:
-    from gateway.apps.judging.comparison import JudgeComparison
-    from gateway.apps.judging.runs import BatchClient
 
 _folder = click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 
@@ -51,15 +53,12 @@ def run(
 ) -> None:
     """Ask every alias all lines of FILE, and write the answers into a folder. Run it again after an interruption: it
     goes on where it was. A line is one of OpenAI's batches, or `{"custom_id", "messages"}`."""
-    from gateway.apps.judging.runs import BatchFailure, FolderError
-    from gateway.apps.judging.runs import run as run_all
-
-    asking = _client(config, at, key, as_json=as_json)
+    asking = BatchClient(url_of(config, at, as_json=as_json), key)
     show = _Progress(quiet=as_json)
     try:
         batches = run_all(asking, file, list(dict.fromkeys(aliases)), folder, show)
     except (BatchFailure, FolderError, OSError) as error:
-        _fail(error, as_json=as_json)
+        end_with(error, as_json=as_json)
     except KeyboardInterrupt:
         click.echo("\nThe batches go on without you; run the same command again to fetch their results.", err=True)
         sys.exit(1)
@@ -137,11 +136,6 @@ def compare(
     """Show how far the judges of a folder agree, and what a human should read first. Without --score and --pattern the
     score is a JSON answer's `score`, `rating`, `grade` or `points`, a number behind one of these words, or the whole
     answer."""
-    from gateway.apps.judging.comparison import compare as compare_all
-    from gateway.apps.judging.comparison_page import render
-    from gateway.apps.judging.runs import FolderError
-    from gateway.apps.judging.scores import by_path, by_pattern, usual_score
-
     if path is not None and pattern is not None:
         raise click.UsageError("--score and --pattern exclude each other")
     try:
@@ -155,7 +149,7 @@ def compare(
         if html_file is not None:
             html_file.write_text(render(found, found.shown(most)), encoding="utf-8", errors="replace")
     except (FolderError, OSError) as error:
-        _fail(error, as_json=as_json)
+        end_with(error, as_json=as_json)
     if as_json:
         click.echo(json.dumps(found.as_json(most), indent=2))
     else:
@@ -168,17 +162,9 @@ def compare(
 # -- shared -----------------------------------------------------------------------------------------------------------
 
 
-def _client(config: Path, at: str | None, key: str | None, *, as_json: bool) -> BatchClient:
-    from gateway.apps.judging.runs import BatchClient
-
-    return BatchClient(url_of(config, at, as_json=as_json), key)
-
-
 def _each(folder: Path, config: Path, at: str | None, key: str | None, as_json: bool, what: str) -> None:
     """Look at, cancel, or fetch every batch of a folder. Exits 1 when one of them cannot be."""
-    from gateway.apps.judging.runs import ENDED, BatchFailure, FolderError, fetch, judges_in
-
-    asking = _client(config, at, key, as_json=as_json)
+    asking = BatchClient(url_of(config, at, as_json=as_json), key)
     shown = {}
     try:
         for state in judges_in(folder):
@@ -191,7 +177,7 @@ def _each(folder: Path, config: Path, at: str | None, key: str | None, as_json: 
                 fetch(asking, state, batch, folder)
             shown[state.alias] = batch
     except (BatchFailure, FolderError, OSError) as error:
-        _fail(error, as_json=as_json)
+        end_with(error, as_json=as_json)
     finally:
         asking.close()
     if as_json:
@@ -201,14 +187,6 @@ def _each(folder: Path, config: Path, at: str | None, key: str | None, as_json: 
         _print_batch(alias, batch)
     if not shown:
         click.echo(f"{folder} has no batches: `gateway batch run` begins them.")
-
-
-def _fail(error: Exception, *, as_json: bool) -> NoReturn:
-    if as_json:
-        click.echo(json.dumps({"ok": False, "error": str(error)}, indent=2))
-    else:
-        click.echo(f"Error: {visible(str(error))}", err=True)
-    sys.exit(1)
 
 
 def _print_batch(alias: str, batch: Mapping[str, Any]) -> None:
@@ -292,8 +270,6 @@ def _print_comparison(found: JudgeComparison, most: int) -> None:
 
 def distribution_line(scores: Mapping[str, float]) -> str:
     """`1: 20, 2: 35, ...`; wide ranges in one figure."""
-    from gateway.apps.judging.comparison import distribution
-
     found = distribution(scores)
     if not found["lines"]:
         return "no scores"

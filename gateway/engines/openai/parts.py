@@ -12,7 +12,7 @@ from gateway.domain.request import CHAT, Endpoint
 from gateway.domain.upstream import Response, UpstreamFailure, read_counted
 from gateway.inspection.assembler import Assembler, Object, read_object
 from gateway.inspection.chunk_filter import ChunkFilter, total_usage
-from gateway.transport.sse import DONE, Framer, data_of
+from gateway.transport.sse import DONE, Framer, data_of, error_line
 
 WHOLE_MOST = 64 * 1024 * 1024  # bytes of an assembled answer
 
@@ -50,7 +50,7 @@ class PartStreams:
         chunks: list[Object | None] = []
         done = not data
         for event in self._framer.feed(data) if data else self._framer.finish():
-            payload = data_of(event)
+            payload = data_of(event) or error_line(event)
             if not payload:
                 chunks.append(None)
                 continue

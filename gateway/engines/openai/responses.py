@@ -46,6 +46,8 @@ def own_body(request: InferenceRequest, chat: Fields, how: OwnResponses) -> dict
     conversations are kept here, or not at all."""
     own = request.own
     assert own is not None
+    if own.left_out and not how.hosted:
+        return None
     fields = {name: value for name, value in own.fields.items() if name not in _UNSENT and bytes(value) != b"null"}
     fields["store"] = _FALSE
     if not _adapt(fields, own.fields, request.fields, chat) and own.untranslatable is None:

@@ -225,7 +225,8 @@ def test_search_results_may_hold_others(depth: int) -> None:
 def test_the_clients_own_words_are_not_repeated_where_an_agent_would_act_on_them(word: str) -> None:
     refused("messages.0.role", {"role": word, "content": ""})
     refused("messages.0.content.0", user({"type": word, "source": {}}), code="input_unsupported")
-    refused("tools.0", user("hi"), tools=[{"type": word, "name": "x"}], code="input_unsupported")
+    demand: dict[str, Any] = {"tool_choice": {"type": "any"}, "code": "input_unsupported"}
+    refused("tools.0", user("hi"), tools=[{"type": word, "name": "x"}], **demand)
 
 
 def test_a_long_word_is_cut_short_in_an_error() -> None:

@@ -153,9 +153,9 @@ def test_a_field_becomes_what_a_chat_has_for_it(given_: dict[str, Any], becomes:
     assert body == {"model": "main", **becomes}
 
 
-FOREIGN = ("web_search", "file_search", "code_interpreter", "computer_use_preview", "mcp", "local_shell", "custom")
+FOREIGN = ("web_search", "file_search", "code_interpreter", "computer_use_preview", "mcp", "local_shell", "new_tool")
 REFUSED: list[tuple[str, str, dict[str, Any]]] = [
-    *(("input_unsupported", "tools[1]", {"tools": [TOOL, {"type": kind}]}) for kind in ("image_generation", *FOREIGN)),
+    *(("input_unsupported", "tools[0]", {"tools": [{"type": kind}], "tool_choice": "required"}) for kind in FOREIGN),
     ("input_unsupported", "tool_choice", {"tools": [TOOL], "tool_choice": {"type": "web_search_preview"}}),
     ("input_unsupported", "previous_response_id", {"previous_response_id": "resp_1"}),
     ("input_unsupported", "conversation", {"conversation": {"id": "conv_1"}}),
@@ -163,7 +163,8 @@ REFUSED: list[tuple[str, str, dict[str, Any]]] = [
     ("input_unsupported", "background", {"background": True}),
     ("input_unsupported", "include", {"include": ["message.output_text.logprobs"]}),
     ("input_unsupported", "input[0]", {"input": [{"type": "item_reference", "id": "msg_1"}]}),
-    ("input_unsupported", "input[0]", {"input": [{"type": "web_search_call", "id": "ws_1"}]}),
+    ("invalid_request_body", "tools[0].name", {"tools": [{"type": "custom"}]}),
+    ("invalid_request_body", "tools[0].tools", {"tools": [{"type": "namespace", "name": "a"}]}),
     ("input_unsupported", "input[0].content[0]", {"input": [{"role": "user", "content": [{"type": "input_file"}]}]}),
     (
         "input_unsupported",

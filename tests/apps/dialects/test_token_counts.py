@@ -99,7 +99,7 @@ async def test_where_nobody_can_count_it_is_estimated(stage: Stage) -> None:
         ({"input": "hi", "model": "nobody"}, KEY, 404, "model_not_found"),
         ({"input": 7}, KEY, 400, "invalid_request_body"),
         ({"input": "hi", "previous_response_id": "resp_none"}, KEY, 404, "not_found"),
-        ({"input": "hi", "tools": [{"type": "web_search"}]}, KEY, 400, "input_unsupported"),
+        ({"input": "hi", "tools": [{"type": "web_search"}], "tool_choice": "required"}, KEY, 400, "input_unsupported"),
     ],
 )
 async def test_what_cannot_be_counted_is_refused(

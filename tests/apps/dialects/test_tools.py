@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from gateway.apps.dialects.anthropic.request import chat_of
 from tests.apps.dialects.parts import assistant, call, chat, refused, result, text, tool, user
 
 SEARCH = {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}
@@ -59,21 +61,36 @@ def test_strictness_goes_along(strict: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", ["web_search_20250305", "bash_20250124", "computer_use", "mcp_toolset"])
-def test_a_tool_that_only_anthropic_knows_is_refused(kind: str) -> None:
+def test_a_tool_that_only_anthropic_knows_is_refused_where_it_is_demanded(kind: str) -> None:
     foreign = {"type": kind, "name": "x"}
-    assert kind in refused("tools.1", user("hi"), tools=[tool("now"), foreign], code="input_unsupported")
+    demand: dict[str, Any] = {"tool_choice": {"type": "tool", "name": "x"}, "code": "input_unsupported"}
+    assert kind in refused("tools.1", user("hi"), tools=[tool("now"), foreign], **demand)
     where = "messages.1.content.0.tool.definition"
     later = {"role": "system", "content": [defined(foreign)]}
-    refused(where, user("hi"), later, tools=[tool("now")], code="input_unsupported")
+    refused(where, user("hi"), later, tools=[tool("now")], **demand)
+    refused("tools.0", user("hi"), tools=[foreign], tool_choice={"type": "any"}, code="input_unsupported")
+
+
+@pytest.mark.parametrize("kind", ["web_search_20250305", "bash_20250124", "computer_use", "mcp_toolset"])
+def test_a_tool_that_only_anthropic_knows_is_left_out_where_it_is_offered(kind: str) -> None:
+    foreign = {"type": kind, "name": "x"}
+    later = {"role": "system", "content": [defined({**foreign, "type": "new_tool"})]}
+    assert offered(user("hi"), tools=[tool("now"), foreign]) == ["now"]
+    assert offered(user("hi"), later, tools=[tool("now"), foreign]) == ["now"]
+    assert "tools" not in chat(user("hi"), tools=[foreign], tool_choice={"type": "auto"})
+    body = {"model": "m", "messages": [user("hi"), later], "tools": [foreign, foreign]}
+    assert chat_of(msgspec.json.encode(body))[1] == [kind, "new_tool"]
 
 
 def test_one_error_names_every_such_tool_and_what_claude_code_calls_it() -> None:
     search, fetch = {"type": "web_search_20250305", "name": "web_search"}, {"type": "web_fetch_20250910", "name": "get"}
-    said = refused("tools.0", user("hi"), tools=[search, tool("now"), fetch], code="input_unsupported")
+    demand: dict[str, Any] = {"tool_choice": {"type": "tool", "name": "get"}, "code": "input_unsupported"}
+    said = refused("tools.0", user("hi"), tools=[search, tool("now"), fetch], **demand)
     assert "'web_search' of type 'web_search_20250305'" in said
     assert "`tools.2` is 'get' of type 'web_fetch_20250910'" in said
     assert said.endswith("Leave it out. In Claude Code: --disallowedTools WebFetch,WebSearch.")
-    many = refused("tools.0", user("hi"), tools=[{"type": "x" * 99, "name": "y" * 99}] * 99, code="input_unsupported")
+    demand["tool_choice"] = {"type": "any"}
+    many = refused("tools.0", user("hi"), tools=[{"type": "x" * 99, "name": "y" * 99}] * 99, **demand)
     assert len(many) < 500
     assert many.endswith("Leave it out, or add `input_schema`.")
 

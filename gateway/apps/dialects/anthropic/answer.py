@@ -8,6 +8,7 @@ import msgspec
 
 from gateway.apps.dialects.chat import answer_of, arguments_of, call_id_of, text_of, thoughts_of
 from gateway.domain.usage import read_usage
+from gateway.engines.forms import safe_id
 
 _STOPS = {
     "stop": "end_turn",
@@ -34,6 +35,11 @@ def head(id_: str, model: object) -> dict[str, Any]:
     named = model if isinstance(model, str) else None
     begun: dict[str, Any] = {"id": id_, "type": "message", "role": "assistant", "model": named, "content": []}
     return {**begun, "stop_reason": None, "stop_sequence": None, "usage": usage_of(None)}
+
+
+def message_id_of(id_: str | None) -> str | None:
+    """A call's id that Anthropic's models take too, to which the conversation may move."""
+    return id_ if id_ is None else safe_id(id_)
 
 
 def stop_of(finish_reason: object, stop_reason: object) -> tuple[str, str | None]:
@@ -64,7 +70,7 @@ def _content(message: dict[str, Any]) -> list[dict[str, Any]]:
         blocks.append({"type": "text", "text": text})
     for call in message.get("tool_calls") or []:
         function = call.get("function") or {}
-        named = {"id": call_id_of(call), "name": function.get("name")}
+        named = {"id": message_id_of(call_id_of(call)), "name": function.get("name")}
         blocks.append({"type": "tool_use", **named, "input": _input(function)})
     return blocks
 

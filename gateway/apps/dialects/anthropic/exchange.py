@@ -6,24 +6,27 @@ from collections.abc import Callable, Iterable
 
 from gateway.apps.dialects.anthropic.answer import to_message
 from gateway.apps.dialects.anthropic.errors import envelope, retry_header
-from gateway.apps.dialects.anthropic.request import to_chat
+from gateway.apps.dialects.anthropic.request import chat_of
 from gateway.apps.dialects.anthropic.stream import MessageStream
 from gateway.domain.request import OwnForm
+from gateway.proxy.reply import listed
 
 
 class MessageTranslation:
     """A `Translation` (translated.py)."""
 
-    __slots__ = ("_request_id", "_stream")
+    __slots__ = ("_left_out", "_request_id", "_stream")
 
     own: OwnForm | None = None
 
     def __init__(self) -> None:
+        self._left_out: list[str] = []
         self._request_id = ""
         self._stream = MessageStream("")
 
     def request(self, body: bytes) -> bytes:
-        return to_chat(body)
+        chat, self._left_out = chat_of(body)
+        return chat
 
     def held(self) -> int:
         return 0
@@ -31,7 +34,8 @@ class MessageTranslation:
     def begin(self, request_id: str) -> list[tuple[bytes, bytes]]:
         self._request_id = request_id
         self._stream = MessageStream(request_id)
-        return [(b"request-id", request_id.encode("latin-1"))]
+        left_out = [(b"x-gateway-left-out", listed(self._left_out))] if self._left_out else []
+        return [(b"request-id", request_id.encode("latin-1")), *left_out]
 
     def whole(self, body: bytes) -> bytes:
         return to_message(body, "msg_" + self._request_id)

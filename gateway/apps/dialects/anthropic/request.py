@@ -36,15 +36,22 @@ _encode = msgspec.json.Encoder().encode
 
 
 def to_chat(body: bytes) -> bytes:
-    """The body of the same request for `/chat/completions`. Fields that both APIs share, and unknown fields, are passed
-    on unchanged. Raises GatewayError (`invalid_request_body`, `input_unsupported`)."""
+    """As `chat_of`, the body alone."""
+    return chat_of(body)[0]
+
+
+def chat_of(body: bytes) -> tuple[bytes, list[str]]:
+    """(the body of the same request for `/chat/completions`, the types of the tools that are left out of it). Fields
+    that both APIs share, and unknown fields, are passed on unchanged. Raises GatewayError (`invalid_request_body`,
+    `input_unsupported`)."""
     try:
-        return _encode(_translated(read_fields(body)))
+        chat, left_out = _translated(read_fields(body))
+        return _encode(chat), left_out
     except RecursionError:  # reading succeeded, but the translation is one level deeper
         raise GatewayError("invalid_request_body", "The request body is nested too deeply.") from None
 
 
-def _translated(fields: dict[str, Raw]) -> dict[str, Raw]:
+def _translated(fields: dict[str, Raw]) -> tuple[dict[str, Raw], list[str]]:
     for name in _REFUSED:
         if name in fields and value_in(fields.pop(name), name):
             raise invalid(name, "is run by Anthropic's servers; no backend here can. Leave it out.", unsupported=True)
@@ -57,7 +64,7 @@ def _translated(fields: dict[str, Raw]) -> dict[str, Raw]:
     fields["messages"] = Raw(_encode(messages))
     put(fields, FILE_AT, turns.file_at or None)
     tools = list_in(fields.pop("tools"), "tools") if "tools" in fields else []
-    put(fields, "tools", chat_tools(tools, turns))
+    put(fields, "tools", chat_tools(tools, turns, value_in(fields.get("tool_choice"), "tool_choice")))
     for name, translate in _TRANSLATED.items():
         if name in fields:
             for becomes, value in translate(value_in(fields.pop(name), name)).items():
@@ -71,7 +78,7 @@ def _translated(fields: dict[str, Raw]) -> dict[str, Raw]:
         fields.pop("parallel_tool_calls", None)
     if asks_for_stream(fields.get("stream")):
         fields["stream_options"] = _USAGE  # the end of a message has its token counts
-    return fields
+    return fields, turns.left_out
 
 
 def _continued(fields: Mapping[str, Raw], begun: Mapping[str, Any], where: str) -> dict[str, Raw]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.apps.dialects.anthropic.answer import head, stop_of, usage_of
+from gateway.apps.dialects.anthropic.answer import head, message_id_of, stop_of, usage_of
 from gateway.apps.dialects.anthropic.errors import envelope
 from gateway.apps.dialects.chat import (
     ChatChunk,
@@ -140,7 +140,8 @@ class MessageStream:
             self._add_text(text)
         for call in delta.get("tool_calls") or ():
             index = call.get("index", 0)
-            self._add_to_call(index if isinstance(index, int) else 0, call_id_of(call), call.get("function") or {})
+            id_ = message_id_of(call_id_of(call))
+            self._add_to_call(index if isinstance(index, int) else 0, id_, call.get("function") or {})
 
     def _add_text(self, text: str) -> None:
         """White space alone, which models put around thoughts and calls, begins no block."""

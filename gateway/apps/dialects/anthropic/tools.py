@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from gateway.apps.dialects.anthropic.blocks import Block
@@ -16,24 +15,28 @@ _LISTED_MOST = 300  # characters of the tools that one error names
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-def chat_tools(tools: list[Any], turns: ChatMessages) -> list[dict[str, Any]]:
-    """The tools that the model may call now. A tool with `defer_loading` is left out until the conversation has loaded
+def chat_tools(tools: list[Any], turns: ChatMessages, choice: Any = None) -> list[dict[str, Any]]:
+    """The tools that the model may call now. Those that only Anthropic runs are left out (`turns.left_out`), unless
+    `choice` demands one. A tool with `defer_loading` is left out until the conversation has loaded
     it, and then comes last, so that the beginning of the prompt stays the same. With Anthropic's own tool search no
     tool is deferred, because no other server can search."""
     declared = [_checked(tool, f"tools.{i}") for i, tool in enumerate(tools)]
     added = [(where, tool) for where, tool in turns.added.values()]
     own = [(f"tools.{i}", tool) for i, tool in enumerate(declared) if not _kind(tool).startswith(_SEARCH)]
-    _refuse_foreign([*own, *added])
+    foreign = [(where, tool) for where, tool in [*own, *added] if _is_foreign(tool)]
+    if foreign and _demands(choice, [tool for _, tool in foreign], callable_=len(own) + len(added) > len(foreign)):
+        _refuse_foreign(foreign)
+    turns.left_out = list(dict.fromkeys(_kind(tool) for _, tool in foreign))
     searched = any(_kind(tool).startswith(_SEARCH) for tool in declared)
     offered: dict[str, Block] = {}
     deferred: dict[str, Block] = {}
     for i, tool in enumerate(declared):
-        if _kind(tool).startswith(_SEARCH):
+        if _kind(tool).startswith(_SEARCH) or _is_foreign(tool):
             continue
         waits = tool.get("defer_loading") is True and not searched
         (deferred if waits else offered)[string(tool, "name", f"tools.{i}")] = tool
     offered |= {name: deferred[name] for name in turns.loaded if name in deferred}
-    offered |= {name: tool for name, (_, tool) in turns.added.items()}
+    offered |= {name: tool for name, (_, tool) in turns.added.items() if not _is_foreign(tool)}
     return [_function(name, tool) for name, tool in offered.items() if name not in turns.removed]
 
 
@@ -65,12 +68,17 @@ def _kind(tool: Block) -> str:
     return kind if isinstance(kind, str) else "custom"
 
 
-def _refuse_foreign(tools: Iterable[tuple[str, Block]]) -> None:
+def _demands(choice: Any, foreign: list[Block], *, callable_: bool) -> bool:
+    """Does the client demand a call of a tool that nobody here can run?"""
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    if kind == "tool":
+        return choice.get("name") in [tool.get("name") for tool in foreign]
+    return kind == "any" and not callable_
+
+
+def _refuse_foreign(foreign: list[tuple[str, Block]]) -> None:
     """Raises one error for all tools that only Anthropic runs, or whose parameters only its models know: told of one
-    after the other, a client would need as many attempts. `tools`: (where, tool)."""
-    foreign = [(where, tool) for where, tool in tools if _is_foreign(tool)]
-    if not foreign:
-        return
+    after the other, a client would need as many attempts. `foreign`: (where, tool)."""
     first, _ = foreign[0]
     listed = "; ".join([_described(foreign[0][1]), *(f"`{where}` {_described(tool)}" for where, tool in foreign[1:])])
     if len(listed) > _LISTED_MOST:

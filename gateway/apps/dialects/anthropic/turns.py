@@ -23,12 +23,13 @@ _encode = msgspec.json.Encoder().encode
 class ChatMessages:
     """`chat`: the messages. `loaded`: deferred tools (`defer_loading`) that the conversation has loaded, in that order.
     `added`: name -> (where, definition) of tools that were added later. `removed`: names of removed tools. `file_at`:
-    where the first file is, empty = there is none."""
+    where the first file is, empty = there is none. `left_out`: types of tools that no backend here can run."""
 
     def __init__(self, messages: list[Any]) -> None:
         self.loaded: dict[str, None] = {}
         self.added: dict[str, tuple[str, Block]] = {}
         self.removed: set[str] = set()
+        self.left_out: list[str] = []
         self.file_at = ""
         self.chat: list[dict[str, Any]] = []
         self._shown: list[Part] = []  # of the assistant's last turn: chat templates have pictures in users' turns only

@@ -13,6 +13,7 @@ from msgspec import Raw
 from gateway.apps.dialects.chat import answer_of, call_id_of, text_of, thoughts_of
 from gateway.apps.dialects.responses.items import CARRIED
 from gateway.apps.dialects.responses.request import RequestEcho
+from gateway.apps.dialects.responses.tools import custom_input
 from gateway.domain.usage import read_usage
 
 COMPLETED, INCOMPLETE = "completed", "incomplete"
@@ -20,6 +21,7 @@ _REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _CARRIED = b'"' + CARRIED.encode()
 
 _encode = msgspec.json.Encoder().encode
+_decode_text = msgspec.json.Decoder(str).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +115,17 @@ def message_item(id_: str, text: bytes | None, status: str) -> bytes:
     return _encode({"id": id_, "type": "message", "role": "assistant", "status": status, "content": content})
 
 
-def call_item(id_: str, call_id: str, name: str, arguments: bytes, status: str) -> bytes:
-    """`arguments` is a JSON string."""
-    named = {"call_id": call_id, "name": name, "arguments": Raw(arguments)}
-    return _encode({"id": id_, "type": "function_call", **named, "status": status})
+def call_item(id_: str, call_id: str, name: str, arguments: bytes, status: str, asked: RequestEcho) -> bytes:
+    """A call of the tool that the function `name` stands for. `arguments` is a JSON string."""
+    tool = asked.names.get(name)
+    named: dict[str, Any] = {"call_id": call_id, "name": name if tool is None else tool.name}
+    if tool is not None and tool.namespace is not None:
+        named["namespace"] = tool.namespace
+    if tool is not None and tool.custom:
+        said: dict[str, Any] = {"type": "custom_tool_call", "input": custom_input(_decode_text(arguments))}
+    else:
+        said = {"type": "function_call", "arguments": Raw(arguments)}
+    return _encode({"id": id_, **said, **named, "status": status})
 
 
 def _output(message: dict[str, Any], asked: RequestEcho, ids: Ids, status: str) -> list[bytes]:
@@ -143,4 +152,5 @@ def _item(kind: str, stated: Any, asked: RequestEcho, ids: Ids, index: int, stat
         return message_item(id_, _encode(stated), status)
     function = stated.get("function") or {}
     call_id = call_id_of(stated) or ids.item("call", index)
-    return call_item(id_, call_id, function.get("name") or "", _encode(function.get("arguments") or "{}"), status)
+    arguments = _encode(function.get("arguments") or "{}")
+    return call_item(id_, call_id, function.get("name") or "", arguments, status, asked)

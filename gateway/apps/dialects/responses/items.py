@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from gateway.apps.dialects.fields import UntranslatableRequest, brief, expected, invalid, string, text_part
+from gateway.apps.dialects.responses.tools import custom_arguments, function_name
 from gateway.engines.forms import reminder
 
 Item = dict[str, Any]
 Part = dict[str, Any]
 
+TOLD_MOST = 4000  # characters of an item that is told as text
+_UNTOLD = ("type", "id", "status", "encrypted_content", "call_id")
 CARRIED = "thoughts:"  # how an `encrypted_content` of ours begins; the thoughts follow
+_encode = msgspec.json.Encoder().encode
 _SYSTEM = ("system", "developer")
-_ASSISTANTS = ("reasoning", "function_call")
+_ASSISTANTS = ("reasoning", "function_call", "custom_tool_call")
+_RESULTS = ("function_call_output", "custom_tool_call_output")
+_SILENT = ("additional_tools", "compaction_trigger", "compaction", "context_compaction")  # they say nothing to a model
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _DETAILS = ("low", "high")  # of a picture; `auto` is the default, and others are known to OpenAI alone
 _IMAGE_ONLY = "The result is the picture in the next message."
@@ -47,7 +55,7 @@ def to_messages(instructions: Any, input_: Any) -> list[dict[str, Any]]:
 
 def is_item(item: Item) -> bool:
     """Is the item of a kind that a chat has? (One that names a stored item counts: it is refused in any case.)"""
-    return item.get("type", "message") in ("message", *_ASSISTANTS, "function_call_output", "item_reference")
+    return item.get("type", "message") in ("message", *_ASSISTANTS, *_RESULTS, "item_reference")
 
 
 def is_part(part: Part, *, text_only: bool) -> bool:
@@ -62,7 +70,19 @@ def _items(input_: Any) -> list[tuple[str, Item]]:
         return [("input", {"type": "message", "role": "user", "content": input_})]
     if not isinstance(input_, list):
         raise expected("input", "a string or a list of items", input_)
-    return [(f"input[{i}]", _checked(item, f"input[{i}]")) for i, item in enumerate(input_)]
+    items = [(f"input[{i}]", _checked(item, f"input[{i}]")) for i, item in enumerate(input_)]
+    return [(where, _told(item)) for where, item in items if item.get("type") not in _SILENT]
+
+
+def _told(item: Item) -> Item:
+    """An item that no chat has as a message that tells of it: what a cloud's tool was asked as the assistant's, what it
+    answered as the user's."""
+    kind = item.get("type")
+    if not isinstance(kind, str) or is_item(item):
+        return item
+    role = "user" if kind.endswith(("_output", "_response", "_result")) else "assistant"
+    said = {name: value for name, value in item.items() if name not in _UNTOLD and value not in (None, "", [], {})}
+    return {"type": "message", "role": role, "content": f"[{kind}] {_encode(said).decode()[:TOLD_MOST]}"}
 
 
 def _checked(item: Any, where: str) -> Item:
@@ -83,28 +103,25 @@ def _side(item: Item, where: str) -> str:
         raise expected(f"{where}.role", "user, assistant, system or developer", role)
     if kind in _ASSISTANTS:
         return "assistant"
-    if kind == "function_call_output":
+    if kind in _RESULTS:
         return "user"
     if not isinstance(kind, str):
         raise expected(f"{where}.type", "the type of an item", kind)
-    if kind == "item_reference":
-        what = "refers to a stored item, and the gateway stores none. Send the item itself."
-        raise invalid(where, what, unsupported=True)
-    what = f"is of type {brief(kind)}, which OpenAI's servers alone can read or run. Leave it out."
-    raise UntranslatableRequest(where, what)
+    what = "refers to an item that is not kept here. Send the item itself."
+    raise invalid(where, what, unsupported=True)
 
 
 def _user(items: list[tuple[str, Item]]) -> Iterator[dict[str, Any]]:
     """First the results of calls, as chats require, then the user's text and pictures."""
     parts: list[Part] = []
     for where, item in items:
-        if item.get("type") == "function_call_output":
+        if item.get("type") in _RESULTS:
             text, pictures = _result(item, where)
             yield {"role": "tool", "tool_call_id": string(item, "call_id", where), "content": text}
             parts += pictures
         else:
             parts += _parts(item.get("content"), f"{where}.content")
-    spoken = any(item.get("type") == "function_call_output" for _, item in items)
+    spoken = any(item.get("type") in _RESULTS for _, item in items)
     if parts or not spoken:  # an empty turn is kept: else two assistant turns would follow each other
         alone = len(parts) == 1 and parts[0]["type"] == "text"
         yield {"role": "user", "content": parts[0]["text"] if alone else parts or ""}
@@ -119,7 +136,12 @@ def _assistant(items: list[tuple[str, Item]]) -> Iterator[dict[str, Any]]:
         if kind == "reasoning":
             thoughts.append(_thoughts(item, where))
         elif kind == "function_call":
-            function = {"name": string(item, "name", where), "arguments": string(item, "arguments", where) or "{}"}
+            name = function_name(string(item, "name", where), item.get("namespace"))
+            function = {"name": name, "arguments": string(item, "arguments", where) or "{}"}
+            calls.append({"id": string(item, "call_id", where), "type": "function", "function": function})
+        elif kind == "custom_tool_call":
+            name = function_name(string(item, "name", where), item.get("namespace"))
+            function = {"name": name, "arguments": custom_arguments(string(item, "input", where))}
             calls.append({"id": string(item, "call_id", where), "type": "function", "function": function})
         else:
             texts += [p["text"] for p in _parts(item.get("content"), f"{where}.content", pictures=False)]

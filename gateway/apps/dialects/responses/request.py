@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from gateway.apps.dialects.fields import UntranslatableRequest, expected, invalid, put, value_in
 from gateway.apps.dialects.responses.items import is_item, is_part, to_messages
-from gateway.apps.dialects.responses.tools import chat_tools
+from gateway.apps.dialects.responses.tools import ToolName, chat_tools
 from gateway.domain.body import read_fields
 from gateway.domain.request import RESPONSES, OwnForm, asks_for_stream
 from gateway.errors import GatewayError
@@ -51,12 +51,14 @@ NOT_KEPT = KeptResponse()
 class RequestEcho:
     """The parts of the request that its answer depends on. `echo`: the fields of the response that repeat it, as one
     JSON object. `summary`: thoughts are given as their summary. `carried`: they are given as `encrypted_content` too,
-    which clients send back."""
+    which clients send back. `names`, `left_out`: of `ChatTools`."""
 
     model: str = ""
     echo: bytes = b"{}"
     summary: bool = False
     carried: bool = False
+    names: Mapping[str, ToolName] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
 
 def chat_request_of(body: bytes, kept: KeptResponse = NOT_KEPT) -> tuple[bytes, RequestEcho, OwnForm]:
@@ -72,7 +74,7 @@ def chat_request_of(body: bytes, kept: KeptResponse = NOT_KEPT) -> tuple[bytes, 
             untranslatable = error
             chat, asked = _translated(translatable(fields), kept)
         own = {name: value for name, value in fields.items() if name not in _REFUSED or value_in(value, name)}
-        return _encode(chat), asked, OwnForm(RESPONSES, own, untranslatable)
+        return _encode(chat), asked, OwnForm(RESPONSES, own, untranslatable, asked.left_out)
     except RecursionError:
         raise GatewayError("invalid_request_body", "The request body is nested too deeply.") from None
 
@@ -86,10 +88,11 @@ def _translated(fields: dict[str, Raw], kept: KeptResponse) -> tuple[dict[str, R
     for name in _DROPPED:
         fields.pop(name, None)
     fields["messages"] = Raw(_encode(to_messages(taken["instructions"], taken["input"])))
-    tools, choice = chat_tools(taken["tools"], taken["tool_choice"])
-    if tools:
-        put(fields, "tools", tools)
-        put(fields, "tool_choice", choice)
+    tools = chat_tools(taken["tools"], taken["tool_choice"])
+    asked.names, asked.left_out = tools.names, tuple(dict.fromkeys(tools.left_out))
+    if tools.functions:
+        put(fields, "tools", tools.functions)
+        put(fields, "tool_choice", tools.choice)
         put(fields, "parallel_tool_calls", taken["parallel_tool_calls"])
     put(fields, "max_completion_tokens", taken["max_output_tokens"])
     put(fields, "reasoning_effort", _effort(taken["reasoning"]))
@@ -178,6 +181,7 @@ _FORMATS: dict[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
 
 # -- what remains of a request that no chat can carry ------------------------------------------------------------------
 
+CALLABLE = ("function", "custom", "namespace")
 _TEXT_ONLY = ("assistant", "system", "developer")  # roles
 
 
@@ -187,7 +191,7 @@ def translatable(fields: dict[str, Raw]) -> dict[str, Raw]:
     rest = {name: value for name, value in fields.items() if name not in ("top_logprobs", "include")}
     tools, choice, given = (value_in(fields.get(name), name) for name in ("tools", "tool_choice", "input"))
     if isinstance(tools, list):
-        functions = [tool for tool in tools if _type_of(tool) in (None, "function")]
+        functions = [tool for tool in tools if _type_of(tool) in (None, *CALLABLE)]
         rest["tools"] = Raw(_encode(functions))
         if isinstance(choice, dict) or not functions:  # it may name one of the others
             rest.pop("tool_choice", None)

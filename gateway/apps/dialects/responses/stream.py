@@ -39,6 +39,7 @@ from gateway.apps.dialects.responses.answer import (
     usage_of,
 )
 from gateway.apps.dialects.responses.request import RequestEcho
+from gateway.apps.dialects.responses.tools import custom_input
 from gateway.domain.upstream import ProtocolFailure
 from gateway.inspection.shape import brief, fault_in_delta
 from gateway.transport.sse import DONE, data_of
@@ -129,13 +130,16 @@ class ResponseStream:
 
     def _say(self, item: Item, raw: bytes) -> None:
         """`raw`: the inside of a JSON string."""
+        self._keep(item, raw)
+        before, between = item.delta
+        self._out.append(b'%b%d%b%b"}\n\n' % (before, self._sent, between, raw))
+        self._sent += 1
+
+    def _keep(self, item: Item, raw: bytes) -> None:
         self._size += len(raw)
         if self._size > TEXT_MOST:
             raise ProtocolFailure(f"sent more than {TEXT_MOST:,} bytes of text in one answer")
         item.text += raw
-        before, between = item.delta
-        self._out.append(b'%b%d%b%b"}\n\n' % (before, self._sent, between, raw))
-        self._sent += 1
 
     def _learn_frame(self, event: bytes, chunk: ChatChunk) -> None:
         if (sole := sole_text_of(chunk)) is not None and self._open is not None:
@@ -227,7 +231,14 @@ class ResponseStream:
             item = self._calls[index] = self._open_item("fc", call_id, name)
         arguments = function.get("arguments")
         if isinstance(arguments, str) and arguments and not item.ended:
-            self._say(item, _encode(arguments)[1:-1])
+            if self._is_custom(item):
+                self._keep(item, _encode(arguments)[1:-1])  # told at its end, as the text that it is
+            else:
+                self._say(item, _encode(arguments)[1:-1])
+
+    def _is_custom(self, item: Item) -> bool:
+        tool = self._asked.names.get(item.name)
+        return tool is not None and tool.custom
 
     def _open_item(self, kind: str, call_id: str = "", name: str = "") -> Item:
         """Begin an item, and end the one before it."""
@@ -260,7 +271,7 @@ class ResponseStream:
 
     def _told(self, item: Item, status: str, text: bytes | None) -> bytes:
         if item.kind == "fc":
-            return call_item(item.id, item.call_id, item.name, b'""' if text is None else text, status)
+            return call_item(item.id, item.call_id, item.name, b'""' if text is None else text, status, self._asked)
         if item.kind == "msg":
             return message_item(item.id, text, status)
         if text is None:
@@ -278,10 +289,16 @@ class ResponseStream:
     def _end_item(self, item: Item, status: str) -> None:
         item.ended = True
         where = {"item_id": item.id, "output_index": item.index}
-        if item.kind == "fc":
+        if item.kind == "fc" and self._is_custom(item):
+            text = custom_input(_decode_text(item.string))
+            self._send("response.custom_tool_call_input.delta", **where, delta=text)
+            self._send("response.custom_tool_call_input.done", **where, input=text)
+        elif item.kind == "fc":
             if not item.text:
                 self._say(item, b"{}")
-            self._send("response.function_call_arguments.done", **where, name=item.name, arguments=Raw(item.string))
+            tool = self._asked.names.get(item.name)
+            name = item.name if tool is None else tool.name
+            self._send("response.function_call_arguments.done", **where, name=name, arguments=Raw(item.string))
         else:
             type_, more = self._delta_type(item.kind)
             self._send(type_.removesuffix("delta") + "done", **where, **more, text=Raw(item.string))

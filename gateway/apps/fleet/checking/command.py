@@ -7,10 +7,14 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
+from gateway.apps.fleet.checking.alias_facts import AliasFacts, StepBackend, alias_facts
+from gateway.apps.fleet.checking.live import BackendAnswer, ask_fleet
+from gateway.apps.fleet.lint.command import findings_of, mode_cannot_run, print_findings
+from gateway.apps.fleet.lint.subject import Finding
 from gateway.cli.options import (
     config_option,
     counted,
@@ -23,14 +27,10 @@ from gateway.cli.options import (
     no_file,
     problem_json,
 )
+from gateway.config.backends import lacks_cloud
+from gateway.config.load import LoadedFile, load
 from gateway.config.problems import ConfigError
 from gateway.printable import visible
-
-if TYPE_CHECKING:
-    from gateway.apps.fleet.checking.alias_facts import AliasFacts, StepBackend
-    from gateway.apps.fleet.checking.live import BackendAnswer
-    from gateway.apps.fleet.lint.subject import Finding
-    from gateway.config.load import LoadedFile
 
 FINE = "fine"
 
@@ -53,8 +53,6 @@ def command(file: Path | None, config: Path, live: bool, mode: str | None, as_js
     The findings of `gateway fleet check` are shown, too. Exit code 0: it can be served; 1: it has a mistake, an extra
     that it needs is not installed, a mode cannot run, or (--live) a backend differs from it; 2: there is no such file.
     """
-    from gateway.config.load import load
-
     path = file or config
     if not is_there(path):
         raise no_file(path)
@@ -65,7 +63,7 @@ def command(file: Path | None, config: Path, live: bool, mode: str | None, as_js
     snapshot = in_mode_or_exit(loaded.snapshot, mode)
     found = _findings(loaded, as_json)  # of the file itself: it has all modes and profiles
     loaded = replace(loaded, snapshot=snapshot)
-    answers = _ask(loaded) if live else []
+    answers = asyncio.run(ask_fleet(loaded.snapshot)) if live else []
     if as_json:
         click.echo(json.dumps(_as_json(loaded, found, answers), indent=2))
     else:
@@ -75,27 +73,16 @@ def command(file: Path | None, config: Path, live: bool, mode: str | None, as_js
 
 def _verdict(loaded: LoadedFile, found: list[Finding]) -> str:
     """Whether the file can be served as it is, without a look at the backends."""
-    from gateway.apps.fleet.lint.command import mode_cannot_run
-    from gateway.config.backends import lacks_cloud
-
     if lacks_cloud(backend.engine for backend in loaded.snapshot.backends.values()):
         return "an extra is not installed"
     return "a mode cannot run" if mode_cannot_run(found) else FINE
 
 
 def _findings(loaded: LoadedFile, as_json: bool) -> list[Finding]:
-    from gateway.apps.fleet.lint.command import findings_of
-
     try:
         return findings_of(loaded)
     except ConfigError as error:
         fail_with(error, as_json=as_json)
-
-
-def _ask(loaded: LoadedFile) -> list[BackendAnswer]:
-    from gateway.apps.fleet.checking.live import ask_fleet
-
-    return asyncio.run(ask_fleet(loaded.snapshot))
 
 
 def _fail(error: ConfigError, as_json: bool) -> NoReturn:
@@ -110,8 +97,6 @@ def _fail(error: ConfigError, as_json: bool) -> NoReturn:
 
 
 def _as_json(loaded: LoadedFile, found: list[Finding], answers: list[BackendAnswer]) -> dict[str, Any]:
-    from gateway.apps.fleet.checking.alias_facts import alias_facts
-
     facts = alias_facts(loaded.snapshot)
     return {
         "ok": _verdict(loaded, found) == FINE and not any(answer.problems for answer in answers),
@@ -125,9 +110,6 @@ def _as_json(loaded: LoadedFile, found: list[Finding], answers: list[BackendAnsw
 
 
 def _print_text(loaded: LoadedFile, found: list[Finding], answers: list[BackendAnswer], path: Path) -> None:
-    from gateway.apps.fleet.checking.alias_facts import alias_facts
-    from gateway.apps.fleet.lint.command import print_findings
-
     snapshot = loaded.snapshot
     facts = alias_facts(snapshot)
     kinds = {"backend": snapshot.backends, "alias": snapshot.aliases, "client": snapshot.clients}

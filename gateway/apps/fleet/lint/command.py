@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from gateway.apps.control.memory.model_files import read_models
+from gateway.apps.fleet.lint.catalog import catalog_of
+from gateway.apps.fleet.lint.findings import findings
+from gateway.apps.fleet.lint.rules_routes import MODE_CONFLICT
+from gateway.apps.fleet.lint.subject import Finding
 from gateway.cli.options import config_option, counted, examples, fail_with, json_option, load_or_exit
+from gateway.config.load import LoadedFile
 from gateway.config.problems import ConfigError
-
-if TYPE_CHECKING:
-    from gateway.apps.fleet.lint.subject import Finding
-    from gateway.config.load import LoadedFile
 
 _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")  # Docker's, Podman's
 _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
@@ -48,10 +49,6 @@ def command(config: Path, as_json: bool) -> None:
 
 def findings_of(loaded: LoadedFile) -> list[Finding]:
     """The findings of a file, with the catalogue it names. Raises ConfigError for mistakes in that catalogue."""
-    from gateway.apps.control.memory.model_files import read_models
-    from gateway.apps.fleet.lint.catalog import catalog_of
-    from gateway.apps.fleet.lint.findings import findings
-
     snapshot = loaded.snapshot
     catalog, files = catalog_of(snapshot), read_models(snapshot)
     in_container = any(Path(mark).exists() for mark in _CONTAINER_MARKS)
@@ -60,8 +57,6 @@ def findings_of(loaded: LoadedFile) -> list[Finding]:
 
 def mode_cannot_run(found: list[Finding]) -> bool:
     """Whether a mode of the file holds backends that do not fit into one node together."""
-    from gateway.apps.fleet.lint.rules_routes import MODE_CONFLICT
-
     return any(one.rule == MODE_CONFLICT for one in found)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from gateway.apps.fleet.lint.catalog import Catalog
 from gateway.apps.fleet.lint.subject import Remark, Rule, Subject
 from gateway.config.snapshot import Snapshot
-from gateway.launch.rust_front_end import BODY_VARIABLE, SINCE, VARIABLE, body_most, rust_front_end
+from gateway.launch.rust_front_end import BODY_VARIABLE, SINCE, UNIFIED, VARIABLE, body_most, rust_front_end
 
 _PYTHON = f"take out {VARIABLE}, which leaves the Python front end"
 _BY_ITSELF = frozenset({"auto", "none"})  # no parser's name
@@ -32,6 +32,19 @@ def rust_parsers(one: Subject, _: Catalog) -> Iterator[Remark]:
         fix = f"--{flag} {other}, or {_PYTHON}" if other else _PYTHON
         message = f"'{given}' is not registered in vLLM's Rust front end: it does not start"
         yield Remark("error", message, fix, f"vllm-rs {table.version}", one.at(flag))
+    tools, thoughts = one.tools, one.text("reasoning-parser")
+    if tools in UNIFIED and thoughts != tools and (one.whole or thoughts is not None):
+        message = (
+            f"'{tools}' reads calls and thoughts in one in vLLM's Rust front end: without it for both, every chat is "
+        )
+        message += "a 500"
+        yield Remark(
+            "error",
+            message,
+            f"--reasoning-parser {tools}",
+            f"vllm-rs {table.version}, seen running",
+            one.at("tool-call-parser"),
+        )
 
 
 def rust_flags(one: Subject, _: Catalog) -> Iterator[Remark]:

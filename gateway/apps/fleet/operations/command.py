@@ -12,7 +12,9 @@ from urllib.parse import quote
 
 import click
 
-from gateway.cli.options import complete_backend, config_option, examples, json_option, load_or_exit
+from gateway.apps.control.planning import assumed_presence, steps_of
+from gateway.apps.control.record import described
+from gateway.cli.options import complete_backend, config_option, end_with, examples, json_option, load_or_exit
 from gateway.cli.running import GatewayClient, GatewayRefusal, GatewayUnreachable, gateway_options, url_of
 
 operator_options = gateway_options("Key of a client with `admin: true`")
@@ -51,9 +53,6 @@ def switch(mode: str, config: Path, dry_run: bool, force: bool, as_json: bool, a
 
 def _from_file(mode: str, config: Path, away: str, *, as_json: bool) -> dict[str, Any]:
     """The steps as far as the file tells them."""
-    from gateway.apps.control.planning import assumed_presence, steps_of
-    from gateway.apps.control.record import described
-
     snapshot = load_or_exit(config, as_json=as_json).snapshot
     if mode not in snapshot.modes:
         there = ", ".join(snapshot.modes) or "none: the file has no `modes`"
@@ -175,12 +174,7 @@ _COLOURS = {"done": "green", "failed": "red", "skipped": "bright_black", "runnin
 
 def leave(error: Exception, *, as_json: bool) -> NoReturn:
     """Print why nothing was begun. Exits 2 for a name that there is not, else 1."""
-    unknown = isinstance(error, GatewayRefusal) and error.status == 404
-    if as_json:
-        click.echo(json.dumps({"ok": False, "error": str(error)}, indent=2))
-    else:
-        click.echo(f"Error: {error}", err=True)
-    sys.exit(2 if unknown else 1)
+    end_with(error, as_json=as_json, code=2 if isinstance(error, GatewayRefusal) and error.status == 404 else 1)
 
 
 def run(asking: GatewayClient, path: str, body: Mapping[str, Any], *, as_json: bool) -> NoReturn:

@@ -7,19 +7,23 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from gateway.apps.control.memory.demand import Demand
+from gateway.apps.control.memory.live import with_observed
+from gateway.apps.control.memory.model_files import read_models
+from gateway.apps.control.memory.plan import FleetPlan, NodePlan, plan, plan_json
+from gateway.apps.control.memory.plan_svg import plan_svg
+from gateway.apps.fleet.lint.catalog import catalog_of
+from gateway.apps.fleet.planning.live import LiveFleet, ask_plan
 from gateway.cli.options import config_option, examples, fail, fail_with, json_option, load_or_exit
+from gateway.config.document import plain_value
 from gateway.config.problems import ConfigError
+from gateway.config.snapshot import Backend, Snapshot
+from gateway.launch.command import with_changes
 from gateway.printable import visible
-
-if TYPE_CHECKING:
-    from gateway.apps.control.memory.demand import Demand
-    from gateway.apps.control.memory.plan import FleetPlan, NodePlan
-    from gateway.apps.fleet.planning.live import LiveFleet
-    from gateway.config.snapshot import Backend, Snapshot
 
 _WIDTH = 120  # columns at least; a narrower terminal wraps the lines
 _COLUMNS = ("backend", "target", "holds", "weights", "cache", "tokens", "full windows", "source")
@@ -63,11 +67,6 @@ def command(
 
     Exit code 0: it fits, or it is not known; 1: a node does not fit; 2: there is no such mode, backend or file.
     """
-    from gateway.apps.control.memory.live import with_observed
-    from gateway.apps.control.memory.model_files import read_models
-    from gateway.apps.control.memory.plan import plan, plan_json
-    from gateway.apps.fleet.lint.catalog import catalog_of
-
     snapshot = load_or_exit(config, as_json=as_json).snapshot
     if mode is not None and mode not in snapshot.modes:
         raise click.UsageError(_no_mode(mode, snapshot))
@@ -77,7 +76,7 @@ def command(
     except ConfigError as error:
         fail_with(error, as_json=as_json)
     fleet = plan(snapshot, mode, catalog, wanted, read_models(snapshot, folders))
-    found = _ask(snapshot, fleet) if live else None
+    found = asyncio.run(ask_plan(snapshot, fleet)) if live else None
     if found is not None:
         fleet = with_observed(fleet, found.engines)
     if svg is not None:
@@ -92,20 +91,12 @@ def command(
     sys.exit(0 if fleet.fits else 1)
 
 
-def _ask(snapshot: Snapshot, fleet: FleetPlan) -> LiveFleet:
-    from gateway.apps.fleet.planning.live import ask_plan
-
-    return asyncio.run(ask_plan(snapshot, fleet))
-
-
 def _no_mode(mode: str, snapshot: Snapshot) -> str:
     there = ", ".join(snapshot.modes)
     return f"no mode '{visible(mode)}': {f'there are {there}' if there else 'the file has no `modes`'}"
 
 
 def _draw(fleet: FleetPlan, file: Path) -> None:
-    from gateway.apps.control.memory.plan_svg import plan_svg
-
     try:
         file.write_text(plan_svg(fleet), "utf-8")
     except OSError as error:
@@ -117,8 +108,6 @@ def _draw(fleet: FleetPlan, file: Path) -> None:
 
 def _changes(written: tuple[str, ...], snapshot: Snapshot) -> Mapping[str, Mapping[str, Any]]:
     """`--set BACKEND.FLAG=VALUE` as backend -> flag -> value. Raises UsageError."""
-    from gateway.config.document import plain_value
-
     changes: dict[str, dict[str, Any]] = {}
     for one in written:
         place, equals, value = one.partition("=")
@@ -134,8 +123,6 @@ def _changes(written: tuple[str, ...], snapshot: Snapshot) -> Mapping[str, Mappi
 
 def _refuse_mistakes(backend: Backend, changes: Mapping[str, Any], written: str) -> None:
     """Raises UsageError where vLLM would refuse the command line with these flags, and not the one of the file."""
-    from gateway.launch.command import with_changes
-
     assert backend.launch is not None
     before = set(backend.launch.parsed.mistakes)
     for mistake in with_changes(backend.launch.parsed, changes).mistakes:

@@ -7,16 +7,15 @@ import sys
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from gateway.apps.fleet.preflight.expect import expected_nodes, without_node
+from gateway.apps.fleet.preflight.run import NodeReport, look_at_all
+from gateway.apps.fleet.preflight.terms import ExpectedNode, HostCheck
 from gateway.cli.options import config_option, examples, json_option, load_or_exit
-
-if TYPE_CHECKING:
-    from gateway.apps.fleet.preflight.run import NodeReport
-    from gateway.apps.fleet.preflight.terms import ExpectedNode, HostCheck
-    from gateway.config.snapshot import Snapshot
+from gateway.config.snapshot import Snapshot
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "unknown": "bright_black"}
 Nodes = list[tuple["ExpectedNode", str | None]]  # with where ssh reaches it; None: this machine
@@ -47,7 +46,6 @@ def command(config: Path, node: str | None, here: bool, as_json: bool) -> None:
         raise click.UsageError(
             skipped[0][1] if skipped else f"{config} has no node: write nodes, and node: under backends"
         )
-    from gateway.apps.fleet.preflight.run import look_at_all
 
     looked = look_at_all(nodes)
     skipped += _without_node(snapshot, node)
@@ -61,8 +59,6 @@ def command(config: Path, node: str | None, here: bool, as_json: bool) -> None:
 
 def _chosen(snapshot: Snapshot, name: str | None, *, here: bool) -> tuple[Nodes, list[tuple[str, str]]]:
     """(the nodes to look at, (name, why) of those that cannot be reached from here)."""
-    from gateway.apps.fleet.preflight.expect import expected_nodes
-
     if name is not None and name not in snapshot.nodes:
         raise click.UsageError(f"no node '{name}': there are {', '.join(snapshot.nodes) or 'none'}")
     nodes: Nodes = []
@@ -80,8 +76,6 @@ def _chosen(snapshot: Snapshot, name: str | None, *, here: bool) -> tuple[Nodes,
 
 
 def _without_node(snapshot: Snapshot, node: str | None) -> list[tuple[str, str]]:
-    from gateway.apps.fleet.preflight.expect import without_node
-
     names = [] if node is not None else without_node(snapshot)
     return [(f"backend {name}", "has no `node`") for name in names]
 

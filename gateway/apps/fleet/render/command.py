@@ -6,19 +6,23 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
+from gateway.apps.control.memory.model_files import read_models
+from gateway.apps.control.memory.plan import weights_gib
+from gateway.apps.fleet.lint.catalog import catalog_of
+from gateway.apps.fleet.render.compare import Comparison, compare
+from gateway.apps.fleet.render.paths import RenderedFile
+from gateway.apps.fleet.render.rendering import Rendering, render
+from gateway.apps.fleet.render.templates import BadTemplate, Templates
+from gateway.apps.fleet.render.words import masked
+from gateway.apps.fleet.render.write import write_files
 from gateway.cli.options import config_option, counted, examples, fail_with, json_option, load_or_exit
 from gateway.config.problems import ConfigError
+from gateway.config.snapshot import Snapshot
 from gateway.printable import visible
-
-if TYPE_CHECKING:
-    from gateway.apps.fleet.render.compare import Comparison
-    from gateway.apps.fleet.render.paths import RenderedFile
-    from gateway.apps.fleet.render.rendering import Rendering
-    from gateway.config.snapshot import Snapshot
 
 
 @examples(
@@ -62,9 +66,6 @@ def command(
     what is installed; 1: a backend cannot be rendered, a template is wrong, a file was changed by hand and is left as
     it is, or --diff found a difference.
     """
-    from gateway.apps.fleet.render.rendering import render
-    from gateway.apps.fleet.render.templates import BadTemplate, Templates
-
     if out is not None and as_diff:
         raise click.UsageError("--out writes files and --diff compares with installed ones: use one of them")
     if force and out is None:
@@ -96,10 +97,6 @@ def command(
 
 def _weights(snapshot: Snapshot, as_json: bool) -> dict[str, float]:
     """The models of each backend, which decide how long its start may take."""
-    from gateway.apps.control.memory.model_files import read_models
-    from gateway.apps.control.memory.plan import weights_gib
-    from gateway.apps.fleet.lint.catalog import catalog_of
-
     try:
         return weights_gib(snapshot, catalog_of(snapshot).memory, read_models(snapshot))
     except ConfigError as error:
@@ -123,8 +120,6 @@ def _fail_for_template(problem: str, as_json: bool) -> NoReturn:
 
 def _write(rendering: Rendering, directory: Path, force: bool) -> dict[str, str]:
     """Place of each file -> what writing it changed. Exits 1 where one cannot be written."""
-    from gateway.apps.fleet.render.write import write_files
-
     try:
         return {file.place: state for file, state in write_files(rendering.files, directory, force)}
     except OSError as error:
@@ -134,8 +129,6 @@ def _write(rendering: Rendering, directory: Path, force: bool) -> dict[str, str]
 
 def _list(rendering: Rendering, written: dict[str, str], as_json: bool) -> None:
     if as_json:
-        from gateway.apps.fleet.render.words import masked
-
         files = [
             {**_file(file), "state": written.get(file.place), "text": masked(file.text, rendering.secrets)}
             for file in rendering.files
@@ -152,8 +145,6 @@ def _list(rendering: Rendering, written: dict[str, str], as_json: bool) -> None:
 
 def _compare(rendering: Rendering, snapshot: Snapshot, as_json: bool) -> bool:
     """Whether everything is installed as it would be rendered."""
-    from gateway.apps.fleet.render.compare import compare
-
     found = compare(rendering, snapshot.nodes)
     if as_json:
         _print_json(rendering, [_comparison(one) for one in found])

@@ -307,15 +307,22 @@ async def test_what_no_chat_can_carry_goes_to_a_server_that_hosts_it(stage: Stag
     assert told(reply)[-1]["response"]["output"] == [found, native.message("hello")]
 
 
-@pytest.mark.parametrize("more", [SEARCH, WITH_FILE], ids=["search", "file"])
+async def test_a_tool_that_no_backend_hosts_is_left_out_where_it_is_only_offered(stage: Stage) -> None:
+    stage.s.play(answers({"content": "hello"}))
+    reply = await ask(stage, "pair", **SEARCH)
+    assert (reply.status, reply.headers["x-gateway-left-out"]) == (200, "web_search")
+    assert [tool["function"]["name"] for tool in stage.s.turns[0].json["tools"]] == [TOOL["name"]]
+
+
+@pytest.mark.parametrize("more", [{**SEARCH, "tool_choice": {"type": "web_search"}}, WITH_FILE], ids=["search", "file"])
 async def test_where_no_backend_hosts_it_the_field_is_named(stage: Stage, more: dict[str, Any]) -> None:
     reply = await ask(stage, "pair", **more)
     assert (reply.status, reply.json["error"]["code"]) == (400, "input_unsupported")
-    assert reply.json["error"]["param"] in ("tools[0]", "input[0].content[0]")
+    assert reply.json["error"]["param"] in ("tool_choice", "input[0].content[0]")
 
 
 async def test_a_plan_is_explained_for_what_no_chat_can_carry(stage: Stage) -> None:
-    request = {"input": "hi", **SEARCH}
+    request = {"input": "hi", **SEARCH, "tool_choice": {"type": "web_search"}}
     found = await stage.gateway.client.post("/admin/explain", json={"alias": "hosted", "request": request})
     assert found.status_code == 200
     assert "runs no tools of its own" in found.text
@@ -324,7 +331,7 @@ async def test_a_plan_is_explained_for_what_no_chat_can_carry(stage: Stage) -> N
 async def test_a_server_without_the_endpoint_hosts_nothing(stage: Stage) -> None:
     stage.s.responds = False
     for _ in range(2):
-        reply = await ask(stage, "hosted", **SEARCH)
+        reply = await ask(stage, "hosted", **SEARCH, tool_choice={"type": "web_search"})
         assert (reply.status, reply.json["error"]["code"]) == (400, "input_unsupported")
     assert "endpoint:responses" in stage.gateway.gateway.fleet["host"].facts.lacks
 

@@ -137,8 +137,9 @@ async def test_refusals_are_the_exceptions_of_the_sdk(stage: Stage) -> None:
     async with stage.client() as client:
         with pytest.raises(openai.BadRequestError) as kept:
             await client.responses.create(model="main", input=QUESTION, previous_response_id="resp_1")
+        search: Any = {"type": "web_search"}
         with pytest.raises(openai.BadRequestError) as foreign:
-            await client.responses.create(model="main", input=QUESTION, tools=[{"type": "web_search"}])
+            await client.responses.create(model="main", input=QUESTION, tools=[search], tool_choice=search)
         with pytest.raises(openai.NotFoundError):
             await client.responses.create(model="nobody", input=QUESTION)
         with pytest.raises(openai.PermissionDeniedError):

@@ -27,7 +27,7 @@ def test_the_table_is_of_the_flags_that_are_known() -> None:
 
 @pytest.mark.parametrize("parser", sorted(TOOL_PARSERS - {"minimax"}))
 def test_a_tool_parser_is_refused_where_it_is_not_registered(parser: str) -> None:
-    found = rust(f"--tool-call-parser {parser}")
+    found = rust(f"--tool-call-parser {parser} --reasoning-parser gemma4")
     assert [one.severity for one in found] == ([] if parser in TABLE.tool_parsers else ["error"])
     assert all("VLLM_USE_RUST_FRONTEND" in one.fix for one in found)
 
@@ -43,6 +43,13 @@ def test_a_flag_that_it_does_not_implement_is_an_error_with_a_way_out(flag: str,
     (found,) = rust(f"--{flag} {value}")
     assert (found.rule, found.severity) == ("rust-flags", "error")
     assert f"take out --{flag}" in found.fix
+
+
+def test_a_parser_of_calls_and_thoughts_is_named_for_both() -> None:
+    assert rust("--tool-call-parser gemma4 --reasoning-parser gemma4") == []
+    for flags in ("", "--reasoning-parser qwen3"):
+        (found,) = rust(f"--tool-call-parser gemma4 {flags}")
+        assert (found.rule, found.severity, found.fix) == ("rust-parsers", "error", "--reasoning-parser gemma4")
 
 
 def test_a_flag_with_its_usual_value_is_not_handed_on() -> None:
