@@ -53,6 +53,8 @@ HARMLESS = {
     ),
     "type(before) is _Undecided and now < before.until": "saves work; tests/proxy/test_decisions.py counts it",
     "state.cooldown_until > now": "the slots of a backend that pauses are not open",
+    "services.tracer is not None": "tests/apps/tracing/test_traces.py: each request has a trace of its own",
+    "isinstance(state.client, H1Client)": "only this client knows such heads",
     "request.exact": "what is counted is beyond the window that is sure",
     "limited is None or is_usual(limited)": "no field of a client ends it today; test_decided_ahead.py enumerates them",
 }

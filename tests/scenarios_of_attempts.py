@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
+from gateway.domain.forms import Forms
 from gateway.domain.health_state import State
 from tests.proxy.test_decisions_random import TOOLS, chunk
 from tests.scenarios import House, said, scenario
@@ -103,3 +104,34 @@ async def a_chat_behind_a_task_goes_to_its_own_alias(h: House) -> None:
     task = [{"role": "user", "content": "### Task:\nGenerate a concise title.\n### Output:\nJSON"}]
     await h.ask(times=2, messages=task)
     await h.ask(times=2)
+
+
+@scenario("tool_parser: hermes, context: 4096", alias="{use: [a, b], params: {max_tokens: 3000}}")
+async def a_limit_of_the_alias_is_clamped_for_each_prompt(h: House) -> None:
+    await h.ask(times=3, messages=[{"role": "user", "content": "word " * 1200}])
+    await h.ask(times=2)
+
+
+@scenario()
+async def only_the_named_tool_is_offered(h: House) -> None:
+    h.trait(named_calls="only_tool")
+    choice = {"type": "function", "function": {"name": "look"}}
+    await h.ask(times=3, tools=TOOLS, tool_choice=choice)
+    other = {"type": "function", "function": {"name": "go", "parameters": {"type": "object", "properties": {}}}}
+    await h.ask(times=2, tools=[*TOOLS, other], tool_choice=choice)
+
+
+@scenario()
+async def a_limit_goes_by_the_name_that_is_read(h: House) -> None:
+    h.trait(forms=Forms(limit="max_completion_tokens"))
+    for limit in (5, 5, 700, None):
+        await h.ask(max_tokens=limit)
+
+
+@scenario()
+async def values_are_put_in_the_types_that_are_read(h: House) -> None:
+    h.trait(forms=Forms(strict=True))
+    compact = [{"role": "user", "content": "hello"}]
+    for temperature in (0.5, 0.5, "0.5"):
+        await h.ask(messages=compact, temperature=temperature)
+    await h.ask(messages=[*compact, {"role": "assistant", "content": None}, *compact], temperature=0.5)
