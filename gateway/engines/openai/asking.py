@@ -11,13 +11,8 @@ from msgspec import Raw
 from gateway.domain.backend import BackendState
 from gateway.domain.body import value_of
 from gateway.domain.engine_traits import EngineTraits
-<<<<<<< HEAD
 from gateway.domain.request import CHAT, is_limit
-from gateway.engines.base import EngineRequest, InexpressibleRequest
-=======
-from gateway.domain.request import is_limit
 from gateway.engines.base import EngineRequest, InexpressibleRequest, UnmetDemand
->>>>>>> main
 
 PARTS_MOST = 128  # answers to one request, as many as OpenAI allows
 STOPS_MOST, STOP_MOST = 64, 1000  # stop strings, and characters of each

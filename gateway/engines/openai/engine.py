@@ -92,15 +92,9 @@ async def _send_own(state: BackendState, call: EngineRequest, own: NativeRequest
 async def _send_otherwise(state: BackendState, call: EngineRequest) -> Response:
     """Send the call to a server that lacks something. A request that it cannot be given at all is answered with 400."""
     try:
-<<<<<<< HEAD
         asked = ask(call, state.traits, keeps_stop=keeps_stop(call, state))
-    except InexpressibleRequest as refused:
-        return error_response(400, refused.message, param=refused.param)
-=======
-        asked = ask(call, state.traits)
     except InexpressibleRequest as inexpressible:
         return refused(inexpressible)
->>>>>>> main
     first, *more = asked.bodies
     response = await _post(state, call, first)
     if response.status >= 300:
