@@ -382,6 +382,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             emulates_calls=True,
             enforces_schema=True,
             thinking_field="think",
+            signs=Signs(path="/api/ps", keys=("models",)),
             probe=Probe(liveness="/api/tags", models="/api/tags", version="/api/version", held="/api/ps"),
         ),
         # No probe: every request to a cloud is billed.
