@@ -7,8 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gateway.config.problems import Path, Problem
+from gateway.config.problems import ConfigError, Path, Problem
 from gateway.config.units import is_further_name
+
+NOTES_MOST = 5_000
+NAMES_MOST = 1_000  # backends, nodes or aliases of one draft
+TEXT_MOST = 1024 * 1024  # characters of a script or a unit
+STEPS_MOST = 2_000_000  # words that are read, and characters that variables put in
 
 Kind = Literal["left_out", "changed", "to_do"]
 
@@ -60,16 +65,29 @@ class Draft:
 
 @dataclass(slots=True)
 class Notes:
-    """Collects notes about one source; `line` finds the line of a path in it."""
+    """Collects notes about one source; `line_of` finds the line of a path in it. `steps`: how much of the work is left
+    that one source may cost."""
 
     file: str
     line_of: Any  # (Path) -> int | None
-    found: list[ImportNote] = field(default_factory=list)
+    found: dict[ImportNote, None] = field(default_factory=dict)
+    steps: int = STEPS_MOST
+
+    def check_size(self, text: str) -> None:
+        if len(text) > TEXT_MOST:
+            raise too_large(self.file, f"it has more than {TEXT_MOST:,} characters")
+
+    def spend(self, steps: int, line: int | None = None) -> None:
+        """Raises ConfigError when the source costs too much."""
+        self.steps -= steps
+        if self.steps < 0:
+            raise too_large(self.file, "its variables and commands come to more text than a real one", line)
 
     def add(self, kind: Kind, path: Path, message: str, hint: str | None = None) -> None:
         note = ImportNote(kind, Problem(self.file, self.line_of(path), shown_path(path), message, hint))
-        if note not in self.found:
-            self.found.append(note)
+        self.found[note] = None
+        if len(self.found) > NOTES_MOST:
+            raise too_large(self.file, f"it has more than {NOTES_MOST:,} settings that differ here", note.problem.line)
 
     def left_out(self, path: Path, message: str = "has no counterpart here", hint: str | None = None) -> None:
         self.add("left_out", path, message, hint)
@@ -82,6 +100,10 @@ class Notes:
 
     def in_order(self) -> list[ImportNote]:
         return sorted(self.found, key=lambda note: note.problem.line or 0)
+
+
+def too_large(file: str, why: str, line: int | None = None) -> ConfigError:
+    return ConfigError([Problem(file, line, "", f"too large to be imported: {why}", "import a part of it")])
 
 
 def shown_path(path: Path) -> str:
@@ -116,6 +138,8 @@ def tail_of(model: str) -> str:
 def unique(name: str, taken: Iterable[str], *further: str) -> str:
     """`name`, or when it is taken `name-SUFFIX` with the first free suffix of `further`, or `name-NUMBER`."""
     taken = set(taken)
+    if len(taken) >= NAMES_MOST:
+        raise too_large("", f"it would have more than {NAMES_MOST:,} names of one kind")
     tried = [name, *(f"{name}-{word}" for word in further if word)]
     numbered = (f"{name}-{number}" for number in range(2, len(taken) + 3))
     return next(one for one in (*tried, *numbered) if one not in taken)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 # A `$` between single quotes or behind a backslash, until the variables are put in.
@@ -20,6 +20,7 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)(\[[@*]\])?(?:(:?[-=?+])([^{}]*))?\}|([A-Za
 _WHOLE = re.compile(r"\$(?:\{(\w+)(?:\[[@*]\])?\}|([A-Za-z_]\w*))", re.ASCII)
 _MOST_TEXT = 64 * 1024  # characters that variables put into one word, and words of an array: a script may double both
 _MOST_WORDS = 10_000
+WORD = 2  # what a word costs, in characters
 KEYWORDS = frozenset(("if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac", "!"))
 WRAPPERS = frozenset(("exec", "nohup", "time", "command", "export", "readonly", "local", "declare"))
 
@@ -218,11 +219,13 @@ def read_commands(text: str) -> list[list[Word]]:
 
 @dataclass(slots=True)
 class Variables:
-    """The variables that a script has set so far. `exported`: the names of those that its commands see, in order."""
+    """The variables that a script has set so far. `spend` counts the words and characters that they put in, and raises
+    where these are too many. `exported`: the names of those that its commands see, in order."""
 
     values: dict[str, list[str]] = field(default_factory=dict)
     exported: dict[str, None] = field(default_factory=dict)
     room: int = 0  # characters that may still be put into the word at hand
+    spend: Callable[[int], None] = lambda steps: None
 
     def text(self, word: str) -> str:
         """A word with the known variables put in; the others are written `${NAME}`. A default (`${A:-b}`) counts where
@@ -235,6 +238,7 @@ class Variables:
         if name in self.values:
             value = " ".join(self.values[name])
             self.room -= len(value)
+            self.spend(len(value))
             return value if self.room >= 0 else f"${{{name}}}"
         return _unquoted(match[4]) if match[3] in ("-", ":-", "=", ":=") else f"${{{name}}}"
 
@@ -248,6 +252,7 @@ class Variables:
             elif word.quoted and len(known) == 1 and "[" not in word.text:
                 yield Word(known[0], word.line, True)
             else:
+                self.spend(len(known) * WORD if "[" in word.text else sum(map(len, known)))
                 parts = known if "[" in word.text else [part for value in known for part in _split(value)]
                 yield from (Word(part, word.line, True) for part in parts)
 
@@ -257,6 +262,7 @@ class Variables:
         while at < len(words) and (match := _ASSIGNMENT.fullmatch(words[at].text)):
             name, adds, value = match.groups()
             before = self.values.get(name, []) if adds else []
+            self.spend(sum(map(len, before)) if value != "(" else len(before) * WORD)
             if value == "(":
                 end = next((i for i in range(at, len(words)) if words[i].text == ")"), len(words))
                 inside = (word.text for word in self.words(words[at + 1 : end]))

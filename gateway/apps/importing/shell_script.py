@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import PurePath
 
-from gateway.apps.importing.draft import Draft
+from gateway.apps.importing.draft import Draft, too_large
 from gateway.apps.importing.launches import Launches
-from gateway.apps.importing.shell import KEYWORDS, WRAPPERS, Variables, Word, assigned, read_commands
+from gateway.apps.importing.shell import KEYWORDS, WORD, WRAPPERS, Variables, Word, assigned, read_commands
 from gateway.config.problems import Path
 from gateway.launch.command import parse
 from gateway.launch.docker import is_docker_run, read_docker_run
@@ -28,6 +28,8 @@ _SILENT_DOCKER = frozenset(
     ("stop", "rm", "kill", "pull", "logs", "ps", "inspect", "image", "network", "volume", "wait")
 )
 _LOOPS = frozenset(("for", "case", "select", "function"))
+WORDS_MOST = 20_000  # of a command that may start an engine
+COMMAND = 16  # what a command costs in words, and a variable that it sees in characters
 _DEEPEST = 4  # a script inside of a script
 
 
@@ -35,6 +37,7 @@ def convert(text: str, file: str, address: str | None = None) -> Draft:
     """The draft of a script. Never raises: a command that is not understood is noted with its line."""
     lines: dict[Path, int] = {}
     launches = Launches(file, lines.get, address)
+    launches.notes.check_size(text)
     Script(launches, lines, PurePath(file).stem).read(text)
     return launches.finished()
 
@@ -44,12 +47,16 @@ class Script:
 
     def __init__(self, launches: Launches, lines: dict[Path, int], stem: str) -> None:
         self.launches, self.lines, self.stem = launches, lines, stem
-        self.variables = Variables()
+        self.variables = Variables(spend=lambda steps: launches.notes.spend(steps, self._line))
+        self._line = 1  # of the command at hand
         self._counts: dict[str, int] = {}
         self._conditions: list[int] = []  # the lines of every `if` around the command at hand
 
     def read(self, text: str, first_line: int = 1, depth: int = 0) -> None:
+        self.launches.notes.spend(len(text) if depth else 0, first_line)
         for command in read_commands(text):
+            self._line = command[0].line + first_line - 1
+            self.launches.notes.spend(_cost(len(command)), self._line)
             moved = [Word(word.text, word.line + first_line - 1, word.quoted) for word in command]
             self._command(moved, depth)
 
@@ -76,6 +83,10 @@ class Script:
         found = list(self.variables.words(words[len(own) :]))
         if found:
             self.start([word.text for word in found], found[0].line, env, depth)
+
+    def _check_words(self, words: Sequence[object]) -> None:
+        if len(words) > WORDS_MOST:
+            raise too_large(self.launches.file, f"a command of more than {WORDS_MOST:,} words", self._line)
 
     def _note_condition(self) -> None:
         """Both branches count whatever the condition says."""
@@ -105,17 +116,21 @@ class Script:
 
     def start(self, words: Sequence[str], line: int, env: Mapping[str, str], depth: int = 0) -> None:
         """One command, with the variables of its own."""
+        self._line = line
+        self._check_words(words)
         words, env = _unwrapped(list(words), dict(env))
         if not words:
             return
         if is_docker_run(words):
             self._note_condition()
+            self.launches.notes.spend(len(self.variables.values) * COMMAND, line)
             known = {name: " ".join(values) for name, values in self.variables.values.items()} | dict(env)
             self.launches.container(read_docker_run(words), self._path("docker run", line), self.stem, env=known)
         elif _base(words[0]) in _SHELLS:
             self._shell(words, line, env, depth)
         elif is_vllm_program(parse(shlex.join(words)).program):
             self._note_condition()
+            self.launches.notes.spend(len(self.variables.exported) * COMMAND, line)
             exported = {name: " ".join(self.variables.values.get(name, [])) for name in self.variables.exported}
             given = {name: text for name, text in {**exported, **env}.items() if name not in _OF_THE_SHELL}
             self.launches.host(words, given, self._path("vllm serve", line), self.stem)
@@ -167,6 +182,11 @@ class Script:
         path: Path = (what, number) if number else (what,)
         self.lines[path] = line
         return path
+
+
+def _cost(words: int) -> int:
+    """What a command costs, in characters; words that only stand before it are taken off one by one."""
+    return (COMMAND + words + words**2 // 20_000) * WORD
 
 
 def _unwrapped(words: list[str], env: dict[str, str]) -> tuple[list[str], dict[str, str]]:

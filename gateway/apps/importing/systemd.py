@@ -39,16 +39,16 @@ def read_unit(text: str) -> Iterator[UnitLine]:
     number = 0
     lines = text.splitlines()
     while number < len(lines):
-        start, joined = number + 1, ""
+        start, parts = number + 1, [""]
         while number < len(lines):
             line = lines[number].strip()
             number += 1
-            if joined and line.startswith(("#", ";")):
+            if len(parts) > 1 and line.startswith(("#", ";")):
                 continue  # systemd drops comments between continued lines
-            joined = f"{joined} {line}" if joined else line
-            if not joined.endswith("\\"):
+            parts.append(line.removesuffix("\\").rstrip())
+            if not line.endswith("\\"):
                 break
-            joined = joined[:-1].rstrip()
+        joined = " ".join(filter(None, parts))
         if match := re.fullmatch(r"\[([^\]]+)\]", joined):
             section = match[1]
         elif joined and not joined.startswith(("#", ";")) and "=" in joined:
@@ -61,6 +61,7 @@ def convert(text: str, file: str, address: str | None = None) -> Draft:
     lines: dict[Path, int] = {}
     launches = Launches(file, lines.get, address)
     script = Script(launches, lines, PurePath(file).stem)
+    launches.notes.check_size(text)
     unit = [line for line in read_unit(text) if line.section == "Service"]
     env = _environment(unit, launches, lines)
     script.variables.values |= {name: [value] for name, value in env.items()}

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from gateway.apps.control.unit_commands import KEY, KNOWN_HOSTS, SSH, start_commands, stop_commands
 from gateway.apps.fleet.render.compare import compare
-from gateway.apps.fleet.render.paths import GATEWAY, OWN_UNIT
-from gateway.apps.fleet.render.write import write_file
+from gateway.apps.fleet.render.write import GATEWAY, OWN_UNIT, write_file
 from tests.apps.fleet.render.blocks import fleet, fleets, one_backend, render, text_of
 from tests.apps.fleet.render.test_units import analyze, verify
 
