@@ -14,7 +14,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.request import Endpoint
 from gateway.domain.upstream import Response
 from gateway.transport.h1 import RequestHead
-from gateway.transport.upload import Upload
+from gateway.transport.upload import Counted, Upload
 
 
 class NativeRequest(NamedTuple):
@@ -38,6 +38,8 @@ class EngineRequest:
     request_id: str
     own: NativeRequest | None = None  # set where the server is asked at the client's own endpoint
     upload: Upload | None = None  # the file of a form; then the body is a form with these fields
+    memory: Counted | None = None  # what counts the bytes of an answer that are kept beside the body that is returned
+    sender: str = ""  # the client, for work that is done apart
     head: RequestHead | None = None  # of the HTTP request, where it is known ahead: it has `sent_id`, and no `headers`
     sent_id: str = ""
     checks: bool = False  # it is one of the gateway's own, which may load a model but does not have others wait for it

@@ -93,7 +93,12 @@ class OllamaEngine:
     def _translated(self, state: BackendState, call: EngineRequest, ours: OllamaCall, response: Response) -> Response:
         model = str(ours.body["model"])
         if call.endpoint.name == "embeddings":
-            return OllamaWhole(response, lambda body: (embeddings(body, model, base64=ours.base64), None), WHOLE_MOST)
+            return OllamaWhole(
+                response,
+                lambda body: (embeddings(body, model, base64=ours.base64), None),
+                WHOLE_MOST,
+                call.memory,
+            )
         reply = ReplyBuilder(call.request_id, model, chat=call.endpoint.name == "chat", wants_usage=ours.wants_usage)
         low, version = state.ratio.estimate(ours.text_bytes).low, state.reported.version
         prompt = SentPrompt(ours.text_bytes, bounded(state, ours.window), low, version)
@@ -105,7 +110,7 @@ class OllamaEngine:
             return "tool_choice_ignored" if calls is not None and calls.ignored else prompt.violation(last)
 
         if call.stream:
-            return OllamaStream(response, reply, violation, calls)
+            return OllamaStream(response, reply, violation, calls, call.memory)
 
         def whole(body: bytes) -> tuple[bytes, str | None]:
             line = whole_line(body)
@@ -115,7 +120,7 @@ class OllamaEngine:
                 line = calls.take(line)
             return reply.whole(line), violation(line) or ("repetition" if reply.stopped else None)
 
-        return OllamaWhole(response, whole, WHOLE_MOST)
+        return OllamaWhole(response, whole, WHOLE_MOST, call.memory)
 
     def read_models(self, answer: Any) -> Mapping[str, int | None]:
         """The windows that the models were trained for, from `/api/tags`."""
