@@ -14,7 +14,8 @@ from gateway.domain.forms import Forms
 PAGE = Path(__file__).parents[1] / "engines.md"
 BEGIN, END = "<!-- servers: begin -->\n", "<!-- servers: end -->\n"
 BEGIN_CLOUDS, END_CLOUDS = "<!-- clouds: begin -->\n", "<!-- clouds: end -->\n"
-SERVERS = [name for name, traits in TRAITS.items() if traits.signs is not None]
+# Those that a file may name as the server behind `engine: openai`: an Ollama is asked as `engine: ollama`.
+SERVERS = [name for name, traits in TRAITS.items() if traits.signs is not None and name != "ollama"]
 
 _FORCED = {"native": "yes", "only_tool": "by offering it alone", "never": "no"}
 _SCHEMA = {True: "enforced", False: "ignored", None: "not known"}

@@ -13,10 +13,11 @@ from gateway.accounting.budgets import Account, Budgets
 from gateway.accounting.ledger import Ledger
 from gateway.accounting.ledger_file import DAY
 from gateway.accounting.limits import RateLimits
-from gateway.accounting.prices import FREE, Prices, Tokens, costs_money
+from gateway.accounting.prices import FREE, Prices, costs_money
 from gateway.config.snapshot import Backend, Budget, Client, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.request import InferenceRequest
+from gateway.domain.usage import Tokens
 from gateway.routing.plan import OverBudget
 from gateway.routing.window import known_tokens
 from gateway.supervision import Failures

@@ -9,9 +9,7 @@ from typing import Any
 
 from gateway.config.snapshot import Backend
 from gateway.domain.engine_traits import traits_of
-from gateway.domain.usage import NO_TOKENS as NO_TOKENS
-from gateway.domain.usage import Tokens as Tokens
-from gateway.domain.usage import read_usage as read_usage
+from gateway.domain.usage import Tokens
 
 LONG_PROMPT = 200_000  # tokens; some models cost more beyond
 

@@ -10,11 +10,11 @@ from msgspec.structs import astuple
 
 from gateway.accounting.accounts import Accounts
 from gateway.accounting.ledger_file import DAY, Entry
-from gateway.accounting.prices import NO_TOKENS, Tokens, costs_money, read_usage
+from gateway.accounting.prices import costs_money
 from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.domain.backend import BackendState
 from gateway.domain.request import SPEECH
-from gateway.domain.usage import is_beyond_belief
+from gateway.domain.usage import NO_TOKENS, Tokens, is_beyond_belief, read_usage
 from gateway.metrics.registry import Metrics, Route
 from gateway.routing.window import known_tokens
 

@@ -14,9 +14,6 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.admission.origins import hostname as hostname
-from gateway.admission.origins import is_foreign as is_foreign
-from gateway.admission.origins import is_loopback as is_loopback
 from gateway.api.caller import admit as admit_caller
 from gateway.api.caller import caller_of
 from gateway.config.problems import ConfigError, NotRead
@@ -24,6 +21,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.facts import Observation
 from gateway.errors import GatewayError, exhausted
 from gateway.health.probes import probe, probe_report
+from gateway.routing.explain import explain_asked
 from gateway.runtime.gateway import Gateway
 
 NDJSON = "application/x-ndjson"
@@ -32,9 +30,9 @@ CONFIRM_OPEN = "open"  # the value of `confirm` that allows an edit to open the 
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """`POST /admin/backends/{name}/probe | drain | resume`, `POST /admin/reload`."""
+    """`POST /admin/backends/{name}/probe | drain | resume`, `POST /admin/reload`, `POST /admin/explain`."""
     routes = APIRouter(prefix="/admin")
-    probing: dict[str, Probing] = {}  # by backend: callers that come while a probe runs get its findings
+    probing: dict[str, ProbeRun] = {}  # by backend: callers that come while a probe runs get its findings
 
     @routes.post("/backends/{name}/probe")
     async def probe_backend(request: Request, name: str, now: bool = False) -> Response:
@@ -44,7 +42,7 @@ def router(gateway: Gateway) -> APIRouter:
         state = backend_of(gateway, name)
         running = probing.get(name)
         if running is None or running.task.done():
-            running = probing[name] = Probing(gateway, state, now=now)
+            running = probing[name] = ProbeRun(gateway, state, now=now)
         if NDJSON in request.headers.get("accept", ""):
             return Lines(_lines(running))
         return JSONResponse(await running.findings())
@@ -86,17 +84,39 @@ def router(gateway: Gateway) -> APIRouter:
         answer = {"changes": taken.changes, "restart": taken.restart, "warnings": taken.warnings}
         return JSONResponse({"path": str(path), **answer})
 
+    @routes.post("/explain")
+    async def explain_request(request: Request) -> JSONResponse:
+        """Where a request would be sent now, and why. Accepts `{"alias", "request": {...}}` or `{"alias", "tools":
+        bool, "tokens": N}`, and `"client"`, whose rules apply."""
+        admit(gateway, request)
+        starts = gateway.admission.starts
+        explanation = explain_asked(
+            gateway.snapshot,
+            gateway.fleet.states,
+            _fields(await request.body()),
+            time.monotonic(),
+            gateway.apps.read_request,
+            over_budget=gateway.accounts.over_budget,
+            decides_start=starts.decision if starts is not None else None,
+        )
+        return JSONResponse(explanation)
+
     return routes
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    """The body's fields. Raises `invalid_request_body`."""
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise GatewayError("invalid_request_body", f"The request body must be a JSON object: {error}") from None
 
 
 def _confirmed(body: bytes) -> bool:
     """Does the body of a reload confirm that an edit may open the gateway? Raises `invalid_request_body`."""
     if not body.strip():
         return False
-    try:
-        fields = msgspec.json.decode(body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise GatewayError("invalid_request_body", f"The request body must be a JSON object: {error}") from None
+    fields = _fields(body)
     if fields.get("confirm") not in (None, CONFIRM_OPEN):
         raise GatewayError("invalid_request_body", 'The only word that `confirm` takes is "open".', param="confirm")
     return fields.get("confirm") == CONFIRM_OPEN
@@ -110,7 +130,7 @@ def drain_status(state: BackendState) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class Probing:
+class ProbeRun:
     """A probe under way. It continues when its caller leaves, but not when the gateway stops."""
 
     def __init__(self, gateway: Gateway, state: BackendState, *, now: bool) -> None:
@@ -172,7 +192,7 @@ class Lines(Response):
         await send({"type": "http.response.body", "body": b""})
 
 
-async def _lines(running: Probing) -> AsyncIterator[bytes]:
+async def _lines(running: ProbeRun) -> AsyncIterator[bytes]:
     async for check, observation in running.seen():
         yield msgspec.json.encode({"check": check, **asdict(observation)}) + b"\n"
     if not running.task.cancelled():

@@ -13,10 +13,8 @@ from gateway import __version__
 from gateway.api import (
     admin,
     audio,
-    explain,
     page,
     status,
-    tokens,
 )
 from gateway.api.caller import client_error
 from gateway.errors import GatewayError, WrongMethod
@@ -55,9 +53,7 @@ def build_api(gateway: Gateway) -> FastAPI:
     api.include_router(audio.router(gateway))
     for router in gateway.apps.routers():
         api.include_router(router)
-    api.include_router(tokens.router(gateway))
     api.include_router(admin.router(gateway))
-    api.include_router(explain.router(gateway))
     api.include_router(status.router(gateway))
     api.include_router(page.router())
     return api

@@ -21,7 +21,7 @@ from gateway.shortage import shortage_of
 JSON = "application/json"
 
 
-class Answer(NamedTuple):
+class PageAnswer(NamedTuple):
     """A whole answer."""
 
     body: bytes
@@ -30,15 +30,15 @@ class Answer(NamedTuple):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-Page = Callable[[Caller], Awaitable[Answer]]
+Page = Callable[[Caller], Awaitable[PageAnswer]]
 
 
-def json_answer(value: Any, status: int = 200) -> Answer:
-    return Answer(msgspec.json.encode(value), status)
+def json_answer(value: Any, status: int = 200) -> PageAnswer:
+    return PageAnswer(msgspec.json.encode(value), status)
 
 
-def error_answer(error: GatewayError) -> Answer:
-    return Answer(error.envelope(), error.status, JSON, tuple(error.headers()))
+def error_answer(error: GatewayError) -> PageAnswer:
+    return PageAnswer(error.envelope(), error.status, JSON, tuple(error.headers()))
 
 
 def client_error(gateway: Gateway, error: Exception) -> GatewayError | None:

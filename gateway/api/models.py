@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.admission.access import find_alias
 from gateway.admission.caller import Caller
-from gateway.api.caller import Answer, Page, identify_caller, json_answer
+from gateway.api.caller import Page, PageAnswer, identify_caller, json_answer
 from gateway.config.modes import first_step
 from gateway.config.snapshot import Alias
 from gateway.domain.engine_traits import traits_of
@@ -20,7 +20,7 @@ FOLDERS = ("/v1/models", "/models")
 def pages(gateway: Gateway) -> dict[str, Page]:
     """`/v1/models`, filtered by the client's aliases; the same without /v1."""
 
-    async def list_models(caller: Caller) -> Answer:
+    async def list_models(caller: Caller) -> PageAnswer:
         identity = identify_caller(gateway, caller)
         now = time.monotonic()
         aliases = [a for a in gateway.snapshot.aliases.values() if identity.may_use(a) and is_listed(gateway, a)]
@@ -35,7 +35,7 @@ def page_of(gateway: Gateway, path: str) -> Page | None:
     if name is None:
         return None
 
-    async def get_model(caller: Caller) -> Answer:
+    async def get_model(caller: Caller) -> PageAnswer:
         alias = find_alias(gateway.snapshot, identify_caller(gateway, caller), name)
         return json_answer(describe(gateway, alias, name, time.monotonic()))
 

@@ -12,7 +12,7 @@ from gateway import __version__
 from gateway.admission.access import Identity
 from gateway.admission.caller import Caller
 from gateway.admission.origins import check_source
-from gateway.api.caller import Answer, Page, admit, identify_caller, json_answer
+from gateway.api.caller import Page, PageAnswer, admit, identify_caller, json_answer
 from gateway.config.snapshot import Alias
 from gateway.errors import GatewayError
 from gateway.large_bodies import apart
@@ -31,10 +31,10 @@ def pages(gateway: Gateway) -> dict[str, Page]:
         except GatewayError:
             return None
 
-    async def health(_: Caller) -> Answer:
+    async def health(_: Caller) -> PageAnswer:
         return json_answer({"status": "ok"})
 
-    async def ready(caller: Caller) -> Answer:
+    async def ready(caller: Caller) -> PageAnswer:
         """200 while some alias can be served and the gateway is not stopping, else 503. Names those aliases to callers
         who may use them."""
         if gateway.stopping:
@@ -46,10 +46,10 @@ def pages(gateway: Gateway) -> dict[str, Page]:
             answer["aliases"] = [alias.name for alias in serving if identity.may_use(alias)]
         return json_answer(answer, 200 if serving else 503)
 
-    async def version(_: Caller) -> Answer:
+    async def version(_: Caller) -> PageAnswer:
         return json_answer({"version": __version__})
 
-    async def metrics(caller: Caller) -> Answer:
+    async def metrics(caller: Caller) -> PageAnswer:
         """Prometheus' text, or OpenMetrics for a scraper that accepts it; with `server.metrics` for admins only."""
         if gateway.snapshot.metrics_are_open:
             check_source(gateway.snapshot, caller.headers)
@@ -57,14 +57,14 @@ def pages(gateway: Gateway) -> dict[str, Page]:
             admit(gateway, caller, "/metrics")
         encode, content_type = choose_encoder(caller.headers.get(b"accept", b"").decode("latin-1"))
         # Thousands of series take long to write: the figures are taken now, and written beside other requests.
-        taken = Taken(list(gateway.metrics.registry.collect()))
+        taken = CollectedMetrics(list(gateway.metrics.registry.collect()))
         page = await apart(caller.sender, lambda: encode(cast(CollectorRegistry, taken)))
-        return Answer(page, content_type=content_type)
+        return PageAnswer(page, content_type=content_type)
 
     return {"/health": health, "/ready": ready, "/version": version, "/metrics": metrics}
 
 
-class Taken(NamedTuple):
+class CollectedMetrics(NamedTuple):
     """What a registry has collected, for prometheus_client's encoders."""
 
     families: list[Metric]

@@ -84,7 +84,8 @@ class _BackendResolver:
         self.section, self.file, self.report = section, file, report
         self.path: Path = ("backends", name)
         self.launch = self._launch()
-        self.given = self._with_launch(built(Backend, section, name=name))
+        told = {"engine": "openai"} if section.engine == "auto" else {}
+        self.given = self._with_launch(built(Backend, section, name=name, **told))
 
     def backend(self) -> Backend:
         section = self.section

@@ -117,7 +117,9 @@ class Backend:
     `slots` None = unlimited (cloud)."""
 
     name: str
-    engine: Engine = setting("vllm", "What kind of server it is.")
+    engine: Engine = setting(
+        "vllm", "What kind of server it is; auto = openai, and told from what it shows.", kind=Literal[Engine, "auto"]
+    )
     url: k.Text | None = setting(None, "With or without /v1; another path that ends in /vN or /openai is kept.")
     cloud: k.Yes = setting(False, "Outside the LAN. Must be said for a host that is not private.", decided=True)
     nodes: tuple[str, ...] = setting(

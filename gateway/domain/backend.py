@@ -77,7 +77,7 @@ class ModelLoad(Protocol):
     def cancel(self) -> None: ...
 
 
-class Reported(NamedTuple):
+class EngineReport(NamedTuple):
     """What an engine reports of itself: the name and the window (tokens) of its model, its version, when it was started
     (Unix seconds), its flags, which server it shows itself to be (a row of TRAITS), its slots, and the tokens of the
     memory that these share, whether its model is loaded, and its front end (a name of FRONT_ENDS). None = it does not
@@ -114,7 +114,7 @@ class BackendState:
     client: Client | None
     health: Health
     observers: Observers = field(default_factory=Observers)
-    reported: Reported = field(default_factory=Reported)
+    reported: EngineReport = field(default_factory=EngineReport)
     facts: LearnedFacts = field(init=False)
     evidence: Evidence = field(init=False)
     shared: SharedView = field(default_factory=SharedView)

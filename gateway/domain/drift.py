@@ -33,7 +33,9 @@ def drift(state: BackendState, now: float) -> list[str]:
 
 def server_drift(backend: Backend, shown: str | None) -> list[str]:
     """`shown`: the server that the backend shows itself to be; None = it is not recognised."""
-    if shown is None or shown == declared_server(backend) or (backend.generic and backend.server is None):
+    if shown is None or shown == declared_server(backend):
+        return []
+    if backend.generic and backend.server is None and shown != "ollama":  # whose window is a key of the engine
         return []
     key, declared = ("engine", backend.engine) if backend.server is None else ("server", backend.server)
     return [f"{key}: {declared} is declared, it shows itself to be {shown}"]

@@ -221,6 +221,25 @@ def _cloud(forms: Forms) -> EngineTraits:
     )
 
 
+# What the servers of Apple's and Hugging Face's libraries have in common: they generate text, and enforce nothing.
+_TRANSFORMER = EngineTraits(
+    _TEXT,
+    model_optional=True,
+    lists_cache=True,
+    computes_beyond=True,
+    short_answers=True,
+    named_calls="never",
+    withholds_tools=False,
+    enforces_schema=False,
+    enforces_stop=False,
+    many_choices=False,
+    logprobs=False,
+    list_prompts=False,
+    thinking_field="chat_template_kwargs",
+    stops_unstreamed=False,
+    probe=Probe(liveness=None, models="models", version=None),
+)
+
 TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
     {
         # vLLM 0.32.0, seen running.
@@ -270,50 +289,22 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             signs=Signs(owned_by=("llamacpp",)),
         ),
         # mlx_lm.server 0.32.2, seen running.
-        "mlx": EngineTraits(
-            _TEXT,
-            model_optional=True,
+        "mlx": replace(
+            _TRANSFORMER,
             default_model="default_model",
-            lists_cache=True,
-            computes_beyond=True,
-            short_answers=True,
-            named_calls="never",
-            withholds_tools=False,
-            enforces_schema=False,
-            enforces_stop=False,
-            many_choices=False,
-            logprobs=False,
-            list_prompts=False,
-            thinking_field="chat_template_kwargs",
             thoughts="reasoning",
-            stops_unstreamed=False,
             errors=ErrorTexts(dead=("generation thread died",)),
-            probe=Probe(liveness=None, models="models", version=None),
             signs=Signs(header=("server", "BaseHTTP/"), path="/health", keys=("status",)),
         ),
         # transformers serve 5.23.0, seen running.
-        "transformers": EngineTraits(
-            _TEXT,
-            model_optional=True,
-            lists_cache=True,
-            computes_beyond=True,
-            short_answers=True,
-            named_calls="never",
-            withholds_tools=False,
-            enforces_schema=False,
-            enforces_stop=False,
-            many_choices=False,
-            logprobs=False,
-            list_prompts=False,
+        "transformers": replace(
+            _TRANSFORMER,
             integer_bias=False,
             checks_limits=False,
-            thinking_field="chat_template_kwargs",
             thoughts="reasoning_content",
             streams_usage="always",
             ends_without_done=True,
-            stops_unstreamed=False,
             signs=Signs(path="/openapi.json", keys=("paths./load_model", "paths./v1/chat/completions")),
-            probe=Probe(liveness=None, models="models", version=None),
         ),
         # LM Studio 0.3/0.4, from its documents; never seen running.
         "lmstudio": EngineTraits(
@@ -391,6 +382,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             emulates_calls=True,
             enforces_schema=True,
             thinking_field="think",
+            signs=Signs(path="/api/ps", keys=("models",)),
             probe=Probe(liveness="/api/tags", models="/api/tags", version="/api/version", held="/api/ps"),
         ),
         # No probe: every request to a cloud is billed.

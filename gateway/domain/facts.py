@@ -45,14 +45,14 @@ class Source(NamedTuple):
         return self.sender != other.sender or (not self.clients_known and self.prompt != other.prompt)
 
 
-class Taught(NamedTuple):
+class FactSource(NamedTuple):
     """The source of a learned fact: the id of the request it was learned from, and when (Unix seconds)."""
 
     request: str
     at: float
 
 
-class Unconfirmed(NamedTuple):
+class UnconfirmedFact(NamedTuple):
     """A fact from one request that contradicts what is known: it is used only after a second source confirms it."""
 
     value: object
@@ -79,11 +79,11 @@ class LearnedFacts:
 
     def __init__(self, backend: str, on_change: OnFact) -> None:
         self.lacks: Mapping[str, float] = _NOTHING  # what the backend cannot do -> until when that is believed
-        self.taught: Mapping[str, Taught] = _NOTHING  # learned fact -> its source
+        self.taught: Mapping[str, FactSource] = _NOTHING  # learned fact -> its source
         self.refused_window: RefusedWindow | None = None
         self.observed: Mapping[str, Observation] = _NOTHING  # check -> its result
         self.pooled: PooledFacts = NO_POOLED_FACTS
-        self.unconfirmed: dict[str, Unconfirmed] = {}  # fact -> the claim that waits for a second source
+        self.unconfirmed: dict[str, UnconfirmedFact] = {}  # fact -> the claim that waits for a second source
         self._backend = backend
         self._on_change = on_change
 
@@ -125,7 +125,7 @@ class LearnedFacts:
         """Has another source reported the same value? The first one is kept for LEARNED_FOR seconds."""
         before = self.unconfirmed.get(fact)
         if before is None or before.value != value or before.until <= now:
-            self.unconfirmed[fact] = Unconfirmed(value, source, now + LEARNED_FOR)
+            self.unconfirmed[fact] = UnconfirmedFact(value, source, now + LEARNED_FOR)
             return False
         if not source.differs(before.source):
             return False
@@ -153,4 +153,4 @@ class LearnedFacts:
 
     def _note_source(self, fact: str, request: str) -> None:
         log.info("%s: learned %s from request %s", self._backend, fact, request or "(none)")
-        self.taught = MappingProxyType({**self.taught, fact: Taught(request, time.time())})
+        self.taught = MappingProxyType({**self.taught, fact: FactSource(request, time.time())})

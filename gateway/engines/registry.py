@@ -31,10 +31,16 @@ ENGINES: Mapping[str, Engine] = {
 PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
 
 
+def engine_of(state: BackendState) -> Engine:
+    """The client for this backend. A server that shows itself to be an Ollama is asked through its own API, because its
+    `/v1` cuts prompts silently."""
+    return ENGINES["ollama" if state.server == "ollama" else state.backend.engine]
+
+
 async def send(state: BackendState, call: EngineRequest, on_short: Callable[[Kind], object]) -> Response:
     """Send a call with the client of the backend's engine. What the gateway itself lacks for it is reported to
     `on_short`, and waited for as long as nothing was sent. Raises as `Engine.send`, and `invalid_request_body`."""
-    engine = ENGINES[state.backend.engine]
+    engine = engine_of(state)
     pauses = iter(PAUSES)
     while True:
         try:

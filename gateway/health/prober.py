@@ -26,7 +26,7 @@ from gateway.domain.reason import quoting
 from gateway.domain.recognition import owners_of
 from gateway.engines.ollama.installed_models import remote_models, runs_elsewhere
 from gateway.engines.openai.engine import loaded_models
-from gateway.engines.registry import ENGINES
+from gateway.engines.registry import engine_of
 from gateway.engines.vllm.metrics import read_start_time
 from gateway.engines.vllm.reported_flags import read_flags
 from gateway.health.canary_schedule import CanarySchedule
@@ -348,6 +348,8 @@ class Prober:
         if response.status == 200:
             model_list = decoded(response, {})
             await self._recogniser.look(state, model_list, response.headers)
+            if (recognised := state.traits.probe) is not None and recognised.models != probe.models:
+                return await self._read_description(state, recognised)
             state.saw_front_end(front_end_of(state.server, owners_of(model_list), told))
             if not self._record_models(state, model_list):
                 return False
@@ -357,7 +359,7 @@ class Prober:
     def _record_models(self, state: BackendState, model_list: Any) -> bool:
         """Record the decoded model list. False = the backend does not serve its model."""
         backend = state.backend
-        models = ENGINES[backend.engine].read_models(model_list)
+        models = engine_of(state).read_models(model_list)
         if not models:
             return True  # not a model list: keep what is known
         traits = state.traits

@@ -26,7 +26,7 @@ from gateway.domain.upstream import ConnectFailure, OwnFailure, Response, TooLar
 from gateway.engines.base import EngineRequest
 from gateway.engines.ollama.installed_models import keep_alive_left
 from gateway.engines.outgoing import outgoing_headers
-from gateway.engines.registry import ENGINES
+from gateway.engines.registry import engine_of
 from gateway.health.checks import ALL, CHECKS, NO_ANSWER, CheckReply, Profile, judge, profile_of, skipped
 from gateway.health.checks.requests import Body
 from gateway.launch.families import ENFORCES
@@ -167,7 +167,7 @@ def _call(state: BackendState, body: Body, endpoint: Endpoint) -> EngineRequest:
 
 
 async def _exchange(state: BackendState, call: EngineRequest) -> CheckReply:
-    response = await ENGINES[state.backend.engine].send(state, call)
+    response = await engine_of(state).send(state, call)
     try:
         body = await (_read_stream(response) if call.stream else response.read_all(BODY_MOST))
         return CheckReply(response.status, dict(response.headers), state.without_key(body))

@@ -22,6 +22,8 @@ class Recogniser:
     def forget(self, state: BackendState) -> None:
         """Its port was closed: another server may open it next."""
         self._looked.discard(state.backend.identity)
+        if state.backend.generic and state.reported.server == "ollama":
+            state.saw_server(None)  # its lists are of its own API, which another server would not answer
 
     async def look(self, state: BackendState, model_list: Any, headers: Mapping[str, str]) -> None:
         """Record which server `state` is. `model_list`: decoded; `headers`: of that answer, in lower case."""

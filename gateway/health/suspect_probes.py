@@ -176,7 +176,7 @@ async def _send(state: BackendState, endpoint: Endpoint, *, stream: bool) -> Pro
         return await _look(state)
     if state.health.outside and state.loads_on_demand:
         return ProbeResult(None, "was not asked: it is outside the mode in force, and would load its model")
-    if state.backend.engine == "ollama" and not state.backend.exclusive and not leaves_alone(state, time.time()):
+    if state.server == "ollama" and not state.backend.exclusive and not leaves_alone(state, time.time()):
         return ProbeResult(None, "was not asked: it would load its model, and others use its server too")
     body = _harmless_body(state, endpoint, stream=stream)
     return result_of(await send_probe(state, body, PATIENCE, endpoint=endpoint), endpoint, stream=stream)

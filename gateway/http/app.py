@@ -8,7 +8,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from gateway.api import models, ops
-from gateway.api.caller import Answer, Page, caller_of, client_error, error_answer
+from gateway.api.caller import Page, PageAnswer, caller_of, client_error, error_answer
 from gateway.config.snapshot import Snapshot
 from gateway.domain.request import ENDPOINTS, UPLOADS, Endpoint
 from gateway.errors import GatewayError, WrongMethod
@@ -27,10 +27,8 @@ BEGINNINGS = frozenset(
         "",
         "admin",
         "audio",
-        "detokenize",
         "events",
         "status",
-        "tokenize",
         "web",
     )
 )
@@ -117,7 +115,7 @@ class App:
         elif api is not None:
             await api(scope, bounded(receive, self.limit_of(path)), send)
 
-    async def _polled_answer(self, path: str, scope: Scope) -> Answer | None:
+    async def _polled_answer(self, path: str, scope: Scope) -> PageAnswer | None:
         """None for a path that FastAPI may serve."""
         page = self.page_of(path)
         if page is None:
@@ -130,7 +128,7 @@ class App:
         except Exception as error:
             return self._answer_to(error)
 
-    def _answer_to(self, error: Exception) -> Answer:
+    def _answer_to(self, error: Exception) -> PageAnswer:
         """Raises the error again if it is a defect."""
         shown = client_error(self.gateway, error)
         if shown is None:
@@ -151,7 +149,7 @@ def _build_api(gateway: Gateway) -> FastAPI:
     return build_api(gateway)
 
 
-async def _send(send: Send, answer: Answer) -> None:
+async def _send(send: Send, answer: PageAnswer) -> None:
     length = str(len(answer.body)).encode()
     headers = [(b"content-type", answer.content_type.encode()), (b"content-length", length), *answer.headers]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from gateway.config.snapshot import Alias, Backend, Client, Server, Snapshot
-from gateway.domain.backend import BackendState, Reported
+from gateway.domain.backend import BackendState, EngineReport
 from gateway.domain.capabilities import Capabilities
 from gateway.domain.engine_traits import EngineTraits
 from gateway.domain.facts import LearnedFacts
@@ -80,7 +80,7 @@ TABLE: Mapping[type, Fields] = {
         nothing="observers evidence counting reserved_tokens sleepless flag_drift held load load_seconds unloaded_at",
         never="pool",
     ),
-    Reported: Fields(
+    EngineReport: Fields(
         decided="model context version server loaded pool front_end", each="slots", nothing="started flags"
     ),
     LearnedFacts: Fields(decided="observed refused_window", nothing="pooled taught unconfirmed", never="lacks"),

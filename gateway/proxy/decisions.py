@@ -28,7 +28,7 @@ from gateway.engines.base import authorized
 from gateway.engines.forms import names_developer
 from gateway.engines.openai.engine import OpenAIEngine
 from gateway.engines.outgoing import JSON, NOT_THE_CLIENTS, UNSAID, outgoing_fields
-from gateway.engines.registry import ENGINES
+from gateway.engines.registry import engine_of
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
 from gateway.proxy.decided import is_usual
@@ -277,7 +277,7 @@ def _decided_backend(
     now = time.monotonic()
     if not is_usual(state, state.backend, state.traits, state.facts):
         return None
-    if state.reported.loaded is False or not isinstance(ENGINES[state.backend.engine], OpenAIEngine):
+    if state.reported.loaded is False or not isinstance(engine_of(state), OpenAIEngine):
         return None
     needs, room = needs_of(request, alias, client), room_needed(request, None)
     if why_not(state, request, needs, room, now, local_only=False) is not None:

@@ -19,7 +19,7 @@ log = logging.getLogger("gateway")
 NAME = "mode.json"
 
 
-class Choice(msgspec.Struct, frozen=True):
+class ModeChoice(msgspec.Struct, frozen=True):
     """`mode`: the name of a mode. `at`: when it was chosen, in Unix milliseconds."""
 
     mode: str
@@ -30,7 +30,7 @@ class ChosenMode:
     """`choice` None = nobody has chosen a mode: the first one of routes.yaml is in force."""
 
     def __init__(self, folder: Path) -> None:
-        self.choice: Choice | None = None
+        self.choice: ModeChoice | None = None
         self._folder = folder
 
     @property
@@ -42,14 +42,14 @@ class ChosenMode:
         if self.choice is None:
             self.choice = await asyncio.to_thread(load_choice, self._folder)
 
-    async def choose(self, name: str) -> Choice:
+    async def choose(self, name: str) -> ModeChoice:
         """Choose a mode, and keep the choice."""
         latest = 0.0 if self.choice is None else self.choice.at
-        choice = Choice(name, max(float(round(time.time() * 1000)), latest + 1))  # the clock may have been set back
+        choice = ModeChoice(name, max(float(round(time.time() * 1000)), latest + 1))  # the clock may have been set back
         await self._keep(choice)
         return choice
 
-    def adopt(self, choice: Choice) -> bool:
+    def adopt(self, choice: ModeChoice) -> bool:
         """Take over the choice of another gateway, if it is later than the present one. `save` keeps it."""
         if self.choice is not None and self.choice.at >= choice.at:
             return False
@@ -60,13 +60,13 @@ class ChosenMode:
         """Follow an edit of routes.yaml that renames the chosen mode. Only the name changes: the choice is not later
         for that."""
         if self.choice is not None and (name := renamed(before, after, self.choice.mode)) != self.choice.mode:
-            await self._keep(Choice(name, self.choice.at))
+            await self._keep(ModeChoice(name, self.choice.at))
 
     async def save(self) -> None:
         if self.choice is not None:
             await asyncio.to_thread(keep, self._folder / NAME, self.choice, log)
 
-    async def _keep(self, choice: Choice) -> None:
+    async def _keep(self, choice: ModeChoice) -> None:
         self.choice = choice
         await self.save()
 
@@ -79,10 +79,10 @@ class ChosenMode:
         return f"{snapshot.source} has no mode '{self.choice.mode}': the first one, '{first.name}', is in force"
 
 
-def load_choice(folder: Path) -> Choice | None:
+def load_choice(folder: Path) -> ModeChoice | None:
     """The choice stored in the folder; None where there is none, or it cannot be read. Blocks."""
     first = "the first mode of routes.yaml is in force"
-    choice = read_kept(folder / NAME, Choice, log, first)
+    choice = read_kept(folder / NAME, ModeChoice, log, first)
     if choice is None or (choice.mode and choice.at >= 0):
         return choice
     log.warning("%s is not valid: %s", folder / NAME, first)

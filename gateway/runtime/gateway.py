@@ -50,7 +50,7 @@ from gateway.proxy.services import DecidesAhead, Services
 from gateway.routing.alias_status import AliasStatusTracker
 from gateway.routing.culprits import Culprits
 from gateway.runtime.apps import Apps, SharedFleet
-from gateway.runtime.chosen_mode import Choice, ChosenMode
+from gateway.runtime.chosen_mode import ChosenMode, ModeChoice
 from gateway.runtime.reload import Adapt, Reloader
 from gateway.shortage import Kind
 from gateway.transport.client import open_client
@@ -217,7 +217,7 @@ class Gateway:
 
     def chosen_elsewhere(self, name: str, at: float) -> None:
         """Another gateway has chosen this mode, at `at` (Unix ms)."""
-        if self.chosen_mode.adopt(Choice(name, at)):
+        if self.chosen_mode.adopt(ModeChoice(name, at)):
             task = self.metrics.failures.once("shared", self._follow_choice(), "mode of another gateway")
             self._following.add(task)
             task.add_done_callback(self._following.discard)

@@ -55,7 +55,7 @@ class Reloadable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class FileVersion:
     """A version of the file that was put in force `at` (Unix seconds). `changes`: one line each, without secrets.
     `restart`: the keys of `server` that need a restart."""
 
@@ -146,7 +146,7 @@ class Reloader:
 
     # -- one reload -----------------------------------------------------------------------------------------------
 
-    async def reload(self, *, may_open: bool = False) -> Applied:
+    async def reload(self, *, may_open: bool = False) -> FileVersion:
         """Read the file and put it in force. Raises `ConfigError` (already reported, nothing is changed) when it is not
         valid, or would open the gateway to more callers without `may_open`; `NotRead` when the process lacks a resource
         to read it."""
@@ -179,7 +179,7 @@ class Reloader:
             raise error
         return loaded
 
-    async def _apply(self, loaded: LoadedFile, may_open: bool) -> Applied:
+    async def _apply(self, loaded: LoadedFile, may_open: bool) -> FileVersion:
         before, after = self._loaded.snapshot, loaded.snapshot
         snapshot = after if self._adapt is None else await self._adapt(after)
         await self._gateway.put_in_force(replace(snapshot, server=self._gateway.snapshot.server))
@@ -188,14 +188,14 @@ class Reloader:
         found += [_server_change(key, restart) for key in needs_restart(before.server, after.server)]
         warnings = [str(warning) for warning in loaded.warnings]
         news = [warning for warning in warnings if warning not in {str(w) for w in self._loaded.warnings}]
-        applied = Applied(time.time(), tuple(found), tuple(restart), tuple(warnings))
+        applied = FileVersion(time.time(), tuple(found), tuple(restart), tuple(warnings))
         self._loaded, self._known = loaded, loaded.sources
         self._kept_local = local_keys(after.clients) | (frozenset() if may_open else self._kept_local)
         self.loaded_at, self.refused_at, self.problems, self.restart = applied.at, None, (), applied.restart
         self._report(applied, news)
         return applied
 
-    def _report(self, applied: Applied, news: Iterable[str]) -> None:
+    def _report(self, applied: FileVersion, news: Iterable[str]) -> None:
         what = listed(applied.changes, LOGGED_MOST) or "nothing has changed"
         log.info("%s was read and is in force: %s", self.path, what)
         for warning in news:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from gateway.accounting.prices import FREE, NO_TOKENS, Prices, Rates, Tokens, costs_money, litellm_rates, read_usage
+from gateway.accounting.prices import FREE, Prices, Rates, costs_money, litellm_rates
 from gateway.config.snapshot import Backend, Price
+from gateway.domain.usage import NO_TOKENS, Tokens, read_usage
 
 MAP: dict[str, Any] = {
     "claude-x": {

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.api.admin import hostname, is_foreign, is_loopback
+from gateway.admission.origins import hostname, is_foreign, is_loopback
 from gateway.health.checks import ALL
 from simulator import SimVllm
 from tests.support import RunningGateway, running_gateway

@@ -22,6 +22,7 @@ APPS = sorted(path.parent.name for path in (ROOT / "gateway" / "apps").glob("*/_
 SERVED = {
     "batches": ("GET", "/v1/batches"),
     "control": ("GET", "/admin/operations"),
+    "tokens": ("POST", "/tokenize"),
     "conversations": ("GET", "/v1/responses/resp_1"),
     "dialects": ("POST", "/v1/messages/count_tokens"),
 }

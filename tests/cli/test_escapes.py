@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from gateway.accounting.prices import NO_TOKENS
 from gateway.accounting.record import RequestLine
 from gateway.apps.alerts.channels import judge
 from gateway.apps.bench.report import show
@@ -27,6 +26,7 @@ from gateway.apps.console.top_view import View
 from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.render import render
 from gateway.apps.probing import command as probe
+from gateway.domain.usage import NO_TOKENS
 from gateway.observe.log import EventLine, as_json, as_pretty
 from gateway.printable import visible, visible_all, visible_json, visible_lines
 from gateway.transport.bounded import client

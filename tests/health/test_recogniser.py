@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from gateway.apps.fleet.checking.live import ask_fleet
 from gateway.config.load import load_text
 from gateway.domain.drift import drift
 from gateway.domain.engine_traits import TRAITS
 from gateway.domain.facts import Observation
-from simulator import SimVllm
+from simulator import SimOllama, SimVllm
 from tests.one_backend import FAST
 from tests.support import RunningGateway, running_gateway
 
@@ -105,3 +107,23 @@ async def test_a_window_told_beside_the_model_list_is_read() -> None:
     studio = SimVllm(generic=True, owned_by="organization_owner", shows={"/api/v0/models": {"data": cards}})
     async with gateway_of(studio) as gateway:
         assert gateway.gateway.fleet["a"].window(0.0) == 4096
+
+
+@pytest.mark.parametrize("engine", ["openai", "auto"])
+async def test_an_ollama_is_told_and_asked_through_its_own_api(engine: str) -> None:
+    """Through its `/v1` a prompt over the window is cut with a 200, and half of what is asked has no effect."""
+    sim = SimOllama("a", models=["qwen3:8b"], version="0.33.0", trained=8192)
+    async with sim.serve() as url:
+        routes = f"{FAST}backends: {{a: {{url: '{url}/v1', engine: {engine}}}}}"
+        async with running_gateway(routes) as gateway:
+            await gateway.until_ready("a")
+            state = gateway.gateway.fleet["a"]
+            assert (state.server, state.model, state.window(0.0)) == ("ollama", "qwen3:8b", 8192)
+            assert drift(state, 0.0) == ["engine: openai is declared, it shows itself to be ollama"]
+            ask = {"model": "a", "messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 5}
+            reply = await gateway.client.post("/v1/chat/completions", json=ask)
+            long = {**ask, "messages": [{"role": "user", "content": "x" * 40_000}]}
+            refused = await gateway.client.post("/v1/chat/completions", json=long)
+    assert (reply.status_code, reply.json()["usage"]["completion_tokens"]) == (200, 5)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+    assert "/v1/chat/completions" not in {request.path for request in sim.requests}

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gateway.accounting.prices import NO_TOKENS, Tokens
 from gateway.accounting.record import RequestLine
+from gateway.domain.usage import NO_TOKENS, Tokens
 from gateway.observe import log_writer as module
 from gateway.observe.log import EventLine, as_json, as_pretty
 from gateway.observe.log_writer import LogWriter, QueueHandler

@@ -17,14 +17,14 @@ _READS_MOST = 64  # at a time: a command that never stops writing must not keep 
 _KILLED_WITHIN = 2.0  # seconds; a process that hangs in a driver cannot be killed
 
 
-class Ended(NamedTuple):
+class CommandOutcome(NamedTuple):
     """How a command ended. `problem`: why it failed, "" = exit code 0. `output`: what it wrote, shown safely."""
 
     problem: str
     output: str
 
 
-async def run(argv: tuple[str, ...], seconds: float) -> Ended:
+async def run(argv: tuple[str, ...], seconds: float) -> CommandOutcome:
     """Run a command in a session of its own, without input. It is killed with its children after `seconds`, and when
     the caller is cancelled. What it leaves behind in the background is not waited for."""
     try:
@@ -46,17 +46,17 @@ async def run(argv: tuple[str, ...], seconds: float) -> Ended:
             os.close(writing)
         problem = await _outcome(process, seconds)
         tail.read()
-        return Ended(problem, tail.text())
+        return CommandOutcome(problem, tail.text())
     finally:
         loop.remove_reader(reading)
         os.close(reading)
 
 
-def _not_run(argv: tuple[str, ...], error: OSError | ValueError) -> Ended:
+def _not_run(argv: tuple[str, ...], error: OSError | ValueError) -> CommandOutcome:
     kind = shortage_of(error)
     if kind is not None:
-        return Ended(f"{argv[0]} cannot be run: the gateway itself is short of {WORDS[kind]}", "")
-    return Ended(f"{argv[0]} cannot be run: {getattr(error, 'strerror', None) or error}", "")
+        return CommandOutcome(f"{argv[0]} cannot be run: the gateway itself is short of {WORDS[kind]}", "")
+    return CommandOutcome(f"{argv[0]} cannot be run: {getattr(error, 'strerror', None) or error}", "")
 
 
 async def _outcome(process: asyncio.subprocess.Process, seconds: float) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.apps.control.elsewhere import Elsewhere
+from gateway.apps.control.other_gateways import OtherGateways
 from gateway.apps.control.planning import presence_of, steps_of
 from gateway.apps.control.record import (
     GAVE_WAY,
@@ -23,7 +23,7 @@ from gateway.apps.control.record import (
     save,
     saved,
 )
-from gateway.apps.control.runner import Limits, Runner
+from gateway.apps.control.runner import CommandLimits, Runner
 from gateway.apps.control.switching import Steps
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.domain.events import Event
@@ -41,7 +41,7 @@ class Operations:
     """The operations of a gateway, and of the others that share its fleet. The latest is kept in `server.data`."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self.limits = Limits()
+        self.limits = CommandLimits()
         self._gateway = gateway
         self._data = Path(gateway.snapshot.server.data)
         self._known: dict[str, Operation] = {}
@@ -51,7 +51,7 @@ class Operations:
         self._switching_to: str | None = None  # the mode of a switch that is being planned
         self._interruption = INTERRUPTED  # why a cancelled operation has ended
         self._closed = False
-        self._elsewhere = Elsewhere(self, gateway.shared.operations) if gateway.shared is not None else None
+        self._elsewhere = OtherGateways(self, gateway.shared.operations) if gateway.shared is not None else None
 
     # -- life -----------------------------------------------------------------------------------------------------
 

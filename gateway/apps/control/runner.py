@@ -28,7 +28,7 @@ GONE = "was taken out of routes.yaml while this ran"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CommandLimits:
     """Seconds for one command. `start` None = the backend's `health.start_grace`, which is also how long it may take
     until it serves. `watch`: between two looks whether a unit that is waited for has failed."""
 
@@ -58,7 +58,7 @@ class Runner:
         steps: Steps,
         written: Snapshot,
         changed: Changed,
-        limits: Limits,
+        limits: CommandLimits,
     ) -> None:
         self._gateway, self._operation, self._limits = gateway, operation, limits
         self._pairs = list(zip(operation.steps, steps.steps, strict=True))

@@ -48,7 +48,7 @@ class Pace:
 
 
 @dataclass(slots=True)
-class Failed:
+class FailedStarts:
     """Failed starts in a row of one backend. `until`: not started before that (monotonic). `why`: for clients too."""
 
     count: int = 0
@@ -66,7 +66,7 @@ class Starter:
     def __init__(self, gateway: Gateway, operations: Operations) -> None:
         self.pace = Pace()
         self.use = UseTracker(Path(gateway.snapshot.server.data))
-        self.failed: dict[str, Failed] = {}
+        self.failed: dict[str, FailedStarts] = {}
         self._gateway = gateway
         self._operations = operations
         self._waiting = gateway.admission.queue_depth
@@ -241,7 +241,7 @@ class Starter:
         return why
 
     def _note_failure(self, name: str, why: str) -> str:
-        failed = self.failed.setdefault(name, Failed())
+        failed = self.failed.setdefault(name, FailedStarts())
         failed.count += 1
         pause = min(self.pace.pause_most, self.pace.pause_first * 2.0 ** min(failed.count - 1, 16))
         failed.until, failed.why = time.monotonic() + pause, why

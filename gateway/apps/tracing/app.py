@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def app(gateway: Gateway) -> Extension:
-    tracer = Tracer(gateway)
+    tracer = TracingSwitch(gateway)
     return Extension(part=tracer, follow=tracer.follow, lost=tracer.lost)
 
 
-class Tracer:
+class TracingSwitch:
     """`tracing`: the traces that are made now; None without `traces` in routes.yaml."""
 
     def __init__(self, gateway: Gateway) -> None:

@@ -8,6 +8,7 @@ from datetime import datetime
 from math import inf
 from typing import Any
 
+from gateway.config.backends import ASSUMED_OLLAMA_CONTEXT
 from gateway.domain.backend import BackendState, HeldModel
 from gateway.domain.reason import quoting
 from gateway.engines.base import NAME_MOST, reported_name, reported_window
@@ -103,8 +104,12 @@ def load_body(state: BackendState, keep_alive: object, window: int | None = None
 
 
 def window_of(state: BackendState) -> int | None:
-    """The value of `num_ctx` where the model is not loaded yet: the declared window, else the reported one."""
-    return state.backend.context or state.window(time.monotonic())
+    """The value of `num_ctx` where the model is not loaded yet: the declared window, else the reported one, of a server
+    that was only recognised as an Ollama at most the one that is assumed for `engine: ollama`."""
+    window = state.backend.context or state.window(time.monotonic())
+    if state.backend.context or not state.backend.generic:
+        return window
+    return min(window or ASSUMED_OLLAMA_CONTEXT, ASSUMED_OLLAMA_CONTEXT)
 
 
 def window_for(state: BackendState, needed: int) -> int | None:

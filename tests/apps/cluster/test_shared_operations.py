@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.apps.control.elsewhere import ALONE
+from gateway.apps.control.other_gateways import ALONE
 from gateway.apps.control.record import INTERRUPTED, SHARED_MOST, save
 from tests.apps.cluster.joined import one_more, shared, until_joined
 from tests.apps.cluster.redis_server import RedisServer

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from gateway.apps.control.command import OUTPUT_MOST, Ended, run
+from gateway.apps.control.command import OUTPUT_MOST, CommandOutcome, run
 from tests import waiting
 
 
 @pytest.mark.parametrize(
     ("script", "ended"),
     [
-        ("echo done", Ended("", "done")),
-        ("echo out; echo wrong >&2; exit 3", Ended("exit code 3", "out\nwrong")),
-        ("kill -9 $$", Ended("ended by signal 9", "")),
-        ("cat", Ended("", "")),  # it has no input
-        ("printf 'a\\033[31m\\nb'", Ended("", "a\\x1b[31m\nb")),
+        ("echo done", CommandOutcome("", "done")),
+        ("echo out; echo wrong >&2; exit 3", CommandOutcome("exit code 3", "out\nwrong")),
+        ("kill -9 $$", CommandOutcome("ended by signal 9", "")),
+        ("cat", CommandOutcome("", "")),  # it has no input
+        ("printf 'a\\033[31m\\nb'", CommandOutcome("", "a\\x1b[31m\nb")),
     ],
 )
-async def test_how_it_ended_and_what_it_wrote(script: str, ended: Ended) -> None:
+async def test_how_it_ended_and_what_it_wrote(script: str, ended: CommandOutcome) -> None:
     assert await run(("sh", "-c", script), 20.0) == ended
 
 
@@ -56,7 +56,7 @@ async def test_a_cancelled_caller_kills_it(tmp_path: Path) -> None:
 
 async def test_what_it_leaves_in_the_background_is_not_waited_for(tmp_path: Path) -> None:
     ended = await run(("sh", "-c", f"sleep 1000 & echo $! > {tmp_path}/pid; echo started"), 20.0)
-    assert ended == Ended("", "started")
+    assert ended == CommandOutcome("", "started")
     os.kill(int((tmp_path / "pid").read_text()), 9)
 
 

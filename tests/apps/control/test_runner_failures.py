@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.apps.control.runner import Limits
+from gateway.apps.control.runner import CommandLimits
 from gateway.apps.fleet.preflight.run import NodeReport
 from gateway.apps.fleet.preflight.terms import ExpectedNode
 from gateway.domain.health_state import State
@@ -24,7 +24,7 @@ BACK = "`gateway fleet switch ds4` does what is left, `gateway fleet switch dail
 
 async def test_a_start_that_hangs_is_killed(tmp_path: Path) -> None:
     async with machine(tmp_path, "a", "b", away="c") as there, gateway_of(there, MODES) as gateway:
-        gateway.gateway.apps.control.operations.limits = Limits(start=0.5)
+        gateway.gateway.apps.control.operations.limits = CommandLimits(start=0.5)
         there.faults["start c"] = "hang"
         failed = await switched(gateway, "ds4")
         assert (failed["state"], failed["hint"]) == ("failed", BACK)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.apps.control.runner import Limits
+from gateway.apps.control.runner import CommandLimits
 from gateway.apps.fleet.preflight.node import MARK
 from tests.apps.control.machine import Machine, ended, error, gateway_of, machine, steps, switched
 from tests.apps.fleet.operations.test_command import ask
@@ -127,7 +127,7 @@ async def test_a_unit_that_systemd_gives_up_on_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with fleet(tmp_path, monkeypatch) as (gateway, there):
-        gateway.gateway.apps.control.operations.limits = Limits(watch=0.05)
+        gateway.gateway.apps.control.operations.limits = CommandLimits(watch=0.05)
         there.faults["start c"] = "ignore"
         put(tmp_path, "systemctl", f"cat {tmp_path}/state")
         (tmp_path / "state").write_text("ActiveState=activating\nExecMainStatus=78\n")

@@ -19,7 +19,7 @@ log = logging.getLogger("gateway.operations")
 ALONE = "redis is away: only this gateway knows of it, and another one could begin one too"
 
 
-class Known(Protocol):
+class KnownOperations(Protocol):
     """The operations that this gateway knows (operations.py)."""
 
     @property
@@ -29,10 +29,10 @@ class Known(Protocol):
     async def interrupted(self, operation: Operation, why: str) -> None: ...
 
 
-class Elsewhere:
+class OtherGateways:
     """What other gateways run, and what they get of this one's operation."""
 
-    def __init__(self, known: Known, shared: SharedOperations) -> None:
+    def __init__(self, known: KnownOperations, shared: SharedOperations) -> None:
         self._known = known
         self._shared = shared
         self._own: str | None = None  # the operation that this gateway runs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from gateway.apps.control.elsewhere import Elsewhere
+from gateway.apps.control.other_gateways import OtherGateways
 from gateway.apps.control.record import Operation
 from gateway.supervision import Failures
 from tests.waiting import turns
@@ -28,7 +28,7 @@ class Shared:
         self.released += 1
 
 
-class Known:
+class KnownOperations:
     """Knows one operation of another gateway, whose end takes its time to be written."""
 
     def __init__(self, operation: Operation) -> None:
@@ -51,8 +51,8 @@ def an_operation(name: str) -> Operation:
 
 
 async def test_what_begins_while_an_abandoned_one_is_ended_keeps_its_claim() -> None:
-    shared, known = Shared(), Known(an_operation("theirs"))
-    elsewhere = Elsewhere(known, cast(Any, shared))
+    shared, known = Shared(), KnownOperations(an_operation("theirs"))
+    elsewhere = OtherGateways(known, cast(Any, shared))
     elsewhere.open()
     shared.on_abandoned("theirs")
     await turns(5)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.api import tokens
+from gateway.apps.tokens import api as tokens
 from gateway.domain.backend import COUNTS_EACH
 from simulator import SimVllm
 from tests.scripted import RawReply, Turn, answer, json_answer, raw_post, scripted

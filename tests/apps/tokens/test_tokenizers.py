@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from gateway.apps.tokens.tokenizers import TokenizeFailure, refusal, tokenizers_of
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
-from gateway.routing.tokenizing import TokenizeFailure, refusal, tokenizers_of
 from tests.routing.parts import backend
 
 ALIAS = Alias("chat", (("a", "b"), ("c",)))

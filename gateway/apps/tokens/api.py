@@ -14,6 +14,7 @@ from msgspec import Raw
 from gateway.admission import access
 from gateway.admission.origins import check_json
 from gateway.api.answering import Question, answer
+from gateway.apps.tokens.tokenizers import TokenizeFailure, refusal, tokenizers_of
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.body import read_fields, value_of
@@ -24,7 +25,6 @@ from gateway.engines.tokens import TokenClient, TokenizeError
 from gateway.errors import GatewayError, PassedOn
 from gateway.inspection.error_replies import judge
 from gateway.proxy.exchange import AsgiExchange, ClientGone
-from gateway.routing.tokenizing import TokenizeFailure, refusal, tokenizers_of
 from gateway.runtime.gateway import Gateway
 
 WAIT = 60.0  # seconds for one backend, its client's turn included

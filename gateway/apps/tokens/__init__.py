@@ -1,0 +1,1 @@
+"""The tokens of a prompt, and the text of tokens: `/tokenize` and `/detokenize`."""
