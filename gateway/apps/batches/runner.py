@@ -220,13 +220,13 @@ class BatchRunner:
         while not run.stopping:
             tries += 1
             try:
-                on_behalf = self._on_behalf(run.record.owner, line.model)
+                alias = self._on_behalf(run.record.owner, line.model).alias.name
                 await self._until_room(run)
-                async with self._place(run, on_behalf.alias.name):
+                async with self._place(run, alias):
                     if run.room <= 0:
                         tries -= 1
                         continue
-                    answer = await self._ask(run, line, on_behalf)
+                    answer = await self._ask(run, line)
             except GatewayError as error:  # nobody serves this model
                 answer = Answer(error.status, {}, error.envelope())
             except LineError as error:  # the input was changed on disk
@@ -270,8 +270,8 @@ class BatchRunner:
         finally:
             run.waiting[alias] -= waits
 
-    async def _ask(self, run: BatchRun, line: LineRecord, on_behalf: OnBehalf) -> Answer:
-        """Raises LineError."""
+    async def _ask(self, run: BatchRun, line: LineRecord) -> Answer:
+        """Raises LineError, and as `_on_behalf`."""
         record, task = run.record, asyncio.current_task()
         assert task is not None
         while self._unkept:  # an answer that cannot be kept would have to be asked for again
@@ -279,6 +279,7 @@ class BatchRunner:
         body = read_line(await self._threads.patiently(self._store.read, record, line), record.endpoint).body
         name = f"{record.id}-{line.number}".encode()
         headers = {b"content-type": b"application/json", b"x-request-id": name}
+        on_behalf = self._on_behalf(record.owner, line.model)  # as routes.yaml is now, after all waits
         kept = Share(self._memory, on_behalf)
         exchange = InnerExchange(headers, "batch", body, kept.sibling(), kept, record.privacy)
         run.asking[task] = exchange
