@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,6 +15,7 @@ T = TypeVar("T")
 
 LARGE = 128 * 1024  # bytes of a body that is translated; a smaller one takes milliseconds, in the worst case 20
 SEARCHED = 1024 * 1024  # bytes of a body that is searched for media
+PACE = 32 * 1024 * 1024  # bytes a second of large conversations that are read from the disk and joined
 # Python runs one thread at a time: each further one would make the event loop wait for its turn longer.
 THREADS = 2
 _waiting: set[asyncio.Task[Any] | None] = set()
@@ -28,6 +30,22 @@ async def apart(sender: str, work: Callable[[], T]) -> T:
         return await asyncio.wrap_future(_threads().submit(sender, work))
     finally:
         _waiting.discard(task)
+
+
+class Paced:
+    """Large work in turn, so many bytes a second: some of it cannot be done apart, and keeps the event loop."""
+
+    def __init__(self, rate: float = PACE, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate, self._clock = rate, clock
+        self._turn = asyncio.Lock()
+        self._free_at = 0.0
+
+    async def wait(self, size: int) -> None:
+        """Returns when work on `size` bytes may begin."""
+        async with self._turn:
+            if (left := self._free_at - self._clock()) > 0:
+                await asyncio.sleep(left)
+            self._free_at = self._clock() + size / self._rate
 
 
 def is_apart(task: asyncio.Task[Any]) -> bool:

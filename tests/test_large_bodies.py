@@ -14,7 +14,7 @@ from prometheus_client.exposition import choose_encoder
 
 from gateway.domain.request_timer import Pulse, ReaderStalled, RequestTimer
 from gateway.domain.upstream import SilenceFailure
-from gateway.large_bodies import LARGE, SEARCHED, THREADS, SharedThreads, apart
+from gateway.large_bodies import LARGE, SEARCHED, THREADS, Paced, SharedThreads, apart
 from tests.failing_fleet import CHOICE, CHUNK, WHOLE, fleet, good
 from tests.scripted import Turn, json_answer, raw_post
 from tests.waiting import PATIENCE, until
@@ -23,7 +23,7 @@ SAYS = [{"role": "user", "content": "word " * (LARGE // 5)}]
 SHOWS = [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "A" * SEARCHED}}]}]
 Body = dict[str, Any]
 WORK: dict[str, tuple[str, str, Body]] = {
-    "a message": ("gateway.apps.dialects.anthropic.exchange.to_chat", "/v1/messages", {"messages": SAYS}),
+    "a message": ("gateway.apps.dialects.anthropic.exchange.chat_of", "/v1/messages", {"messages": SAYS}),
     "a response": ("gateway.apps.dialects.responses.exchange.chat_request_of", "/v1/responses", {"input": SAYS}),
     "a count": ("gateway.apps.dialects.token_counts.to_chat", "/v1/messages/count_tokens", {"messages": SAYS}),
     "media": ("gateway.domain.request.find_media", "/v1/chat/completions", {"messages": SHOWS}),
@@ -188,3 +188,21 @@ async def test_what_is_wrong_with_a_large_body_is_told(name: str) -> None:
         body = {"model": "chat", "max_tokens": 5, **{key: [*said, 1] for key, said in body.items()}}
         reply = await raw_post(f.gateway.url, body, path)
         assert (reply.status, reply.json["error"]["type"]) == (400, "invalid_request_error")
+
+
+async def test_large_work_is_paced_in_turn() -> None:
+    now, slept = 100.0, []
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        slept.append(seconds)
+        now += seconds
+
+    paced = Paced(10.0, lambda: now)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gateway.large_bodies.asyncio.sleep", sleep)
+        for size in (20, 5, 5):
+            await paced.wait(size)
+        now += 10
+        await paced.wait(5)
+    assert slept == pytest.approx([2.0, 0.5])

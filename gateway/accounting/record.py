@@ -41,6 +41,7 @@ class AttemptRecord:
     audio_seconds: float = 0.0  # of speech that was read or spoken, as far as it is known
     unused: dict[str, Any] | None = None  # of an answer that was not used, or went on elsewhere
     answer: WholeAnswer | StreamTrack | None = None  # the one that the client got
+    track: StreamTrack | None = None  # of a stream that has begun, whatever becomes of it
 
 
 @dataclass(slots=True, eq=False)
@@ -126,7 +127,7 @@ def request_line(record: RequestRecord, at: float) -> RequestLine:
     left = [(tried.backend, tried.kind) for tried in record.tried] if record.tried else ()
     if served is not None:
         backend = served.state.name
-        tokens = served.tokens if served.usage is not None else NO_TOKENS
+        tokens = served.tokens
         token = served.first_token
         if len(record.attempts) > 1:
             token = max([attempt.first_token for attempt in record.attempts])  # content is begun once

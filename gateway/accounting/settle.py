@@ -67,7 +67,8 @@ class Settler:
 
     def _settle_unserved(self, record: RequestRecord) -> int:
         """Returns the tokens that were used, as far as they are known. For an attempt that was interrupted the
-        estimate counts; otherwise a client could avoid limits and budgets by leaving early."""
+        estimate counts, and what has come of its stream; otherwise a client could avoid limits and budgets by leaving
+        early."""
         trying, outcome = record.trying, record.outcome
         if trying is not None:  # broke after content, or was ended by the client or by the gateway's stop
             self._metrics.attempts.inc(trying.state.name, outcome.removeprefix("stream_"))
@@ -78,10 +79,15 @@ class Settler:
                 self._enter(record, backend, NO_TOKENS, outcome, record.seconds, 0.0)
             return 0
         state = trying.state
-        usd = self._accounts.cost(state.backend, record.client, Tokens(prompt=known_tokens(state, trying.request)))
+        sent = trying.track.output_tokens(state.ratio.probably) if trying.track is not None else 0
+        used = Tokens(known_tokens(state, trying.request), sent)
+        usd = self._accounts.cost(state.backend, record.client, used)
         self._spend(record, state, usd)
-        self._enter(record, state.name, NO_TOKENS, outcome, record.seconds, usd)
-        return record.charge.tokens if record.charge is not None else 0
+        if sent:
+            trying.tokens = Tokens(completion=sent)  # those of the prompt were not reported
+            self._route(record, state).count_tokens(trying.tokens)
+        self._enter(record, state.name, trying.tokens, outcome, record.seconds, usd)
+        return max(record.charge.tokens, used.total if sent else 0) if record.charge is not None else 0
 
     def _count_usage(
         self,

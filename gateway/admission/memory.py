@@ -77,6 +77,10 @@ class Share:
         self._held = 0  # bytes that are counted for the client
         self.size = 0
 
+    @property
+    def memory(self) -> Memory:
+        return self._memory
+
     def sibling(self) -> Share:
         """An empty share of the same memory, for the same client."""
         return Share(self._memory, self._client)

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from gateway.api.answering import body_of
 from gateway.api.caller import admit as admit_caller
 from gateway.api.caller import caller_of
 from gateway.config.problems import ConfigError, NotRead
@@ -69,7 +70,8 @@ def router(gateway: Gateway) -> APIRouter:
         """Read routes.yaml again: `{path, changes, restart, warnings}`. `{"confirm": "open"}`: also if the file
         opens the gateway. Raises `invalid_config` with every mistake."""
         admit(gateway, request)
-        confirmed = _confirmed(await request.body())
+        async with body_of(gateway, request) as body:
+            confirmed = _confirmed(body)
         if gateway.reloader is None:
             raise GatewayError("not_found", "This gateway was not started from a file.")
         path = gateway.reloader.path
@@ -90,16 +92,17 @@ def router(gateway: Gateway) -> APIRouter:
         bool, "tokens": N}`, and `"client"`, whose rules apply."""
         admit(gateway, request)
         starts = gateway.admission.starts
-        explanation = explain_asked(
-            gateway.snapshot,
-            gateway.fleet.states,
-            _fields(await request.body()),
-            time.monotonic(),
-            gateway.apps.read_request,
-            over_budget=gateway.accounts.over_budget,
-            decides_start=starts.decision if starts is not None else None,
-        )
-        return JSONResponse(explanation)
+        async with body_of(gateway, request, gateway.snapshot.server.max_body) as body:
+            explanation = explain_asked(
+                gateway.snapshot,
+                gateway.fleet.states,
+                _fields(body),
+                time.monotonic(),
+                gateway.apps.read_request,
+                over_budget=gateway.accounts.over_budget,
+                decides_start=starts.decision if starts is not None else None,
+            )
+            return JSONResponse(explanation)
 
     return routes
 

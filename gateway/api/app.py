@@ -18,6 +18,7 @@ from gateway.api import (
 )
 from gateway.api.caller import client_error
 from gateway.errors import GatewayError, WrongMethod
+from gateway.proxy.exchange import ClientGone
 from gateway.runtime.gateway import Gateway
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
@@ -48,6 +49,7 @@ def build_api(gateway: Gateway) -> FastAPI:
             OSError: shortages,
             MemoryError: shortages,
             RuntimeError: shortages,
+            ClientGone: _answer_nobody,
         },
     )
     api.include_router(audio.router(gateway))

@@ -9,6 +9,7 @@ import msgspec
 
 from gateway.admission.access import Identity, identify
 from gateway.admission.caller import Caller
+from gateway.admission.memory import Share
 from gateway.admission.origins import check_json, check_origin, has_body, is_from_here
 from gateway.domain.body import unreadable
 from gateway.domain.privacy import Privacy
@@ -71,11 +72,20 @@ def owner_of(gateway: Gateway, scope: Scope) -> str:
     return caller_of(scope).identify(gateway.snapshot).label
 
 
-def owner_and_privacy(gateway: Gateway, scope: Scope) -> tuple[str, Privacy]:
-    """As `owner_of`, and what the request says about privacy."""
+class Keeping(NamedTuple):
+    """A request for something that is kept: whose it is (`owner_of`), what it says about privacy, the memory that it
+    holds."""
+
+    owner: str
+    privacy: Privacy
+    share: Share
+
+
+def keeping(gateway: Gateway, scope: Scope) -> Keeping:
+    """Raises as `owner_of`."""
     caller = caller_of(scope)
     client = caller.identify(gateway.snapshot)
-    return client.label, caller.privacy(client)
+    return Keeping(client.label, caller.privacy(client), Share(gateway.memory, caller))
 
 
 def admit(gateway: Gateway, caller: Caller, what: str = "/admin") -> None:

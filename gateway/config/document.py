@@ -213,26 +213,29 @@ def _in_flow(line: str) -> bool:
     return "#" not in before and ("{" in before or "[" in before)
 
 
+_SAID: tuple[tuple[str, str, str | None], ...] = (  # a word of the parser, and what it means
+    ("'\\t'", "a tab", "YAML is indented with spaces"),
+    (
+        "undefined alias",
+        "a value that starts with '*' must be quoted",
+        "to YAML it is a reference: write it in quotes",
+    ),
+    ("another document", "a second document ('---')", "the file holds one"),
+    ("end of stream", "a quote, '{' or '[' that is never closed", None),
+    ("stream end", "a quote, '{' or '[' that is never closed", None),
+    ("expected ':'", "a key without ':'", None),
+    ("cannot start any token", "a value that starts with a character YAML reserves", "quote it"),
+    ("expected ',' or", "',' or a closing bracket is missing{context}", None),
+    ("block end", "lines that do not line up", "keys of one mapping start in the same column"),
+)
+
+
 def _plain_words(problem: str, context: str) -> tuple[str, str | None]:
     if "mapping values are not allowed" in problem:
         return "a ':' where no key can be", "quote a value that contains ': ', and check the indentation"
     if "scanning an alias" in context or "scanning an anchor" in context:
         mark = "*" if "alias" in context else "&"
         return f"a value that starts with '{mark}' must be quoted", f'write it in quotes, as in "{mark}"'
-    if "'\\t'" in problem:
-        return "a tab", "YAML is indented with spaces"
-    if "undefined alias" in problem:
-        return "a value that starts with '*' must be quoted", "to YAML it is a reference: write it in quotes"
-    if "another document" in problem:
-        return "a second document ('---')", "the file holds one"
-    if "end of stream" in problem or "stream end" in problem:
-        return "a quote, '{' or '[' that is never closed", None
-    if "expected ':'" in problem:
-        return "a key without ':'", None
-    if "cannot start any token" in problem:
-        return "a value that starts with a character YAML reserves", "quote it"
-    if "expected ',' or" in problem:
-        return "',' or a closing bracket is missing" + (f" ({context})" if context else ""), None
-    if "block end" in problem:
-        return "lines that do not line up", "keys of one mapping start in the same column"
-    return "not YAML", None
+    where = f" ({context})" if context else ""
+    found = ((message.replace("{context}", where), hint) for word, message, hint in _SAID if word in problem)
+    return next(found, ("not YAML", None))

@@ -150,12 +150,13 @@ async def read_counted(response: Response, limit: int, count: Callable[[int], ob
     return bytes(whole)
 
 
-async def read_beginning(response: Response, most: int) -> bytes:
+async def read_beginning(response: Response, most: int, count: Callable[[int], object] = _ignored) -> bytes:
     """The first `most` bytes of an error's body, or what there is of it before it breaks off: the status has been told,
-    whatever becomes of the text."""
+    whatever becomes of the text. `count` as in `read_counted`."""
     read = bytearray()
     with suppress(ProtocolFailure, ResetFailure):
         while len(read) < most and (piece := await response.read_some()):
+            count(len(piece))
             read += piece
     return bytes(read[:most])
 

@@ -14,7 +14,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.request import Endpoint
 from gateway.domain.upstream import Response
 from gateway.transport.h1 import RequestHead
-from gateway.transport.upload import Upload
+from gateway.transport.upload import Counted, Upload
 
 
 class NativeRequest(NamedTuple):
@@ -38,6 +38,8 @@ class EngineRequest:
     request_id: str
     own: NativeRequest | None = None  # set where the server is asked at the client's own endpoint
     upload: Upload | None = None  # the file of a form; then the body is a form with these fields
+    memory: Counted | None = None  # what counts the bytes of an answer that are kept beside the body that is returned
+    sender: str = ""  # the client, for work that is done apart
     head: RequestHead | None = None  # of the HTTP request, where it is known ahead: it has `sent_id`, and no `headers`
     sent_id: str = ""
     checks: bool = False  # it is one of the gateway's own, which may load a model but does not have others wait for it
@@ -89,6 +91,7 @@ class WholeResponse:
     status: int
     body: bytes
     headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "application/json"})
+    unmet: InexpressibleRequest | None = None  # set where another engine may serve the request
 
     async def read_some(self) -> bytes:
         body, self.body = self.body, b""
@@ -117,10 +120,21 @@ class InexpressibleRequest(Exception):
         self.message, self.param = message, param
 
 
+class UnmetDemand(InexpressibleRequest):
+    """A request that this engine's API cannot express, and that another engine may: the next candidate is asked."""
+
+
 def error_of(message: str, status: int, param: str | None = None) -> dict[str, str | None]:
     """The error object of OpenAI's envelope and of an error event."""
     kind = "invalid_request_error" if 400 <= status < 500 else "server_error"
     return {"message": message[:MESSAGE_MOST], "type": kind, "param": param, "code": None}
+
+
+def refused(inexpressible: InexpressibleRequest) -> WholeResponse:
+    """The answer to a request that the engine's API cannot express."""
+    response = error_response(400, inexpressible.message, param=inexpressible.param)
+    response.unmet = inexpressible if isinstance(inexpressible, UnmetDemand) else None
+    return response
 
 
 def error_response(

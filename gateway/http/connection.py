@@ -301,6 +301,7 @@ class Connection(PacedReader, asyncio.Protocol):
             self.start(cycle)
         elif cycle is not None:
             cycle.more_body = False
+            self.flow.resume_reading()  # only a read shows that the client leaves
             cycle.message_event.set()
 
     def refuse(self, error: GatewayError) -> None:

@@ -44,13 +44,14 @@ def read_object(data: bytes) -> Object:
 
 class Assembler:
     """`add` takes the chunks in turn, as `read_object` returns them, and `finish` returns the body. `most`: bytes that
-    are kept. `endpoint` tells the shape of the choices: chats have a `message`, text completions a `text`."""
+    are kept, and `kept`: so far. `endpoint` tells the shape of the choices: chats have a `message`, text completions a
+    `text`."""
 
     def __init__(self, endpoint: Endpoint, most: int) -> None:
         self._object = endpoint.chunk_object.removesuffix(".chunk")
         self._chat = self._object != endpoint.chunk_object
         self._most = most
-        self._kept = 0  # bytes
+        self.kept = 0  # bytes
         self._head: Object = {}  # `id`, `model` and whatever else the chunks say of the whole answer
         self._usage: Any = None
         self._choices: dict[int, _Choice] = {}
@@ -60,11 +61,11 @@ class Assembler:
         self._usage = chunk.get("usage") or self._usage
         if not self._head:
             self._head = {name: value for name, value in chunk.items() if name not in ("choices", "usage")}
-            self._kept += len(_encode(self._head))
+            self.kept += len(_encode(self._head))
         for choice in chunk["choices"]:
             joined = self._choices.setdefault(number_of(choice.get("index")), _Choice())
-            self._kept += joined.add(choice, chat=self._chat)
-        if self._kept > self._most:
+            self.kept += joined.add(choice, chat=self._chat)
+        if self.kept > self._most:
             raise TooLarge(f"the answer is larger than {self._most} bytes")
 
     def finish(self) -> bytes:

@@ -6,10 +6,11 @@ The preamble (comments, role chunks) is held until the backend has sent content,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gateway.domain.request import InferenceRequest
 from gateway.domain.upstream import ErrorTold, PoolFull, ProtocolFailure, UpstreamFailure
+from gateway.domain.usage import count_of
 from gateway.inspection.event_frame import LESS, EventFrame, TextKind
 from gateway.inspection.inspector import Inspector
 from gateway.inspection.policy import InspectionPolicy
@@ -28,25 +29,28 @@ from gateway.transport.sse import (
     has_reasoning,
     is_plain,
     is_role,
+    output_size,
     read_chunk,
 )
 
 HELD_MOST = 64 * 1024  # bytes of content that are held while the required call has not come
 PREAMBLE_MOST = 8 * 1024 * 1024  # bytes before the first content: a role chunk may contain a long prompt's token ids
 PREAMBLE_EVENTS = 65_536  # the same in events: keep-alive comments while a request waits
+TOKEN_MOST = 16  # bytes of text in an event that is one token
 REPEATS = 50  # identical events in a row that count as garbage
 
 
 class HeldEvents:
     """Events that are not sent yet: they have no content, or content that another backend may still have to replace."""
 
-    __slots__ = ("_all_bytes", "_count", "_events", "content_bytes")
+    __slots__ = ("_all_bytes", "_count", "_events", "content_bytes", "size")
 
     def __init__(self) -> None:
         self._events: list[bytes] = []
         self._count = 0  # events that were held or dropped before content
         self._all_bytes = 0  # bytes of those events
         self.content_bytes = 0  # of held events with content
+        self.size = 0  # bytes of the events that are held now
 
     def __bool__(self) -> bool:
         return bool(self._events)
@@ -61,6 +65,7 @@ class HeldEvents:
 
     def add(self, event: bytes) -> None:
         self._events.append(event)
+        self.size += len(event)
         self._count += 1
         self._all_bytes += len(event)
 
@@ -70,7 +75,7 @@ class HeldEvents:
         self._all_bytes += len(event)
 
     def release(self) -> list[bytes]:
-        events, self._events = self._events, []
+        events, self._events, self.size = self._events, [], 0
         return events
 
 
@@ -79,8 +84,9 @@ class StreamTrack(Inspector):
 
     `content`: this attempt has sent content; `reasoning`: it has sent thoughts; `progress`: the events last fed were
     more than comments; `done`: [DONE] has arrived; `held`: events that are not sent yet; `pool_full`: it failed
-    because the server's requests have filled their common memory; `told`: the data of the event that told an error.
-    The other attributes are the inspector's."""
+    because the server's requests have filled their common memory; `told`: the data of the event that told an error;
+    `output_events`, `output_bytes`: how many events had text, thoughts or a part of a call, and about how much. The
+    other attributes are the inspector's."""
 
     __slots__ = (
         "_frame",
@@ -92,6 +98,8 @@ class StreamTrack(Inspector):
         "content",
         "done",
         "held",
+        "output_bytes",
+        "output_events",
         "pool_full",
         "progress",
         "reasoning",
@@ -113,6 +121,8 @@ class StreamTrack(Inspector):
         self._last = b""
         self._same = 0  # events in a row that equal `_last`
         self.held = HeldEvents()
+        self.output_events = 0
+        self.output_bytes = 0
         self.content = False
         self.reasoning = False
         self.progress = False
@@ -174,6 +184,7 @@ class StreamTrack(Inspector):
                 self.progress = True
                 if event.find(b"</think>") >= 0:
                     self._look_for_close(event)
+                self._count_unread(event)
                 out.append(self._rewriter.apply(event))
             else:
                 try:
@@ -202,6 +213,8 @@ class StreamTrack(Inspector):
         elif not self._answers[0].passes(text.decode("utf-8", "replace")):
             return None
         self._last, self._same = data, same
+        self.output_events += 1
+        self.output_bytes += len(text)
         return b"".join((frame.sent_before, text, frame.sent_after))
 
     def _passes_unread(self, frame: EventFrame, text: bytes) -> bool:
@@ -220,7 +233,21 @@ class StreamTrack(Inspector):
         if same == REPEATS or not self._raw or event.find(b"</think>") >= 0 or not is_plain(event):
             return None
         self._last, self._same = event, same
+        self._count_unread(event)
         return self._rewriter.apply(event)
+
+    def _count_unread(self, event: bytes) -> None:
+        self.output_events += 1
+        at = event.find(b'"content":"') + 11
+        if at > 10 and (end := event.find(b'"}', at)) > at:
+            self.output_bytes += end - at
+
+    def output_tokens(self, tokens_in: Callable[[int], int]) -> int:
+        """Tokens of what has come so far: as the backend has counted them, else one for each event; where the events
+        are too long for that, as many as `tokens_in` so many bytes."""
+        reported = count_of(self.usage.get("completion_tokens")) if self.usage is not None else 0
+        events, size = self.output_events, self.output_bytes
+        return reported or (events if size <= events * TOKEN_MOST else max(events, tokens_in(size)))
 
     @staticmethod
     def _has_output(event: bytes) -> bool:
@@ -240,9 +267,13 @@ class StreamTrack(Inspector):
         if frame is None or (text := frame.text_in(event)) is None:
             self._feed_one(event, out)
         elif frame.kind is TextKind.CONTENT:
+            self.output_events += 1
+            self.output_bytes += len(text)
             self._feed_text(event, text.decode("utf-8", "replace"), out)
         elif self._passes_unread(frame, text):
             self.progress = True
+            self.output_events += 1
+            self.output_bytes += len(text)
             out.append(b"".join((frame.sent_before, text, frame.sent_after)))
         else:
             self._feed_one(event, out)
@@ -289,6 +320,9 @@ class StreamTrack(Inspector):
         for choice in choices:
             if choice.finish_reason == "":
                 choice.finish_reason = None  # some servers write it so until the end
+            if size := output_size(choice):
+                self.output_events += 1
+                self.output_bytes += size
         if chunk.usage is not None:
             self.usage = chunk.usage if isinstance(chunk.usage, dict) else self.usage
             if not choices and not (self._request.wants_usage or self._request.own_usage):

@@ -168,6 +168,9 @@ class AskAll:
         await exchange.finish(last + b"data: [DONE]\n\n")
 
     async def _send_whole(self, failures: list[dict[str, Any] | None]) -> None:
+        self.context.exchange.share.add(
+            sum(len(one.body) for one in self._exchanges)
+        )  # joined, they are there once more
         choices, rows, usages = [], [], []
         for one, failure in zip(self._exchanges, failures, strict=True):
             member = one.stream.member

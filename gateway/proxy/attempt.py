@@ -107,7 +107,8 @@ class Attempt:
             self._expect_first()
             response = await send(state, call, self._context.services.on_short)
             if response.status >= 300:
-                body = state.without_key(await read_beginning(response, ERROR_BODY_MOST))
+                begun = await read_beginning(response, ERROR_BODY_MOST, self.exchange.share.add)
+                body = state.without_key(begun)
                 raise AttemptFailed(verdict_of(call, self.request, state, response, body))
             found = await self._relay(response, policy, thoughts)
             delivered = True
@@ -211,6 +212,7 @@ class Attempt:
         headers = self._context.headers_sent(up_id) if head is None else []
         call = EngineRequest(request.endpoint, request.stream, fields, headers, self.request_id, own)
         call.head, call.sent_id = head, up_id
+        call.memory, call.sender = self.exchange.share, request.sender
         return call
 
     def _expect_first(self) -> None:
@@ -266,6 +268,7 @@ class Attempt:
         gaps = self.metrics.inter_token.child(state.name)
         relay = StreamRelay(reply, track, state, timer, gaps, self._kept.sent if self._kept is not None else None)
         goes_on = self._admitted.goes_on is not None
+        self.record.track = track
         unread = first if first and not relay.pass_on(first) else b""
         while True:
             data = unread or await read_past(response, relay.pass_on)

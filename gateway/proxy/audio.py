@@ -41,7 +41,6 @@ from gateway.transport.upload import HEADER_MOST, Upload
 
 ANSWER_WAIT = 120.0  # seconds until the first byte of an answer, where routes.yaml has no `first_byte`, and beyond it:
 REAL_TIME = 32_000  # bytes of a file for one more second: uncompressed speech (16 kHz, 16 bit), as long as it lasts
-FIELDS_MOST = 128 * 1024  # bytes of the fields of a form, with their names
 KIND_MOST = 200  # characters of a content-type
 BEGINNING_MOST = 64 * 1024  # bytes of a stream's first event that wait until it is known to be no error
 ERROR_AS_ANSWER = "answered with an error, and the status of an answer"
@@ -126,12 +125,10 @@ class UploadHandler(AudioHandler):
             raise GatewayError("unsupported_encoding", "Send a form without a content-encoding.")
         upload = self.upload = Upload(Path(server.data), exchange.share)
         try:
-            form = FormReader(exchange.headers.get(b"content-type", b"").decode("latin-1"))
+            form = FormReader(exchange.headers.get(b"content-type", b"").decode("latin-1"), exchange.share.add)
             async for piece in exchange.pieces(server.max_body):
                 for data in form.feed(piece):
                     await upload.write(data)
-                if sum(len(part.name) + len(part.value) for part in form.parts) > FIELDS_MOST:
-                    raise MultipartError(f"its fields have more than {FIELDS_MOST} bytes")
             form.finish()
             if form.file is None:
                 raise GatewayError("invalid_request_body", "The form has no `file`.", param="file")

@@ -19,6 +19,7 @@ from gateway.metrics.counters import Histogram
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.failures import AttemptFailed
 from gateway.proxy.reply import HEARTBEAT, StreamReply
+from gateway.transport.held import HeldBytes
 from gateway.transport.sse import Framer
 
 KIND_MOST = 100  # characters of a content-type in a message
@@ -46,7 +47,7 @@ class StreamRelay:
     `unread`: the latest read, which may complete a large event. `kept`: what was sent, where another backend could go
     on with it."""
 
-    __slots__ = ("_framer", "_gaps", "_kept", "_reply", "_state", "_timer", "begun", "out", "track", "unread")
+    __slots__ = ("_framer", "_gaps", "_held", "_kept", "_reply", "_state", "_timer", "begun", "out", "track", "unread")
 
     def __init__(
         self,
@@ -67,6 +68,7 @@ class StreamRelay:
         self._gaps = gaps
         self._kept = kept
         self._framer = Framer()
+        self._held = HeldBytes(reply.exchange.share)
 
     def pass_on(self, data: bytes) -> bool:
         """Read `data` and send what it holds, if that needs nothing else. False = `out` and `track` are to be looked
@@ -75,6 +77,7 @@ class StreamRelay:
             return True
         track, reply, begun = self.track, self._reply, self.begun
         if self._framer.unfinished > LARGE:
+            self._held.set(self._framer.unfinished + len(data))
             self.unread = data
             return False
         self._read(self._framer.feed(data))
@@ -139,6 +142,7 @@ class StreamRelay:
         """Sets `out` (given where the events are read already), and notes when the backend was heard."""
         track, timer = self.track, self._timer
         self.out = track.feed(events) if out is None else out
+        self._held.set(self._framer.unfinished + track.held.size)
         if not track.progress:
             return
         now = self._state.last_event = timer.now()

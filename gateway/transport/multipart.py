@@ -14,6 +14,7 @@ from python_multipart.multipart import MultipartParser
 
 logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of what the client is told anyway
 FIELD_MOST = 64 * 1024  # bytes of one field
+FIELDS_BYTES_MOST = 128 * 1024  # bytes of all fields of one body, with the heads of its parts
 FIELDS_MOST = 100  # parts of one body
 HEADER_MOST = 16 * 1024  # bytes of the head of one part
 FILENAME_MOST = 255  # characters
@@ -38,9 +39,9 @@ class Part:
 class FormReader:
     """Reads one body piece by piece. `feed` returns the bytes of the file that the piece has; parts that are complete
     are in `fields` (name -> value; the last one counts), and the file's part is in `file`. `parts` has them all, in
-    order."""
+    order. `count` is called with the size of what is kept, and may raise."""
 
-    def __init__(self, content_type: str) -> None:
+    def __init__(self, content_type: str, count: Callable[[int], object] = lambda _: None) -> None:
         head = Message()
         head["content-type"] = content_type
         try:
@@ -54,6 +55,8 @@ class FormReader:
         self.parts: list[Part] = []
         self.ended = False
         self._parts = 0
+        self._count = count
+        self._kept = 0  # bytes of the fields and heads
         self._part: Part | None = None
         self._head: dict[str, str] = {}
         self._name, self._value = bytearray(), bytearray()
@@ -109,6 +112,7 @@ class FormReader:
             raise MultipartError(f"the head of a part has more than {HEADER_MOST} bytes")
 
     def _header_end(self) -> None:
+        self._keep(len(self._name) + len(self._value))
         self._head[self._name.decode("latin-1").lower()] = self._value.decode("utf-8", "replace")
         self._name.clear()
         self._value.clear()
@@ -139,9 +143,16 @@ class FormReader:
         if self._part.filename is not None:
             self._bytes.append(data[start:end])
             return
+        self._keep(end - start)
         self._part.value += data[start:end]
         if len(self._part.value) > FIELD_MOST:
             raise MultipartError(f"the field '{self._part.name[:50]}' has more than {FIELD_MOST} bytes")
+
+    def _keep(self, size: int) -> None:
+        self._kept += size
+        if self._kept > FIELDS_BYTES_MOST:
+            raise MultipartError(f"its fields have more than {FIELDS_BYTES_MOST} bytes")
+        self._count(size)
 
     def _end(self) -> None:
         part = self._part
@@ -167,10 +178,14 @@ def _weakly(method: Callable[..., None]) -> Callable[..., None]:
 
 
 async def read_form(
-    content_type: str, pieces: AsyncIterator[bytes], write: Callable[[bytes], Awaitable[None]]
+    content_type: str,
+    pieces: AsyncIterator[bytes],
+    write: Callable[[bytes], Awaitable[None]],
+    count: Callable[[int], object] = lambda _: None,
 ) -> FormReader:
-    """Read a whole form; the bytes of its file go to `write` as they come. Raises MultipartError."""
-    reader = FormReader(content_type)
+    """Read a whole form; the bytes of its file go to `write` as they come. `count` as in `FormReader`. Raises
+    MultipartError."""
+    reader = FormReader(content_type, count)
     async for piece in pieces:
         for data in reader.feed(piece):
             await write(data)

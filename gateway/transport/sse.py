@@ -220,6 +220,18 @@ def has_reasoning(choice: Choice) -> bool:
     return isinstance(delta, dict) and bool(delta.get("reasoning") or delta.get("reasoning_content"))
 
 
+def output_size(choice: Choice) -> int:
+    """Bytes of the text, the thoughts and the calls that this choice carries."""
+    delta = choice.delta if isinstance(choice.delta, dict) else {}
+    texts = [choice.text, *(delta.get(name) for name in ("content", "refusal", "reasoning", "reasoning_content"))]
+    calls = delta.get("tool_calls")
+    functions = [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    for function in (*functions, delta.get("function_call")):
+        if isinstance(function, dict):
+            texts += function.get("name"), function.get("arguments")
+    return sum(len(text.encode("utf-8", "replace")) for text in texts if isinstance(text, str))
+
+
 def is_role(event: bytes) -> bool:
     """Does each choice of this event carry a `role`, and none a finish_reason?"""
     data = data_of(event)

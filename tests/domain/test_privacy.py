@@ -35,18 +35,16 @@ WAYS = {
     ("InnerExchange", "proxy/ask_all.py"): "ask_all",
     ("Caller", "admission/caller.py"): "kept",
     ("Caller", "api/caller.py"): "the client's own request",
-    ("Caller", "http/direct.py"): "the client's own request",
     ("Caller", "http/request_reader.py"): "the client's own request",
     ("Caller", "proxy/exchange.py"): "the client's own request",
     ("Caller", "proxy/inner_exchange.py"): "batch, ask_all",
     ("send", "proxy/attempt.py"): "retry",
-    ("begin_taken", "proxy/fast/request.py"): "retry: the fast lane asks no cloud, and hands over what fails",
     ("count_tokens", "admission/slot_acquirer.py"): "of a backend that the plan has chosen",
     ("count_tokens", "proxy/resume.py"): "of a backend that the plan has chosen",
     ("count_tokens", "apps/dialects/token_counts.py"): HERE_ALONE,
     ("TokenClient", "apps/tokens/api.py"): HERE_ALONE,
 }
-CALLED, METHODS = {"InnerExchange", "Caller", "count_tokens", "TokenClient"}, {"begin_taken"}
+CALLED = {"InnerExchange", "Caller", "count_tokens", "TokenClient"}
 
 
 def _calls(path: Path) -> Iterator[str]:
@@ -61,8 +59,7 @@ def _calls(path: Path) -> Iterator[str]:
         if isinstance(node, ast.ClassDef):
             yield from ("InnerExchange" for base in node.bases if getattr(base, "id", "") == "InnerExchange")
         if isinstance(node, ast.Call):
-            name, method = getattr(node.func, "id", ""), getattr(node.func, "attr", "")
-            yield from {name, method} & ({name} & CALLED | {method} & METHODS)
+            yield from {getattr(node.func, "id", "")} & CALLED
         if isinstance(node, ast.Name) and node.id == "send" and "send" in imported:
             yield "send"
 
@@ -148,7 +145,7 @@ async def retry(s: Stage, mark: Sequence[str]) -> None:
         await s.post("/v1/chat/completions", chat("chat", stream=stream), *mark)
 
 
-async def retry_of_the_fast_lane(s: Stage, mark: Sequence[str]) -> None:
+async def retry_of_what_was_decided_ahead(s: Stage, mark: Sequence[str]) -> None:
     headers = dict(line.split(": ", 1) for line in mark)
     headers |= {"authorization": f"Bearer {s.key}"} if s.key else {}
     s.here.fault("status", status=500)
@@ -188,7 +185,7 @@ async def kept_then_counted(s: Stage, mark: Sequence[str]) -> None:
 
 EACH: list[Callable[[Stage, Sequence[str]], Awaitable[None]]] = [
     retry,
-    retry_of_the_fast_lane,
+    retry_of_what_was_decided_ahead,
     batch,
     uploaded,
     ask_all,

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from gateway.admission.memory import Memory
+from gateway.admission.memory import Memory, Share
 from gateway.apps.batches.lines import URLS
 from gateway.apps.batches.records import RUNNING, BatchRecord, FileRecord
 from gateway.apps.batches.runner import LOOK, BatchRun, BatchRunner, Handle, now
@@ -125,12 +125,13 @@ class Batches:
     # -- files ----------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def upload(self, owner: str) -> AsyncIterator[Upload]:
-        """Write a new file. It exists when `Upload.keep` was called; otherwise its bytes are dropped."""
+    async def upload(self, owner: str, share: Share) -> AsyncIterator[Upload]:
+        """Write a new file. It exists when `Upload.keep` was called; otherwise its bytes are dropped. `share` counts
+        those that are not written yet."""
         await self._opened()
         name = f"file-{secrets.token_hex(12)}"
         limit = self._services.snapshot.server.max_file
-        upload = Upload(self, owner, name, self._store.new_file(name), limit)
+        upload = Upload(self, owner, name, self._store.new_file(name), limit, share)
         arriving = self._arriving.setdefault(owner, [])
         arriving.append(upload)
         try:

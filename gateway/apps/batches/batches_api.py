@@ -9,7 +9,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from gateway.admission.origins import check_json
-from gateway.api.caller import owner_and_privacy, owner_of
+from gateway.api.answering import body_of
+from gateway.api.caller import keeping, owner_of
 from gateway.apps.batches.batches import Batches
 from gateway.apps.batches.files_api import asked_page, listed, no_entry, seconds_kept
 from gateway.apps.batches.store import NoEntry
@@ -37,9 +38,10 @@ def router(gateway: Gateway, batches: Batches) -> APIRouter:
 
     async def create(request: Request) -> Response:
         """Begin a batch with the lines of an uploaded file."""
-        owner, privacy = owner_and_privacy(gateway, request.scope)
+        owner, privacy, _ = keeping(gateway, request.scope)
         check_json(header_map(request.scope["headers"]))
-        new = _new_batch(await request.body())
+        async with body_of(gateway, request) as body:
+            new = _new_batch(body)
         asked = new.input_file_id, new.endpoint, new.completion_window, new.metadata
         record = await batches.create(owner, *asked, kept=_seconds_kept(new), privacy=privacy)
         return JSONResponse(record.as_json())

@@ -89,6 +89,8 @@ class FileFolder:
 class DiskWriter:
     """Writes one file, as long as its disk has room."""
 
+    held = 0
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: BinaryIO | None = None

@@ -10,9 +10,10 @@ from typing import Any, Protocol
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 
-from gateway.api.caller import owner_and_privacy, owner_of
+from gateway.admission.memory import Share
+from gateway.api.caller import keeping, owner_of
 from gateway.api.status import Receive, Send, until_left
-from gateway.apps.batches.batches import PURPOSES, Batches
+from gateway.apps.batches.batches import PIECE, PURPOSES, Batches
 from gateway.apps.batches.records import FileRecord
 from gateway.apps.batches.store import Page
 from gateway.errors import GatewayError
@@ -30,10 +31,11 @@ def router(gateway: Gateway, batches: Batches) -> APIRouter:
 
     async def upload(request: Request) -> Response:
         """A form with `purpose` and `file`. The file goes to the disk as it comes."""
-        owner, privacy = owner_and_privacy(gateway, request.scope)
-        async with batches.upload(owner) as new:
+        owner, privacy, share = keeping(gateway, request.scope)
+        async with batches.upload(owner, share) as new:
             try:
-                form = await read_form(request.headers.get("content-type", ""), request.stream(), new.write)
+                pieces, kind = request.stream(), request.headers.get("content-type", "")
+                form = await read_form(kind, pieces, new.write, share.add)
             except MultipartError as wrong:
                 raise GatewayError("invalid_request_body", f"This is no upload of a file: {wrong}.") from None
             if form.file is None:
@@ -58,9 +60,13 @@ def router(gateway: Gateway, batches: Batches) -> APIRouter:
 
     async def content(request: Request, name: str) -> Response:
         """The bytes of the file."""
-        record = await batches.file(owner_of(gateway, request.scope), name)
+        owner, _, share = keeping(gateway, request.scope)
+        record = await batches.file(owner, name)
         path = batches.path_of(record)
-        return FileResponse(path, media_type=KIND) if path is not None else StoredFile(record, batches.content(record))
+        if path is not None:
+            return FileResponse(path, media_type=KIND)
+        share.add(min(record.bytes, 2 * PIECE))  # the piece that is read, and the one that is sent
+        return StoredFile(record, batches.content(record), share)
 
     async def delete_file(request: Request, name: str) -> Response:
         await batches.delete_file(owner_of(gateway, request.scope), name)
@@ -76,14 +82,16 @@ def router(gateway: Gateway, batches: Batches) -> APIRouter:
 
 
 class StoredFile(Response):
-    """A file whose content is in no file of the disk, piece by piece. Ends when the reader leaves."""
+    """A file whose content is in no file of the disk, piece by piece. Ends when the reader leaves. `share` counts the
+    pieces."""
 
     media_type = KIND
 
-    def __init__(self, record: FileRecord, pieces: AsyncIterator[bytes]) -> None:
+    def __init__(self, record: FileRecord, pieces: AsyncIterator[bytes], share: Share) -> None:
         super().__init__()
         self.headers["content-length"] = str(record.bytes)
         self._pieces = pieces
+        self._share = share
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         left = asyncio.create_task(until_left(receive))
@@ -96,6 +104,7 @@ class StoredFile(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             left.cancel()
+            self._share.close()
 
 
 class Listed(Protocol):

@@ -193,6 +193,10 @@ class ChunkWriter:
         self._written = 0
         self.size = 0
 
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
     def write(self, data: bytes) -> None:
         self.size += len(data)
         for at in range(0, len(data), CHUNK):

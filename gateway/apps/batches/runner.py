@@ -14,8 +14,9 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from gateway.admission.access import Identity, find_alias
@@ -28,6 +29,7 @@ from gateway.apps.batches.store_threads import AWAY, StoreThreads, pause_of
 from gateway.config.snapshot import OPEN
 from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
+from gateway.large_bodies import LARGE, apart
 from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
 from gateway.proxy.services import Services
 
@@ -40,6 +42,7 @@ AT_ONCE = 16  # lines that are taken at a time; so many more than run here may w
 LOOK = 1.0  # seconds between two looks at what other gateways have done
 TRIES_MOST = 5  # of a line whose answers are failures of backends
 PAUSE_MOST = 60.0  # seconds until a line is tried again
+NO_ROOM = -1.0  # instead of seconds: the client keeps too much by now
 CUT = 0  # the status of an answer that did not come to its end
 _LATER = (402, 429, 503)  # another time the answer is another one: a budget, a limit, nobody there
 _FAILURES = (CUT, 408, 500, 502, 504)
@@ -62,6 +65,12 @@ class Answer(NamedTuple):
     status: int  # of HTTP, or CUT
     fields: dict[bytes, bytes]
     body: bytes
+
+
+class Owner(NamedTuple):
+    """The client of a batch, as the one that memory is charged to."""
+
+    sender: str
 
 
 class BatchRun:
@@ -216,30 +225,41 @@ class BatchRunner:
 
     async def _one_line(self, run: BatchRun, line: LineRecord) -> None:
         """Ask until there is a result, and commit that."""
-        batch, tries = run.record.id, 0
+        tries = 0
         while not run.stopping:
-            tries += 1
-            try:
-                alias = self._on_behalf(run.record.owner, line.model).alias.name
-                await self._until_room(run)
-                async with self._place(run, alias):
-                    if run.room <= 0:
-                        tries -= 1
-                        continue
-                    answer = await self._ask(run, line)
-            except GatewayError as error:  # nobody serves this model
-                answer = Answer(error.status, {}, error.envelope())
-            except LineError as error:  # the input was changed on disk
-                row = failed_row(batch, line.number, line.custom_id, error.code, error.message)
-                return await self._commit(run, line, row, ok=False)
-            pause = pause_after(answer.status, answer.fields.get(b"retry-after"), tries)
-            if pause is None and not (run.stopping and answer.status == CUT):
-                name = answer.fields.get(b"x-request-id", b"").decode("latin-1")
-                result = answer.status or 502, name, answer.body
-                row = answered_row(batch, line.number, line.custom_id, *result)
-                return await self._commit(run, line, row, ok=answer.status == 200)
+            with closing(Share(self._memory, Owner(run.record.owner))) as kept:
+                pause = await self._try(run, line, tries + 1, kept)
+            if pause is None:
+                return
+            tries += pause != NO_ROOM
             if not run.stopping:
-                await asyncio.sleep(pause or 0.0)
+                await asyncio.sleep(max(pause, 0.0))
+
+    async def _try(self, run: BatchRun, line: LineRecord, tries: int, kept: Share) -> float | None:
+        """Ask once, and commit what is a result. Returns the seconds until it is asked again, or NO_ROOM; None where
+        there is a result. `kept` counts the answer, until the store has it."""
+        batch = run.record.id
+        try:
+            alias = self._on_behalf(run.record.owner, line.model).alias.name
+            await self._until_room(run)
+            async with self._place(run, alias):
+                if run.room <= 0:
+                    return NO_ROOM
+                answer = await self._ask(run, line, kept)
+        except GatewayError as error:  # nobody serves this model, or there is no memory
+            answer = Answer(error.status, {}, error.envelope())
+        except LineError as error:  # the input was changed on disk
+            row = failed_row(batch, line.number, line.custom_id, error.code, error.message)
+            await self._commit(run, line, row, ok=False)
+            return None
+        pause = pause_after(answer.status, answer.fields.get(b"retry-after"), tries)
+        if pause is not None or (run.stopping and answer.status == CUT):
+            return pause or 0.0
+        name = answer.fields.get(b"x-request-id", b"").decode("latin-1")
+        result = batch, line.number, line.custom_id, answer.status or 502, name, answer.body
+        large = len(answer.body) > LARGE
+        row = await apart(run.record.owner, partial(answered_row, *result)) if large else answered_row(*result)
+        await self._commit(run, line, row, ok=answer.status == 200)
         return None
 
     async def _look_at_room(self, run: BatchRun) -> None:
@@ -270,17 +290,18 @@ class BatchRunner:
         finally:
             run.waiting[alias] -= waits
 
-    async def _ask(self, run: BatchRun, line: LineRecord) -> Answer:
-        """Raises LineError, and as `_on_behalf`."""
+    async def _ask(self, run: BatchRun, line: LineRecord, kept: Share) -> Answer:
+        """Raises LineError, `memory_full`, and as `_on_behalf`."""
         record, task = run.record, asyncio.current_task()
         assert task is not None
         while self._unkept:  # an answer that cannot be kept would have to be asked for again
             await asyncio.sleep(AWAY)
+        kept.add(line.size)
         body = read_line(await self._threads.patiently(self._store.read, record, line), record.endpoint).body
+        kept.release(line.size)  # from here on the request counts its body
+        on_behalf = self._on_behalf(record.owner, line.model)  # as routes.yaml is now, after all waits
         name = f"{record.id}-{line.number}".encode()
         headers = {b"content-type": b"application/json", b"x-request-id": name}
-        on_behalf = self._on_behalf(record.owner, line.model)  # as routes.yaml is now, after all waits
-        kept = Share(self._memory, on_behalf)
         exchange = InnerExchange(headers, "batch", body, kept.sibling(), kept, record.privacy)
         run.asking[task] = exchange
         try:
@@ -288,7 +309,6 @@ class BatchRunner:
             return Answer(exchange.status if exchange.complete else CUT, exchange.fields, bytes(exchange.body))
         finally:
             del run.asking[task]
-            kept.close()
 
     async def _commit(self, run: BatchRun, line: LineRecord, row: bytes, *, ok: bool) -> None:
         waits = False

@@ -66,7 +66,10 @@ class Usage(NamedTuple):
 
 class FileWriter(Protocol):
     """The content of a new file. Raises StoreAway, StoreFull. It is kept once `BatchStore.add_file` was called after
-    `finish`."""
+    `finish`. `held`: bytes of it that are in memory."""
+
+    @property
+    def held(self) -> int: ...
 
     def write(self, data: bytes) -> None: ...
 

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
+from gateway.admission.memory import Share
 from gateway.apps.batches.records import FileRecord
 from gateway.apps.batches.runner import now
 from gateway.apps.batches.store import KEPT_MOST, FileWriter, StoreAway
 from gateway.domain.privacy import NO_MARKS, Privacy
 from gateway.errors import GatewayError
 from gateway.shortage import shortage_of
+from gateway.transport.held import HeldBytes
 
 RETRY_AFTER = 5.0  # seconds, where the store is away
 
@@ -26,14 +28,16 @@ class Keeper(Protocol):
 
 
 class Upload:
-    """A file that is being received. `write` raises `request_too_large` and `resources_exhausted`."""
+    """A file that is being received; `share` counts what of it is not written yet. `write` raises `request_too_large`,
+    `memory_full` and `resources_exhausted`."""
 
-    def __init__(self, batches: Keeper, owner: str, name: str, file: FileWriter, limit: int) -> None:
+    def __init__(self, batches: Keeper, owner: str, name: str, file: FileWriter, limit: int, share: Share) -> None:
         self._batches = batches
         self._owner = owner
         self._name = name
         self._file = file
         self._limit = limit
+        self._share, self._held = share, HeldBytes(share)
         self._kept = False
         self.kept_before = 0  # bytes of the other files of its client, as it began
         self.size = 0
@@ -43,7 +47,12 @@ class Upload:
         if self.size > self._limit:
             raise GatewayError("request_too_large", f"The file is larger than {self._limit} bytes (`server.max_file`).")
         check_bytes(self.kept_before + self._batches.arriving(self._owner), self._limit)
-        await self._in_thread(self._file.write, data)
+        self._share.add(len(data))
+        try:
+            await self._in_thread(self._file.write, data)
+            self._held.set(self._file.held)
+        finally:
+            self._share.release(len(data))
 
     async def keep(
         self, filename: str, purpose: str, expires_at: int | None, privacy: Privacy = NO_MARKS
@@ -56,6 +65,7 @@ class Upload:
         return record
 
     async def close(self) -> None:
+        self._share.close()
         if not self._kept:
             with suppress(StoreAway, OSError):
                 await asyncio.to_thread(self._file.drop)

@@ -262,15 +262,9 @@ def as_json(title: str, settings: Settings, results: Results) -> dict[str, Any]:
 
 
 def _settings(settings: Settings) -> dict[str, Any]:
-    return {
-        "prompt_tokens": list(settings.lengths),
-        "tokens": settings.tokens,
-        "concurrency": list(settings.concurrency),
-        "repeats": settings.repeats,
-        "requests": settings.requests if settings.duration is None else None,
-        "duration": settings.duration,
-        "thinking": settings.thinking,
-    }
+    given = {name: getattr(settings, name) for name in ("tokens", "repeats", "duration", "thinking")}
+    lists = {"prompt_tokens": list(settings.lengths), "concurrency": list(settings.concurrency)}
+    return {**lists, **given, "requests": settings.requests if settings.duration is None else None}
 
 
 def _fields(found: Spread | PairedDifference | None) -> dict[str, Any] | None:
@@ -310,10 +304,5 @@ def _level(level: Level) -> dict[str, Any]:
 
 
 def _sample(target: str, sample: RequestSample) -> dict[str, Any]:
-    return {
-        "via": target,
-        **asdict(sample),
-        "ttft": sample.ttft,
-        "prefill_rate": sample.prefill_rate,
-        "decode_rate": sample.decode_rate,
-    }
+    rates = {name: getattr(sample, name) for name in ("ttft", "prefill_rate", "decode_rate")}
+    return {"via": target, **asdict(sample), **rates}

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from gateway.api.admin import admit, backend_of
+from gateway.api.answering import body_of
 from gateway.api.caller import caller_of, identify_caller
 from gateway.apps.control.operations import Operations
 from gateway.apps.control.plan_view import PlanView
@@ -48,7 +49,8 @@ def router(gateway: Gateway, operations: Operations) -> APIRouter:
     routes = APIRouter(prefix="/admin")
 
     async def obey(request: Request, kind: Kind, name: str | None) -> Response:
-        order = _order(await request.body())
+        async with body_of(gateway, request) as body:
+            order = _order(body)
         name = _mode_of(order) if name is None else name
         if order.profile is not None and kind != "start":
             raise GatewayError("invalid_request_body", "`profile` is for a start of one backend.", param="profile")

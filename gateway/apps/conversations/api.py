@@ -5,7 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from gateway.api.caller import owner_of
+from gateway.api.answering import HeldAnswer
+from gateway.api.caller import keeping, owner_of
 from gateway.apps.conversations.conversations import Conversations
 from gateway.runtime.gateway import Gateway
 
@@ -15,7 +16,8 @@ def router(gateway: Gateway, kept: Conversations) -> APIRouter:
 
     async def get_response(request: Request, name: str) -> Response:
         """A response that is kept."""
-        return Response(await kept.response(owner_of(gateway, request.scope), name), media_type="application/json")
+        owner, _, share = keeping(gateway, request.scope)
+        return HeldAnswer(share, await kept.response(owner, name, share.add))
 
     async def delete_response(request: Request, name: str) -> Response:
         """Drops a response; what went on from it stays, but cannot be continued."""

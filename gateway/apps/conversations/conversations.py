@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 from gateway.apps.conversations.store import NAME, Conversation, ResponseStore, Turn
 from gateway.config.snapshot import Server
 from gateway.errors import GatewayError, exhausted
+from gateway.large_bodies import SEARCHED, Paced
 from gateway.shortage import Kind, shortage_of
 from gateway.supervision import Failures
 
@@ -38,6 +39,7 @@ class Conversations:
         self._shared = server.shared is not None
         self._thread = ThreadPoolExecutor(1, "conversations")
         self._opening = asyncio.Lock()
+        self._paced = Paced()
         self._is_open = False
         self._sweeper: asyncio.Task[None] | None = None
         self._makers: WeakValueDictionary[tuple[str, str], object] = WeakValueDictionary()  # (owner, name) -> its maker
@@ -58,9 +60,14 @@ class Conversations:
             await self._in_thread(self._store.close)
         self._thread.shutdown(wait=True)
 
-    async def conversation(self, owner: str, name: str, most: int) -> Conversation:
-        """The turns up to this response, of at most `most` bytes. Raises `not_found`, also for one of another client,
-        and `request_too_large`."""
+    async def conversation(self, owner: str, name: str, most: int, count: Callable[[int], object]) -> Conversation:
+        """The turns up to this response, of at most `most` bytes. `count` is called with their size first, and may
+        raise. Raises `not_found`, also for one of another client, and `request_too_large`."""
+        size: int = await self._call(self._store.conversation_size, owner, name[:ID_MOST])
+        if size > SEARCHED:
+            await self._paced.wait(size)
+        if size <= most:
+            count(size)
         try:
             asked = owner, name[:ID_MOST], time.time(), most
             found: Conversation | None = await self._call(self._store.conversation, *asked)
@@ -83,7 +90,7 @@ class Conversations:
         if self._makers.setdefault((owner, name), maker) is not maker:
             return False
         with suppress(GatewayError):  # it is reported; the client gets its answer, as in `add`
-            return await self._call(self._store.response, owner, name, time.time()) is None
+            return await self._call(self._store.size, owner, name, time.time()) is None
         return True
 
     async def add(self, owner: str, name: str, previous: str | None, turn: Turn, *, local: bool) -> None:
@@ -94,12 +101,16 @@ class Conversations:
         except GatewayError as error:
             log.error("%s is not kept: %s", name, error.message)
 
-    async def response(self, owner: str, name: str) -> bytes:
-        """Raises `not_found`, also for one of another client."""
-        found: bytes | None = await self._call(self._store.response, owner, name, time.time()) if self.is_on else None
-        if found is None:
-            raise self._unknown(name, "response_id")
-        return found
+    async def response(self, owner: str, name: str, count: Callable[[int], object]) -> bytes:
+        """`count` is called with its size before it is read, and may raise. Raises `not_found`, also for one of another
+        client."""
+        size = await self._call(self._store.size, owner, name, time.time()) if self.is_on else None
+        if size is not None:
+            count(size)
+            found: bytes | None = await self._call(self._store.response, owner, name, time.time())
+            if found is not None:
+                return found
+        raise self._unknown(name, "response_id")
 
     async def drop(self, owner: str, name: str) -> None:
         """Raises `not_found`, also for one of another client."""

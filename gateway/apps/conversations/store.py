@@ -30,16 +30,14 @@ CREATE TABLE IF NOT EXISTS responses (
 CREATE INDEX IF NOT EXISTS responses_sizes ON responses (owner, used, root, size);
 CREATE INDEX IF NOT EXISTS responses_ages ON responses (used, owner, root, size);
 """
-_CHAIN = """
-WITH RECURSIVE chain (id, previous, depth) AS (
+_CHAIN = """WITH RECURSIVE chain (id, previous, depth) AS (
   SELECT id, previous, depth FROM responses WHERE owner = :owner AND id = :id
   UNION ALL
   SELECT r.id, r.previous, r.depth FROM responses r JOIN chain c ON r.owner = :owner AND r.id = c.previous
     AND r.depth = c.depth - 1
-)
-SELECT r.depth, r.input, r.response FROM chain JOIN responses r ON r.owner = :owner AND r.id = chain.id
-ORDER BY r.depth
+) SELECT {} FROM chain JOIN responses r ON r.owner = :owner AND r.id = chain.id ORDER BY r.depth
 """
+_TURNS, _SIZE = _CHAIN.format("r.depth, r.input, r.response"), _CHAIN.format("coalesce(sum(r.size), 0)")
 
 
 def _overwrite_deleted(connection: sqlite3.Connection) -> None:
@@ -58,6 +56,10 @@ class Conversation(NamedTuple):
 
     turns: list[Turn]
     local: bool
+
+    @property
+    def size(self) -> int:
+        return sum(len(turn.input) + len(turn.response) for turn in self.turns)
 
 
 class ResponseStore:
@@ -78,10 +80,20 @@ class ResponseStore:
     def _db(self) -> sqlite3.Connection:
         return self._file.open()
 
+    def size(self, owner: str, name: str, now: float) -> int | None:
+        """Bytes of a response and of what was sent for it; None = it is not kept."""
+        asked = "SELECT size FROM responses WHERE owner = ? AND id = ? AND used > ?"
+        row = self._db.execute(asked, (owner, name, now - self._keep)).fetchone()
+        return None if row is None else int(row[0])
+
     def response(self, owner: str, name: str, now: float) -> bytes | None:
         asked = "SELECT response FROM responses WHERE owner = ? AND id = ? AND used > ?"
         row = self._db.execute(asked, (owner, name, now - self._keep)).fetchone()
         return None if row is None else bytes(row[0])
+
+    def conversation_size(self, owner: str, name: str) -> int:
+        """Bytes of the turns up to this response."""
+        return int(self._db.execute(_SIZE, {"owner": owner, "id": name}).fetchone()[0])
 
     def conversation(self, owner: str, name: str, now: float, most: int) -> Conversation | None:
         """The turns up to this response; its conversation counts as used. None = it is not kept, or not all of it.
@@ -92,7 +104,7 @@ class ResponseStore:
             return None
         root, depth, local = found
         turns: list[Turn] = []
-        for number, (at, sent, response) in enumerate(self._db.execute(_CHAIN, {"owner": owner, "id": name})):
+        for number, (at, sent, response) in enumerate(self._db.execute(_TURNS, {"owner": owner, "id": name})):
             if at != number:
                 return None
             most -= len(sent) + len(response)

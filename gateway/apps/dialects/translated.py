@@ -131,6 +131,7 @@ class TranslatedExchange:
             return
         status, head = self._head
         more: dict[bytes, bytes] = {}
+        self.share.add(len(data))  # translated, it is there once more
         if status < 300:
             whole = self._translation.whole
             body = whole(data) if len(data) <= LARGE else await self._apart(lambda: whole(data))

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.apps.importing.draft import Draft, DraftEntry, ImportNote, Notes, backend_name, unique
-from gateway.apps.importing.secrets import Secrets
 from gateway.apps.importing.server_draft import short
 from gateway.apps.importing.source import count_of
+from gateway.apps.importing.source_values import Secrets
 from gateway.config.problems import Path
 from gateway.config.urls import is_address
 from gateway.launch.command import DEFAULT_PORT, ServeCommand, is_serving_image, parse

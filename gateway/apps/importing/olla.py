@@ -83,9 +83,7 @@ def _endpoint(path: Path, endpoint: dict[str, Any], source: SourceFile, notes: N
     if (key := _key(mapping(endpoint.get("auth")), (*path, "auth"), name, notes, keys)) is not None:
         entry.keys["api_key"] = key
     _health(endpoint, engine, entry.keys)
-    for unread in endpoint:
-        if unread not in _READ:
-            notes.left_out((*path, unread))
+    note_unread(notes, path, endpoint, {}, _READ)
     if endpoint.get("model_filter") is not None:
         notes.left_out((*path, "model_filter"), "a backend serves the model that it names", "write model: NAME")
     line = source.line(path)

@@ -19,7 +19,7 @@ from gateway.domain.request import IMAGE_TOKENS
 from gateway.domain.token_ratio import MIN_ROOM, PRIOR_DENSE, PRIOR_SPARSE
 from gateway.domain.upstream import Response, UpstreamFailure
 from gateway.domain.usage import count_of
-from gateway.engines.base import EngineRequest, InexpressibleRequest, WholeResponse, authorized, error_response
+from gateway.engines.base import EngineRequest, InexpressibleRequest, WholeResponse, authorized, refused
 from gateway.engines.ollama.calls import RequiredCallReader
 from gateway.engines.ollama.installed_models import bounded, model_windows, runs_elsewhere, window_for
 from gateway.engines.ollama.loading import loaded
@@ -51,8 +51,8 @@ class OllamaEngine:
         passed on."""
         try:
             ours = translate(state, call)
-        except InexpressibleRequest as refused:
-            return error_response(400, refused.message, param=refused.param)
+        except InexpressibleRequest as inexpressible:
+            return refused(inexpressible)
         if not call.checks:
             keep_alive, embeds = ours.body.get("keep_alive"), call.endpoint.name == "embeddings"
             if (refusal := await loaded(state, ours.window, keep_alive, embeds=embeds)) is not None:
@@ -93,7 +93,12 @@ class OllamaEngine:
     def _translated(self, state: BackendState, call: EngineRequest, ours: OllamaCall, response: Response) -> Response:
         model = str(ours.body["model"])
         if call.endpoint.name == "embeddings":
-            return OllamaWhole(response, lambda body: (embeddings(body, model, base64=ours.base64), None), WHOLE_MOST)
+            return OllamaWhole(
+                response,
+                lambda body: (embeddings(body, model, base64=ours.base64), None),
+                WHOLE_MOST,
+                call.memory,
+            )
         reply = ReplyBuilder(call.request_id, model, chat=call.endpoint.name == "chat", wants_usage=ours.wants_usage)
         low, version = state.ratio.estimate(ours.text_bytes).low, state.reported.version
         prompt = SentPrompt(ours.text_bytes, bounded(state, ours.window), low, version)
@@ -105,7 +110,7 @@ class OllamaEngine:
             return "tool_choice_ignored" if calls is not None and calls.ignored else prompt.violation(last)
 
         if call.stream:
-            return OllamaStream(response, reply, violation, calls)
+            return OllamaStream(response, reply, violation, calls, call.memory)
 
         def whole(body: bytes) -> tuple[bytes, str | None]:
             line = whole_line(body)
@@ -115,7 +120,7 @@ class OllamaEngine:
                 line = calls.take(line)
             return reply.whole(line), violation(line) or ("repetition" if reply.stopped else None)
 
-        return OllamaWhole(response, whole, WHOLE_MOST)
+        return OllamaWhole(response, whole, WHOLE_MOST, call.memory)
 
     def read_models(self, answer: Any) -> Mapping[str, int | None]:
         """The windows that the models were trained for, from `/api/tags`."""

@@ -78,11 +78,11 @@ def read_line(line: bytes) -> OllamaLine:
 class LineFramer:
     """Splits a byte stream, which arrives in pieces of any size, into lines."""
 
-    __slots__ = ("_parts", "_size")
+    __slots__ = ("_parts", "size")
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
-        self._size = 0
+        self.size = 0
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that are complete now, without empty ones."""
@@ -90,11 +90,11 @@ class LineFramer:
         if complete:
             complete[0] = b"".join([*self._parts, complete[0]])
             self._parts.clear()
-            self._size = 0
+            self.size = 0
         if rest:
             self._parts.append(rest)
-            self._size += len(rest)
-            if self._size > LINE_MOST:
+            self.size += len(rest)
+            if self.size > LINE_MOST:
                 raise ProtocolFailure(f"a line of more than {LINE_MOST} bytes")
         return [line for line in complete if line.strip()]
 

@@ -20,6 +20,8 @@ from gateway.engines.ollama.reply import (
     read_line,
 )
 from gateway.inspection.server_faults import UNREADABLE
+from gateway.transport.held import HeldBytes
+from gateway.transport.upload import Counted
 
 Checked = Callable[[OllamaLine], str | None]  # the last line -> a kind of violation
 KEEPALIVE_EVERY = 5.0  # seconds between events while a call is held back, so that the stream does not look silent
@@ -31,13 +33,18 @@ class OllamaStream:
     call from the text."""
 
     def __init__(
-        self, upstream: Response, reply: ReplyBuilder, check: Checked, calls: RequiredCallReader | None = None
+        self,
+        upstream: Response,
+        reply: ReplyBuilder,
+        check: Checked,
+        calls: RequiredCallReader | None = None,
+        memory: Counted | None = None,
     ) -> None:
         self.status = upstream.status
         self.headers: Mapping[str, str] = {"content-type": "text/event-stream"}
         self.violation: str | None = None
         self._upstream, self._reply, self._check, self._calls = upstream, reply, check, calls
-        self._framer = LineFramer()
+        self._framer, self._held = LineFramer(), HeldBytes(memory)
         self._sent_at = time.monotonic()
         self._ended = False  # the last line has arrived: done or an error
         self._piece, self._repeated, self._pieces = "", 0, 0  # the last one, how often it came in a row, all
@@ -46,6 +53,7 @@ class OllamaStream:
         while True:
             data = await self._upstream.read_some()
             lines = self._framer.feed(data) if data else self._framer.finish()
+            self._held.set(self._framer.size)
             out = b"".join([self._events(line) for line in lines])
             if not data and not self._ended and self._repeated >= REPEATED:
                 out += self._stopped()
@@ -103,19 +111,28 @@ class OllamaStream:
 class OllamaWhole:
     """A `Response` with one object, which `translate` translates when it has been read."""
 
-    def __init__(self, upstream: Response, translate: Callable[[bytes], tuple[bytes, str | None]], limit: int) -> None:
+    def __init__(
+        self,
+        upstream: Response,
+        translate: Callable[[bytes], tuple[bytes, str | None]],
+        limit: int,
+        memory: Counted | None = None,
+    ) -> None:
         self.status = upstream.status
         self.headers: Mapping[str, str] = {"content-type": "application/json"}
         self.violation: str | None = None
         self._upstream, self._translate, self._limit = upstream, translate, limit
+        self._memory = memory
         self._read = False
 
     async def read_some(self) -> bytes:
         return b"" if self._read else await self.read_all(self._limit)
 
     async def read_all(self, limit: int) -> bytes:
-        body = await self._upstream.read_all(limit)
+        count = self._memory.add if self._memory is not None else lambda _: None
+        body = await read_counted(self._upstream, limit, count)
         self._read = True
+        count(len(body))  # read as JSON, it is there once more
         translated, self.violation = self._translate(body)
         return translated
 

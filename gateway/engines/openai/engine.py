@@ -21,7 +21,7 @@ from gateway.engines.base import (
     NativeRequest,
     WholeResponse,
     authorized,
-    error_response,
+    refused,
     reported_name,
     reported_window,
 )
@@ -74,7 +74,8 @@ async def _send_own(state: BackendState, call: EngineRequest, own: NativeRequest
     the server is asked as a chat."""
     response = await _post(state, call, own.fields, own.endpoint)
     if response.status < 300:
-        return ResponseAsChatStream(response) if call.stream else ResponseAsChatAnswer(response)
+        read = ResponseAsChatStream if call.stream else ResponseAsChatAnswer
+        return read(response, call.memory, call.sender)
     if own.only or response.status not in (*_NOT_THERE, *_REFUSED):
         return response
     try:
@@ -91,8 +92,8 @@ async def _send_otherwise(state: BackendState, call: EngineRequest) -> Response:
     """Send the call to a server that lacks something. A request that it cannot be given at all is answered with 400."""
     try:
         asked = ask(call, state.traits)
-    except InexpressibleRequest as refused:
-        return error_response(400, refused.message, param=refused.param)
+    except InexpressibleRequest as inexpressible:
+        return refused(inexpressible)
     first, *more = asked.bodies
     response = await _post(state, call, first)
     if response.status >= 300:
@@ -101,7 +102,8 @@ async def _send_otherwise(state: BackendState, call: EngineRequest) -> Response:
         return response
     prompt_bytes = sum(len(memoryview(first[name])) for name in call.endpoint.prompt if name in first)
     sends = [partial(_post, state, call, body) for body in more]
-    parts = PartStreams(call.endpoint, response, sends, asked.stops, state.ratio.estimate(prompt_bytes).mid)
+    tokens = state.ratio.estimate(prompt_bytes).mid
+    parts = PartStreams(call.endpoint, response, sends, asked.stops, tokens, call.memory)
     return WholeOfParts(parts) if asked.assembled else StreamOfParts(parts)
 
 

@@ -12,7 +12,9 @@ from gateway.domain.request import CHAT, Endpoint
 from gateway.domain.upstream import Response, UpstreamFailure, read_counted
 from gateway.inspection.assembler import Assembler, Object, read_object
 from gateway.inspection.chunk_filter import ChunkFilter, total_usage
+from gateway.transport.held import HeldBytes
 from gateway.transport.sse import DONE, Framer, data_of, error_line
+from gateway.transport.upload import Counted
 
 WHOLE_MOST = 64 * 1024 * 1024  # bytes of an assembled answer
 
@@ -23,12 +25,21 @@ _encode = msgspec.json.Encoder().encode
 
 class PartStreams:
     """The streams that make up one answer, read one after the other as one. `first` is the answer to the first request,
-    `more` sends the others. `stops`: stop strings. `prompt_tokens`: of each request, estimated."""
+    `more` sends the others. `stops`: stop strings. `prompt_tokens`: of each request, estimated. `memory` counts what is
+    kept."""
 
     def __init__(
-        self, endpoint: Endpoint, first: Response, more: Iterable[Send], stops: Sequence[str], prompt_tokens: int
+        self,
+        endpoint: Endpoint,
+        first: Response,
+        more: Iterable[Send],
+        stops: Sequence[str],
+        prompt_tokens: int,
+        memory: Counted | None = None,
     ) -> None:
         self.endpoint = endpoint
+        self.memory = memory
+        self._held = HeldBytes(memory)
         self.upstream = first
         self._more = deque(more)
         self._stops, self._prompt_tokens = stops, prompt_tokens
@@ -49,7 +60,9 @@ class PartStreams:
         data = await self.upstream.read_some()
         chunks: list[Object | None] = []
         done = not data
-        for event in self._framer.feed(data) if data else self._framer.finish():
+        events = self._framer.feed(data) if data else self._framer.finish()
+        self._held.set(self._framer.unfinished)
+        for event in events:
             payload = data_of(event) or error_line(event)
             if not payload:
                 chunks.append(None)
@@ -124,9 +137,10 @@ class WholeOfParts(StreamOfParts):
 
     async def read_all(self, limit: int) -> bytes:
         self._read = True
-        assembler = Assembler(self._parts.endpoint, limit)
+        assembler, held = Assembler(self._parts.endpoint, limit), HeldBytes(self._parts.memory)
         while (chunks := await self._parts.next()) is not None:
             for chunk in chunks:
                 if chunk is not None:
                     assembler.add(chunk)
+            held.set(assembler.kept)
         return assembler.finish()

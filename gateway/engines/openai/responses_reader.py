@@ -17,7 +17,10 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.upstream import ProtocolFailure, Response, UpstreamFailure, read_counted
+from gateway.large_bodies import LARGE, apart
+from gateway.transport.held import HeldBytes
 from gateway.transport.sse import DONE, Framer, data_of
+from gateway.transport.upload import Counted
 
 ORIGINAL = "original_" + secrets.token_hex(8)
 """The field's name, which no server can know."""
@@ -150,14 +153,16 @@ class ResponseReader:
 
 
 class ResponseAsChatStream:
-    """A `Response` with the stream of a chat, read from one of a response."""
+    """A `Response` with the stream of a chat, read from one of a response. `memory` counts what is kept beside what it
+    returns, for `sender`."""
 
     status = 200
 
-    def __init__(self, response: Response) -> None:
+    def __init__(self, response: Response, memory: Counted | None = None, sender: str = "") -> None:
         self.headers: Mapping[str, str] = response.headers
         self._response = response
-        self._framer = Framer()
+        self._memory, self._sender = memory, sender
+        self._framer, self._held = Framer(), HeldBytes(memory)
         self._reader = ResponseReader()
 
     @property
@@ -168,6 +173,7 @@ class ResponseAsChatStream:
         while True:
             data = await self._response.read_some()
             out = self._reader.read(self._framer.feed(data) if data else self._framer.finish())
+            self._held.set(self._framer.unfinished)
             if out or not data:
                 return out
 
@@ -187,8 +193,15 @@ class ResponseAsChatAnswer(ResponseAsChatStream):
     violation = None
 
     async def read_some(self) -> bytes:
-        body = await read_counted(self._response, WHOLE_MOST)
-        return chat_of(body) if body else b""
+        body = await read_counted(self._response, WHOLE_MOST, self._count)
+        if not body:
+            return b""
+        self._count(len(body))  # read as JSON, it is there once more
+        return chat_of(body) if len(body) <= LARGE else await apart(self._sender, lambda: chat_of(body))
+
+    def _count(self, size: int) -> None:
+        if self._memory is not None:
+            self._memory.add(size)
 
 
 def chat_of(body: bytes) -> bytes:

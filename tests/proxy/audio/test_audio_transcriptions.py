@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import openai
 import pytest
@@ -128,6 +129,44 @@ async def test_a_client_that_leaves_while_it_is_transcribed_ends_the_attempt(pai
         await pair.gateway.until(lambda: bool(pair.a.turns))
         client.close()
     await pair.gateway.until(lambda: bool(lost) and pair.gateway.idle() and pair.memory() == 0)
+
+
+def a_form(body: bytes) -> bytes:
+    head = f"POST /v1/audio/transcriptions HTTP/1.1\r\nhost: gateway\r\n{TYPE}\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+async def test_those_who_leave_a_large_upload_behind_keep_neither_the_slot_nor_a_place_in_the_queue() -> None:
+    routes = (
+        ROUTES.replace("first_byte: 10s", "first_byte: 10m")
+        .replace("max_wait: 0s", "max_wait: 5m")
+        .replace("model: own-name", "slots: 1")
+    )
+    async with house(routes=routes.replace("pair: [a, b]", "pair: [a]")) as pair:
+        lost: list[bool] = []
+
+        async def waits(turn: Turn) -> None:
+            await turn.until_lost()
+            lost.append(True)
+
+        pair.a.play(waits, heard)
+        async with AsyncExitStack() as stack:
+            leaving = [await stack.enter_async_context(raw_client(pair.gateway.url)) for _ in range(12)]
+            sent, last = a_form(usual(LARGE))[:-90_000], a_form(usual(LARGE))[-90_000:]
+            for client in leaving:
+                await client.send(sent)
+            much = [True] * len(leaving)
+            await pair.gateway.until(lambda: [size_of(one) > 1_189_000 for one in pair.gateway.requests()] == much)
+            for client in leaving:
+                await client.send(last)  # in one read
+            await pair.gateway.until(
+                lambda: bool(pair.a.turns) and pair.gateway.gateway.admission.queue_depth()["a"] == 11
+            )
+            for client in leaving:
+                client.reset()
+        await pair.gateway.until(lambda: bool(lost) and pair.gateway.idle() and pair.memory() == 0)
+        assert not any(pair.gateway.gateway.admission.queue_depth().values())
+        assert (await pair.transcribe(usual())).status == 200
 
 
 async def test_text_is_passed_on_with_its_type_and_the_length_of_the_file_is_counted(pair: House) -> None:

@@ -11,7 +11,7 @@ from msgspec import Raw
 from gateway.apps.dialects.anthropic.blocks import blocks_of, text_of
 from gateway.apps.dialects.anthropic.tools import chat_tool_choice, chat_tools
 from gateway.apps.dialects.anthropic.turns import ChatMessages
-from gateway.apps.dialects.fields import expected, invalid, list_in, put, value_in
+from gateway.apps.dialects.fields import encoded, expected, invalid, list_in, put, value_in
 from gateway.domain.body import read_fields
 from gateway.domain.request import FILE_AT, asks_for_stream
 from gateway.errors import GatewayError
@@ -61,7 +61,7 @@ def _translated(fields: dict[str, Raw]) -> tuple[dict[str, Raw], list[str]]:
     turns = ChatMessages(given)
     begun = turns.begun()
     messages = [*_system(fields.pop("system", None)), *turns.chat]
-    fields["messages"] = Raw(_encode(messages))
+    fields["messages"] = encoded(messages)
     put(fields, FILE_AT, turns.file_at or None)
     tools = list_in(fields.pop("tools"), "tools") if "tools" in fields else []
     put(fields, "tools", chat_tools(tools, turns, value_in(fields.get("tool_choice"), "tool_choice")))

@@ -4,6 +4,7 @@ store."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 from msgspec import Raw
@@ -18,6 +19,7 @@ from gateway.config.snapshot import Snapshot
 from gateway.domain.body import read_fields
 from gateway.domain.privacy import NO_MARKS, Privacy
 from gateway.errors import GatewayError
+from gateway.large_bodies import LARGE
 from gateway.proxy.exchange import Exchange, Headers, nothing
 from gateway.proxy.reply import request_id
 
@@ -53,19 +55,23 @@ class KeptExchange(TranslatedExchange):
         body = await self._inner.read_body(limit)
         fields = read_fields(body)
         self._owner, privacy = self._who()
-        previous = value_in(fields.pop("previous_response_id", None), "previous_response_id")
+        named = fields.pop("previous_response_id", None)
+        previous = value_in(named, "previous_response_id")
         if previous is not None and not isinstance(previous, str):
             raise expected("previous_response_id", "the id of a response", previous)
         own = fields.get("input", Raw(b"null"))
         if previous:
-            kept = await self._conversations.conversation(self._owner, previous, limit)
-            joined = _joined(kept, own)
-            if len(joined) > limit:
-                raise GatewayError("request_too_large", f"With what is kept the request is larger than {limit} bytes.")
-            self.share.add(len(joined))
-            fields["input"] = Raw(joined)
+            kept = await self._conversations.conversation(self._owner, previous, limit, self.share.add)
             before = Privacy(local_only=kept.local)
             self.caller, privacy = self.caller.with_privacy(before), privacy | before
+            size = kept.size + len(memoryview(own))
+            self.share.add(size)  # joined, it is there once more
+            joining = partial(_joined, fields, kept, own, limit)
+            body = joining() if size <= LARGE else await self._apart(joining)
+            self.share.release(kept.size)
+            del kept, joining
+        elif named is not None:
+            body = _encode(fields)
         self._previous, self._privacy = previous or None, privacy
         stores = value_in(fields.get("store"), "store") is not False
         if stores:
@@ -73,7 +79,7 @@ class KeptExchange(TranslatedExchange):
             self.share.add(len(self._input))
             await self._choose_name()
         self._response.kept = KeptResponse(self._previous, stores)
-        return await self._translate(_encode(fields), len(body))
+        return await self._translate(body, len(body))
 
     def _who(self) -> tuple[str, Privacy]:
         """(whose responses these are, what the request says about privacy)"""
@@ -126,11 +132,14 @@ def _items(raw: Raw) -> bytes:
     return text if text[:1] == b"[" else b"[]"
 
 
-def _joined(kept: Conversation, own: Raw) -> bytes:
-    """The input of the whole conversation, as one list of items."""
+def _joined(fields: dict[str, Raw], kept: Conversation, own: Raw, limit: int) -> bytes:
+    """The request with the input of the whole conversation, as one list of items. Raises `request_too_large`."""
     lists: list[bytes] = []
     for turn in kept.turns:
         lists += turn.input, bytes(_decode_output(turn.response).output)
     lists.append(_items(own))
     inner = [one.strip()[1:-1].strip() for one in lists]
-    return b"[" + b",".join(one for one in inner if one) + b"]"
+    joined = b"[" + b",".join(one for one in inner if one) + b"]"
+    if len(joined) > limit:
+        raise GatewayError("request_too_large", f"With what is kept the request is larger than {limit} bytes.")
+    return _encode({**fields, "input": Raw(joined)})

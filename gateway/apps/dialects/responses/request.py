@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from gateway.apps.dialects.fields import UntranslatableRequest, expected, invalid, put, value_in
+from gateway.apps.dialects.fields import UntranslatableRequest, encoded, expected, invalid, put, value_in
 from gateway.apps.dialects.responses.items import is_item, is_part, to_messages
 from gateway.apps.dialects.responses.tools import ToolName, chat_tools
 from gateway.domain.body import read_fields
@@ -87,7 +87,7 @@ def _translated(fields: dict[str, Raw], kept: KeptResponse) -> tuple[dict[str, R
     asked = _asked(fields, taken, kept)
     for name in _DROPPED:
         fields.pop(name, None)
-    fields["messages"] = Raw(_encode(to_messages(taken["instructions"], taken["input"])))
+    fields["messages"] = encoded(to_messages(taken["instructions"], taken["input"]))
     tools = chat_tools(taken["tools"], taken["tool_choice"])
     asked.names, asked.left_out = tools.names, tuple(dict.fromkeys(tools.left_out))
     if tools.functions:

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from gateway.apps.fleet.lint.catalog import Catalog
-from gateway.apps.fleet.lint.subject import Remark, Rule, Subject
+from gateway.apps.fleet.lint.subject import Remark, Subject, named
 from gateway.apps.fleet.preflight.terms import CONTAINER_HOME
 from gateway.config.problems import Path
 from gateway.launch.docker import bound_to, published_ports
@@ -292,17 +292,17 @@ def _quoted(value: str) -> str:
     return re.sub(r'"(true|false|null)"', r"\1", str(words))
 
 
-RULES: Mapping[str, Rule] = {
-    "image-entrypoint": image_entrypoint,
-    "image-tag": image_tag,
-    "image-family": image_family,
-    "image-audio": image_audio,
-    "shared-memory": shared_memory,
-    "docker-flags": docker_flags,
-    "docker-memory": docker_memory,
-    "docker-gpus": docker_gpus,
-    "listen-host": listen_host,
-    "port-mapping": port_mapping,
-    "volumes": volumes,
-    "shell-quotes": shell_quotes,
-}
+RULES = named(
+    image_entrypoint,
+    image_tag,
+    image_family,
+    image_audio,
+    shared_memory,
+    docker_flags,
+    docker_memory,
+    docker_gpus,
+    listen_host,
+    port_mapping,
+    volumes,
+    shell_quotes,
+)

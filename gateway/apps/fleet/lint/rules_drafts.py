@@ -11,7 +11,7 @@ from typing import Any
 from gateway.apps.fleet.lint.catalog import Catalog
 from gateway.apps.fleet.lint.catalog_rows import DraftMethod
 from gateway.apps.fleet.lint.rules_model import attention_of
-from gateway.apps.fleet.lint.subject import Remark, Rule, Subject
+from gateway.apps.fleet.lint.subject import Remark, Subject, named
 
 MANY = 16  # sequences
 _STOCK = ("vllm/vllm-openai:*", "nvcr.io/*")
@@ -141,12 +141,4 @@ def _fix(config: Mapping[str, Any]) -> str:
     return f"--speculative-config '{json.dumps(dict(config), separators=(',', ':'))}'"
 
 
-RULES: Mapping[str, Rule] = {
-    "draft-method": draft_method,
-    "draft-tokens": draft_tokens,
-    "draft-version": draft_version,
-    "draft-settings": draft_settings,
-    "draft-kv": draft_kv,
-    "drafter": drafter,
-    "draft-load": draft_load,
-}
+RULES = named(draft_method, draft_tokens, draft_version, draft_settings, draft_kv, drafter, draft_load)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from gateway.apps.fleet.lint.catalog import Catalog
 from gateway.apps.fleet.lint.catalog_rows import Variable
 from gateway.apps.fleet.lint.rules_container import DOCKER, is_loopback
-from gateway.apps.fleet.lint.subject import Remark, Rule, Subject
+from gateway.apps.fleet.lint.subject import Remark, Subject, named
 from gateway.config.problems import Path
 
 
@@ -75,10 +75,4 @@ def dev_mode(one: Subject, _: Catalog) -> Iterator[Remark]:
     yield Remark("warning", message, "take it out, or --host 127.0.0.1", "vLLM's documentation", place)
 
 
-RULES: Mapping[str, Rule] = {
-    "env-no-op": env_no_op,
-    "env-unknown": env_unknown,
-    "env-crash": env_crash,
-    "env-global": env_global,
-    "dev-mode": dev_mode,
-}
+RULES = named(env_no_op, env_unknown, env_crash, env_global, dev_mode)

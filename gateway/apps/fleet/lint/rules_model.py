@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from gateway.apps.fleet.lint.catalog import Catalog
-from gateway.apps.fleet.lint.subject import Remark, Rule, Severity, Subject
+from gateway.apps.fleet.lint.subject import Remark, Severity, Subject, named
 from gateway.launch.arguments import opposites
 from gateway.launch.flags import OPPOSITES_FROM, vllm_flags
 
@@ -117,7 +117,7 @@ def mamba_block(one: Subject, _: Catalog) -> Iterator[Remark]:
         yield Remark(severity, message, "--max-num-batched-tokens 8192", source, one.place)
 
 
-def kv_cache(one: Subject, _: Catalog) -> Iterator[Remark]:
+def kv_cache_dtype(one: Subject, _: Catalog) -> Iterator[Remark]:
     """Families whose output is scrambled by an FP8 KV cache."""
     facts, given = one.facts, (one.text("kv-cache-dtype") or "").lower()
     if given.startswith("fp8") and "fp8" in facts.scrambled_kv:
@@ -144,7 +144,7 @@ def enforce_eager(one: Subject, _: Catalog) -> Iterator[Remark]:
         yield Remark("warning", message, "take out --enforce-eager", source, one.place)
 
 
-def parallel(one: Subject, _: Catalog) -> Iterator[Remark]:
+def parallel_size(one: Subject, _: Catalog) -> Iterator[Remark]:
     """A Spark has one GPU, so the sizes multiply to the number of machines."""
     if not one.whole:
         return
@@ -251,19 +251,19 @@ def flag_opposite(one: Subject, _: Catalog) -> Iterator[Remark]:
         yield Remark("warning", message, f"--no-{switch}", f"vLLM {OPPOSITES_FROM}'s own parser", one.place)
 
 
-RULES: Mapping[str, Rule] = {
-    "quantization": quantization,
-    "moe-backend": moe_backend,
-    "attention-backend": attention_backend,
-    "mamba-block": mamba_block,
-    "kv-cache-dtype": kv_cache,
-    "chunked-prefill": chunked_prefill,
-    "enforce-eager": enforce_eager,
-    "parallel-size": parallel,
-    "expert-parallel": expert_parallel,
-    "long-window": long_window,
-    "media": media,
-    "family-settings": family_settings,
-    "many-sequences": many_sequences,
-    "flag-opposite": flag_opposite,
-}
+RULES = named(
+    quantization,
+    moe_backend,
+    attention_backend,
+    mamba_block,
+    kv_cache_dtype,
+    chunked_prefill,
+    enforce_eager,
+    parallel_size,
+    expert_parallel,
+    long_window,
+    media,
+    family_settings,
+    many_sequences,
+    flag_opposite,
+)

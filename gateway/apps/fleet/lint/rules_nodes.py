@@ -3,11 +3,11 @@ given."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from gateway.apps.fleet.lint.catalog import Catalog
 from gateway.apps.fleet.lint.rules_container import DOCKER, IMAGE, is_loopback
-from gateway.apps.fleet.lint.subject import Remark, Rule, Subject
+from gateway.apps.fleet.lint.subject import Remark, Subject, named
 from gateway.launch.command import MASTER_PORT
 
 DS4 = "DeepSeek V4 Flash on two Sparks"
@@ -86,9 +86,4 @@ def two_node_network(one: Subject, _: Catalog) -> Iterator[Remark]:
         )
 
 
-RULES: Mapping[str, Rule] = {
-    "two-node-ray": two_node_ray,
-    "two-node-address": two_node_address,
-    "two-node-headless": two_node_headless,
-    "two-node-network": two_node_network,
-}
+RULES = named(two_node_ray, two_node_address, two_node_headless, two_node_network)

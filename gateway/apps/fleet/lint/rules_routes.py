@@ -12,7 +12,7 @@ from gateway.apps.control.memory.plan import mode_conflicts
 from gateway.apps.fleet.lint.catalog import Catalog
 from gateway.apps.fleet.lint.rules_container import is_loopback
 from gateway.apps.fleet.lint.rules_front_end import rust_body
-from gateway.apps.fleet.lint.subject import Remark, Subject
+from gateway.apps.fleet.lint.subject import Remark, Subject, named
 from gateway.config.aliases import HERMES_WINDOW, first_window
 from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.domain.engine_traits import traits_of
@@ -191,13 +191,6 @@ def mode_conflict(snapshot: Snapshot, catalog: Catalog, files: Mapping[str, Mode
         yield Remark("error", message, fix, "gateway fleet plan", ("modes", conflict.mode))
 
 
-RULES: Mapping[str, FleetRule] = {
-    "same-url": same_url,
-    "url-localhost": url_localhost,
-    "agent-window": agent_window,
-    "answer-window": answer_window,
-    "text-only-step": text_only_step,
-    "ollama-beside": ollama_beside,
-    "audio-beside": audio_beside,
-    "rust-body": rust_body,
-}
+RULES = named(
+    same_url, url_localhost, agent_window, answer_window, text_only_step, ollama_beside, audio_beside, rust_body
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gateway.apps.fleet.lint.catalog import Catalog
-from gateway.apps.fleet.lint.subject import DECLARED_BY, Remark, Rule, Severity, Subject
+from gateway.apps.fleet.lint.subject import DECLARED_BY, Remark, Severity, Subject, named
 from gateway.domain.engine_traits import traits_of
 
 GUIDE = "guide to vLLM on a Spark, 7.1.1 and 8"
@@ -164,12 +164,6 @@ def _fix(one: Subject, flag: str, value: str) -> str:
     return f"start it with --{flag} {value}, and write {DECLARED_BY[flag]}: {value}"
 
 
-RULES: Mapping[str, Rule] = {
-    "auto-tool-choice": auto_tool_choice,
-    "parser-family": parser_family,
-    "reasoning-parser": reasoning_parser,
-    "parser-plugin": parser_plugin,
-    "thinking-only": thinking_only,
-    "thinking-switch": thinking_switch,
-    "thinking-declared": thinking_declared,
-}
+RULES = named(
+    auto_tool_choice, parser_family, reasoning_parser, parser_plugin, thinking_only, thinking_switch, thinking_declared
+)

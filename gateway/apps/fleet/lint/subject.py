@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from gateway.apps.fleet.lint.catalog import Catalog, Version, version_of
 from gateway.apps.fleet.lint.catalog_rows import FamilyRow, Image
@@ -213,6 +213,12 @@ class Subject:
 
 Rule = Callable[[Subject, Catalog], Iterator[Remark]]
 """One rule: what it has to say of one subject."""
+R = TypeVar("R", bound=Callable[..., Iterator[Remark]])
+
+
+def named(*rules: R) -> Mapping[str, R]:
+    """Rules by the name that their findings show, which is that of their function."""
+    return {rule.__name__.replace("_", "-"): rule for rule in rules}
 
 
 def subjects(snapshot: Snapshot, catalog: Catalog) -> Iterator[Subject]:

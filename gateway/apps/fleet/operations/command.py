@@ -12,8 +12,6 @@ from urllib.parse import quote
 
 import click
 
-from gateway.apps.control.planning import assumed_presence, steps_of
-from gateway.apps.control.record import described
 from gateway.cli.options import complete_backend, config_option, end_with, examples, json_option, load_or_exit
 from gateway.cli.running import GatewayClient, GatewayRefusal, GatewayUnreachable, gateway_options, url_of
 
@@ -53,6 +51,9 @@ def switch(mode: str, config: Path, dry_run: bool, force: bool, as_json: bool, a
 
 def _from_file(mode: str, config: Path, away: str, *, as_json: bool) -> dict[str, Any]:
     """The steps as far as the file tells them."""
+    from gateway.apps.control.planning import assumed_presence, steps_of
+    from gateway.apps.control.record import described
+
     snapshot = load_or_exit(config, as_json=as_json).snapshot
     if mode not in snapshot.modes:
         there = ", ".join(snapshot.modes) or "none: the file has no `modes`"

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from gateway.apps.control.unit_commands import STRICT, with_credentials
-from gateway.apps.fleet.render.paths import GATEWAY, NOT_INSTALLED, OWN_UNIT, SUDOERS, RenderedFile
 from gateway.apps.fleet.render.rendering import Rendering
 from gateway.apps.fleet.render.words import masked
+from gateway.apps.fleet.render.write import GATEWAY, NOT_INSTALLED, OWN_UNIT, SUDOERS, RenderedFile
 from gateway.config.snapshot import Node
 
 PATIENCE = 30.0  # seconds for one command over ssh

@@ -10,9 +10,9 @@ from typing import Any
 
 from gateway.apps.fleet.render.launches import NodeLaunch, Note
 from gateway.apps.fleet.render.order import UnitStart
-from gateway.apps.fleet.render.paths import COMPOSE, env_path
 from gateway.apps.fleet.render.script import docker_flags
 from gateway.apps.fleet.render.words import compose_text
+from gateway.apps.fleet.render.write import COMPOSE, env_path
 from gateway.config.snapshot import Mode
 from gateway.launch.docker import DockerFlag
 

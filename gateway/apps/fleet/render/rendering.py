@@ -10,7 +10,9 @@ from gateway.apps.control.unit_commands import KEY, KNOWN_HOSTS, PROFILES, profi
 from gateway.apps.fleet.render.compose import compose_notes, compose_values
 from gateway.apps.fleet.render.launches import NodeLaunch, Note, node_launches
 from gateway.apps.fleet.render.order import UnitStart, starts
-from gateway.apps.fleet.render.paths import (
+from gateway.apps.fleet.render.script import script_values, warms_up
+from gateway.apps.fleet.render.templates import Templates
+from gateway.apps.fleet.render.write import (
     COMPOSE,
     GATEWAY,
     HOST_KEYS,
@@ -23,8 +25,6 @@ from gateway.apps.fleet.render.paths import (
     script_path,
     unit_path,
 )
-from gateway.apps.fleet.render.script import script_values, warms_up
-from gateway.apps.fleet.render.templates import Templates
 from gateway.config.snapshot import Node, Snapshot
 
 OWN_UNITS = ("spark-gateway", "spark-gateway-next")  # they take turns (docs/deploy.md)

@@ -13,9 +13,9 @@ from typing import Any
 
 from gateway.apps.fleet.render.launches import NodeLaunch, published_port
 from gateway.apps.fleet.render.order import UnitStart
-from gateway.apps.fleet.render.paths import env_path
 from gateway.apps.fleet.render.templates import QuotedText, Templates
 from gateway.apps.fleet.render.words import required, shell_path, shell_word
+from gateway.apps.fleet.render.write import env_path
 from gateway.domain.engine_traits import traits_of
 from gateway.launch.docker import DockerFlag
 from gateway.launch.secrets import SECRET

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from gateway.apps.fleet.render.compare import CommandOutput, Comparison, compare, is_here, run_command
-from gateway.apps.fleet.render.paths import RenderedFile
 from gateway.apps.fleet.render.rendering import Rendering
 from gateway.apps.fleet.render.words import masked
-from gateway.apps.fleet.render.write import write_file
+from gateway.apps.fleet.render.write import RenderedFile, write_file
 from gateway.config.snapshot import Node, Snapshot
 from tests.apps.fleet.render.blocks import fleet, one_backend, render, text_of
 
