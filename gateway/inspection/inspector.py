@@ -23,6 +23,8 @@ from gateway.inspection.reasoning import THINK, Thoughts
 from gateway.inspection.shape import fault_in_delta, fault_in_end, fault_in_message, fault_in_text
 from gateway.transport.sse import Choice, content_of, number_of
 
+UNFINISHED = "ended a call whose arguments are no JSON"
+
 
 class Inspector:
     """Call `inspect` with the choices of each event in order, then `judge` once, after the last event.
@@ -159,7 +161,7 @@ class Inspector:
         rest, finish = answer.end(finish, cut=answer.called and self._is_cut())
         self.finished[number] = finish
         if finish == "tool_calls" and "arguments_not_json" in answer.violations:
-            self.failure = "ended a call whose arguments are no JSON"  # a client would run it, or fail on it
+            self.failure = UNFINISHED  # a client would run it, or fail on it
         if same and not rest and finish == choice.finish_reason:
             return None, finish
         return [*deltas, *rest] or [{}], finish
