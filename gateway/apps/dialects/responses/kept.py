@@ -61,15 +61,10 @@ class KeptExchange(TranslatedExchange):
             raise expected("previous_response_id", "the id of a response", previous)
         own = fields.get("input", Raw(b"null"))
         if previous:
-            kept = await self._conversations.conversation(self._owner, previous, limit, self.share.add)
-            before = Privacy(local_only=kept.local)
+            size = await self._conversations.size(self._owner, previous)
+            async with self._conversations.paced.turn(size):
+                body, before = await self._with_kept(fields, previous, own, limit)
             self.caller, privacy = self.caller.with_privacy(before), privacy | before
-            size = kept.size + len(memoryview(own))
-            self.share.add(size)  # joined, it is there once more
-            joining = partial(_joined, fields, kept, own, limit)
-            body = joining() if size <= LARGE else await self._apart(joining)
-            self.share.release(kept.size)
-            del kept, joining
         elif named is not None:
             body = _encode(fields)
         self._previous, self._privacy = previous or None, privacy
@@ -80,6 +75,16 @@ class KeptExchange(TranslatedExchange):
             await self._choose_name()
         self._response.kept = KeptResponse(self._previous, stores)
         return await self._translate(body, len(body))
+
+    async def _with_kept(self, fields: dict[str, Raw], previous: str, own: Raw, limit: int) -> tuple[bytes, Privacy]:
+        """The request with what is kept before it, and what that says about privacy."""
+        kept = await self._conversations.conversation(self._owner, previous, limit, self.share.add)
+        size = kept.size + len(memoryview(own))
+        self.share.add(size)  # joined, it is there once more
+        joining = partial(_joined, fields, kept, own, limit)
+        body = joining() if size <= LARGE else await self._apart(joining)
+        self.share.release(kept.size)
+        return body, Privacy(local_only=kept.local)
 
     def _who(self) -> tuple[str, Privacy]:
         """(whose responses these are, what the request says about privacy)"""
