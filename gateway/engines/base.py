@@ -91,6 +91,7 @@ class WholeResponse:
     status: int
     body: bytes
     headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "application/json"})
+    unmet: InexpressibleRequest | None = None  # set where another engine may serve the request
 
     async def read_some(self) -> bytes:
         body, self.body = self.body, b""
@@ -119,10 +120,21 @@ class InexpressibleRequest(Exception):
         self.message, self.param = message, param
 
 
+class UnmetDemand(InexpressibleRequest):
+    """A request that this engine's API cannot express, and that another engine may: the next candidate is asked."""
+
+
 def error_of(message: str, status: int, param: str | None = None) -> dict[str, str | None]:
     """The error object of OpenAI's envelope and of an error event."""
     kind = "invalid_request_error" if 400 <= status < 500 else "server_error"
     return {"message": message[:MESSAGE_MOST], "type": kind, "param": param, "code": None}
+
+
+def refused(inexpressible: InexpressibleRequest) -> WholeResponse:
+    """The answer to a request that the engine's API cannot express."""
+    response = error_response(400, inexpressible.message, param=inexpressible.param)
+    response.unmet = inexpressible if isinstance(inexpressible, UnmetDemand) else None
+    return response
 
 
 def error_response(

@@ -24,7 +24,7 @@ from gateway.domain.health_state import SERVING, WELL
 from gateway.domain.progress import IDLE, Work
 from gateway.domain.reason import quoting
 from gateway.domain.recognition import owners_of
-from gateway.engines.ollama.installed_models import remote_models, runs_elsewhere
+from gateway.engines.ollama.installed_models import pull, remote_models, runs_elsewhere
 from gateway.engines.openai.engine import loaded_models
 from gateway.engines.registry import engine_of
 from gateway.engines.vllm.metrics import read_start_time
@@ -373,9 +373,9 @@ class Prober:
         local = [name for name in models if name not in remote]
         unlisted = backend.cloud and names_cloud_model(backend.model)  # Ollama serves such a model without listing it
         if backend.model is not None and backend.model not in models and not unlisted:
-            names = ", ".join(visible(name[:NAME_SHOWN]) for name in list(models)[:5])
+            listed = "it serves: " + ", ".join(visible(name[:NAME_SHOWN]) for name in list(models)[:5])
             state.evidence.misconfigured(
-                quoting(f"does not serve model '{backend.model}'", f"it serves: {names}", "; ")
+                quoting(f"does not serve model '{backend.model}'{pull(state.server, backend.model)}", listed, "; ")
             )
             return False
         loaded = loaded_models(model_list, state.traits.loaded)

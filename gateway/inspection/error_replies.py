@@ -133,7 +133,9 @@ def told_status(body: bytes) -> int:
 def _not_there(message: str, shape: str, endpoint: str, model: str | None, echoed: Echoed) -> Verdict | None:
     """The meaning of a 404: no such model, no such path, or (None) something that the client refers to does not
     exist."""
-    name, unknown = read_missing_model(message), quoting("does not serve this model", message)
+    name = read_missing_model(message)
+    to_pull = f" (ollama pull {name})" if name is not None and name == model and message.startswith("model ") else ""
+    unknown = quoting("does not serve this model" + to_pull, message)
     if name is not None and (model is None or name == model) and not echoed(message, True):
         return Verdict("misconfigured", unknown, 404, message)
     if name is not None or (like_missing_model(message) and not echoed(message, False)):

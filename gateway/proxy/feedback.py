@@ -60,6 +60,8 @@ def verdict_of(
     call: EngineRequest, request: InferenceRequest, state: BackendState, response: Response, body: bytes
 ) -> Verdict:
     """What the backend's error answer to this call means."""
+    if (unmet := getattr(response, "unmet", None)) is not None:  # nothing was sent
+        return Verdict("incapable", unmet.message, 400, unmet.message, unmet.param, unverified=True)
     own = call.own
     endpoint = own.endpoint if own is not None and own.only else request.endpoint
     asked_by, echoed = state.model or request.model, partial(mentions, request)
@@ -67,6 +69,11 @@ def verdict_of(
     if verdict.kind == "unserved" and endpoint is not request.endpoint:
         return replace(verdict, kind="incapable")  # it may well serve chats, so no chat can find out about it
     return verdict
+
+
+def unmet(verdict: Verdict) -> bool:
+    """Is it a demand that the engine itself has refused, without asking its server?"""
+    return verdict.kind == "incapable" and verdict.lack is None and verdict.status == 400 and verdict.unverified
 
 
 def verdict_of_told(

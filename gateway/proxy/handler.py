@@ -35,7 +35,7 @@ from gateway.proxy.blame import Blame, earlier_failures
 from gateway.proxy.decisions import Decision, Decisions
 from gateway.proxy.exchange import ClientGone, Exchange
 from gateway.proxy.failures import AttemptFailed, Spare, StreamBroken
-from gateway.proxy.feedback import ask_again, correct, learn, within_reason
+from gateway.proxy.feedback import ask_again, correct, learn, unmet, within_reason
 from gateway.proxy.inner_exchange import OnBehalf
 from gateway.proxy.reply import StreamReply, base_headers, request_id, send_whole
 from gateway.proxy.resume import lease_to_resume, resume
@@ -336,6 +336,8 @@ class RequestHandler:
         )
         self.record.tried.append(tried)
         log.warning("request %s leaves %s: %s", self.record.id, state.name, reason)
+        if unmet(verdict) and not any(failover.plan.may_enter(other) for other in failover.remaining):
+            raise PassedOn(verdict.status, verdict.message, verdict.param, verdict.code)
         if failure.spare is None:
             return None
         self.spare = failure.spare

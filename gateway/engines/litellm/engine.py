@@ -18,7 +18,7 @@ from gateway.config.backends import CLOUD_MISSING, INSTALL_CLOUD
 from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
 from gateway.domain.upstream import Response
-from gateway.engines.base import EngineRequest, InexpressibleRequest, WholeResponse, error_response
+from gateway.engines.base import EngineRequest, InexpressibleRequest, WholeResponse, error_response, refused
 from gateway.engines.litellm.errors import BackendMisconfigured, error_answer
 from gateway.engines.litellm.request import chat_arguments, embeddings_arguments
 from gateway.engines.litellm.stream import LiteLLMStream, embeddings_body, whole_body
@@ -72,8 +72,8 @@ class LiteLLMEngine:
             return error_response(503, f"litellm cannot be imported ({error}): {INSTALL_CLOUD}")
         try:
             return await self._ask(sdk, backend, call, key)
-        except InexpressibleRequest as refused:
-            return error_response(400, refused.message, param=refused.param)
+        except InexpressibleRequest as inexpressible:
+            return refused(inexpressible)
         except BackendMisconfigured as misrouted:
             return error_response(404, str(misrouted))
         except Exception as error:

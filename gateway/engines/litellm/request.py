@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.engines.base import InexpressibleRequest
+from gateway.engines.base import InexpressibleRequest, UnmetDemand
 
 _decode = msgspec.json.Decoder(Any).decode
 
@@ -96,7 +96,7 @@ def _refuse_remote_parts(messages: Any) -> None:
                 continue
             url = _data_of(part) if isinstance(part, dict) else None
             if not (isinstance(url, str) and url.startswith("data:")):
-                raise InexpressibleRequest(
+                raise UnmetDemand(
                     f"`messages[{index}].content`: send pictures and PDFs as data URLs (data:image/png;base64,...), "
                     f"everything else as text; a part of type {kind!r} with an address is not fetched.",
                     "messages",

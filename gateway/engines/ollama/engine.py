@@ -19,7 +19,7 @@ from gateway.domain.request import IMAGE_TOKENS
 from gateway.domain.token_ratio import MIN_ROOM, PRIOR_DENSE, PRIOR_SPARSE
 from gateway.domain.upstream import Response, UpstreamFailure
 from gateway.domain.usage import count_of
-from gateway.engines.base import EngineRequest, InexpressibleRequest, WholeResponse, authorized, error_response
+from gateway.engines.base import EngineRequest, InexpressibleRequest, WholeResponse, authorized, refused
 from gateway.engines.ollama.calls import RequiredCallReader
 from gateway.engines.ollama.installed_models import bounded, model_windows, runs_elsewhere, window_for
 from gateway.engines.ollama.loading import loaded
@@ -51,8 +51,8 @@ class OllamaEngine:
         passed on."""
         try:
             ours = translate(state, call)
-        except InexpressibleRequest as refused:
-            return error_response(400, refused.message, param=refused.param)
+        except InexpressibleRequest as inexpressible:
+            return refused(inexpressible)
         if not call.checks:
             keep_alive, embeds = ours.body.get("keep_alive"), call.endpoint.name == "embeddings"
             if (refusal := await loaded(state, ours.window, keep_alive, embeds=embeds)) is not None:

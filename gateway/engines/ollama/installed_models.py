@@ -65,6 +65,11 @@ def runs_elsewhere(model: str, host: str) -> str:
     return quoting(reason, visible(host[:NAME_MOST]))
 
 
+def pull(server: str, model: str) -> str:
+    """What mends that a server lacks this model, in brackets; "" where it is no Ollama."""
+    return f" (ollama pull {model})" if server == "ollama" else ""
+
+
 def model_size(answer: Any, name: str) -> int | None:
     """Bytes of the model `name` on disk, from `INSTALLED`; None if not reported."""
     sizes = {found: entry.get("size") for found, entry in model_entries(answer)}

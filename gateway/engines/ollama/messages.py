@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.engines.base import InexpressibleRequest
+from gateway.engines.base import InexpressibleRequest, UnmetDemand
 
 _decode = msgspec.json.Decoder(Any).decode
 
@@ -56,9 +56,7 @@ def _content(content: Any, where: str) -> tuple[str, list[str]]:
         elif kind == "image_url":
             images.append(_picture(part.get("image_url"), where))
         else:
-            raise InexpressibleRequest(
-                f"`{where}.content`: Ollama takes text and pictures, not a part of type {kind!r}.", where
-            )
+            raise UnmetDemand(f"`{where}.content`: Ollama takes text and pictures, not a part of type {kind!r}.", where)
     return "\n".join(texts), images
 
 
@@ -67,7 +65,7 @@ def _picture(image: Any, where: str) -> str:
     if not isinstance(url, str):
         raise InexpressibleRequest(f"`{where}.content`: an image_url part needs a `url`.", where)
     if url[:5].lower() != "data:":
-        raise InexpressibleRequest(
+        raise UnmetDemand(
             f"`{where}.content`: Ollama fetches no pictures. Send the image itself, as data:image/png;base64,...", where
         )
     head, found, data = url.partition(",")

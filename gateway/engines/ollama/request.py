@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.pooled import is_cut_to_fit
-from gateway.engines.base import InexpressibleRequest
+from gateway.engines.base import InexpressibleRequest, UnmetDemand
 from gateway.engines.ollama.calls import RequiredCall, read_required_call
 from gateway.engines.ollama.messages import read_messages
 from gateway.engines.ollama.schema import Definitions
@@ -124,12 +124,12 @@ def completion_call(raw: Mapping[str, Raw], *, stream: bool, window: int | None)
     _refuse_several(fields)
     for name in ("echo", "logprobs"):
         if fields[name]:
-            raise InexpressibleRequest(f"`{name}` is not available for completions on Ollama: leave it out.", name)
+            raise UnmetDemand(f"`{name}` is not available for completions on Ollama: leave it out.", name)
     prompt = fields["prompt"]
     if isinstance(prompt, list) and len(prompt) == 1:
         prompt = prompt[0]
     if not isinstance(prompt, str):
-        raise InexpressibleRequest(
+        raise UnmetDemand(
             "Ollama takes one prompt, as a string: send several prompts one by one, tokens as text.", "prompt"
         )
     if not prompt:
@@ -150,9 +150,7 @@ def embeddings_call(raw: Mapping[str, Raw], *, window: int | None) -> OllamaCall
     given = fields["input"]
     inputs = [given] if isinstance(given, str) else given
     if not isinstance(inputs, list) or not all(isinstance(text, str) for text in inputs) or not inputs:
-        raise InexpressibleRequest(
-            "Ollama embeds text: `input` must be a string or a list of strings, not tokens.", "input"
-        )
+        raise UnmetDemand("Ollama embeds text: `input` must be a string or a list of strings, not tokens.", "input")
     if fields["encoding_format"] not in (None, "float", "base64"):
         raise InexpressibleRequest("`encoding_format` must be float or base64.", "encoding_format")
     body: dict[str, Any] = {"model": fields["model"], "input": inputs, "truncate": is_cut_to_fit(raw)}
@@ -169,7 +167,7 @@ def embeddings_call(raw: Mapping[str, Raw], *, window: int | None) -> OllamaCall
 def _refuse_several(fields: Fields) -> None:
     for name in ("n", "best_of"):
         if (count := fields[name]) is not None and count != 1:
-            raise InexpressibleRequest(
+            raise UnmetDemand(
                 f"Ollama gives one answer per request: `{name}` must be 1. Send the request again for more.", name
             )
 

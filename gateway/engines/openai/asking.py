@@ -10,7 +10,7 @@ from msgspec import Raw
 from gateway.domain.body import value_of
 from gateway.domain.engine_traits import EngineTraits
 from gateway.domain.request import is_limit
-from gateway.engines.base import EngineRequest, InexpressibleRequest
+from gateway.engines.base import EngineRequest, InexpressibleRequest, UnmetDemand
 
 PARTS_MOST = 128  # answers to one request, as many as OpenAI allows
 STOPS_MOST, STOP_MOST = 64, 1000  # stop strings, and characters of each
@@ -54,7 +54,7 @@ def split(fields: Fields, *, n: bool = True, prompts: bool = True, tokens: bool 
     count = asked if n and type(asked) is int and asked > 1 else 1
     texts = _prompts(value_of(fields.get("prompt")), tokens=tokens) if prompts else [None]
     if count * len(texts) > PARTS_MOST:
-        raise InexpressibleRequest(
+        raise UnmetDemand(
             f"`n` and `prompt` ask for more than {PARTS_MOST} answers; this server gives one at a time.", "n"
         )
     one = _without(fields, "n") if n else fields
@@ -76,7 +76,7 @@ def _prompts(prompt: Any, *, tokens: bool) -> list[Any]:
         return [None]
     texts = [one for one in prompt if isinstance(one, str) or (tokens and isinstance(one, list))]
     if not texts or len(texts) != len(prompt):
-        raise InexpressibleRequest("This server takes a text as `prompt`, or a list of texts; no token ids.", "prompt")
+        raise UnmetDemand("This server takes a text as `prompt`, or a list of texts; no token ids.", "prompt")
     return [*texts]
 
 

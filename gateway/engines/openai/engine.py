@@ -21,7 +21,7 @@ from gateway.engines.base import (
     NativeRequest,
     WholeResponse,
     authorized,
-    error_response,
+    refused,
     reported_name,
     reported_window,
 )
@@ -92,8 +92,8 @@ async def _send_otherwise(state: BackendState, call: EngineRequest) -> Response:
     """Send the call to a server that lacks something. A request that it cannot be given at all is answered with 400."""
     try:
         asked = ask(call, state.traits)
-    except InexpressibleRequest as refused:
-        return error_response(400, refused.message, param=refused.param)
+    except InexpressibleRequest as inexpressible:
+        return refused(inexpressible)
     first, *more = asked.bodies
     response = await _post(state, call, first)
     if response.status >= 300:

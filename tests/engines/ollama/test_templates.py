@@ -102,3 +102,49 @@ async def test_a_picture_goes_on_to_a_model_that_sees(model: str) -> None:
             assert (reply.status_code, reply.headers["x-gateway-backend"]) == (200, "vllm")
             assert sum(request.path == "/api/chat" for request in sim.requests) == asked
         assert len(vllm.requests) == 2
+
+
+# -- what Ollama's API cannot express ---------------------------------------------------------------------------------
+
+ADDRESS = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+SOUND = {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}}
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"n": 2}, "`n` must be 1"),
+        ({"messages": [{"role": "user", "content": [ADDRESS]}]}, "Ollama fetches no pictures"),
+        ({"messages": [{"role": "user", "content": [SOUND]}]}, "not a part of type 'input_audio'"),
+    ],
+    ids=["several answers", "a picture by address", "sound"],
+)
+async def test_what_ollama_cannot_be_asked_goes_to_the_next_candidate(more: dict[str, Any], text: str) -> None:
+    async with desk() as (gateway, sim, vllm):
+        body = {"model": "go", "messages": [{"role": "user", "content": "hi"}], **more}
+        reply = await gateway.client.post("/v1/chat/completions", json=body)
+        assert reply.headers["x-gateway-backend"] == "vllm"
+        assert len(vllm.requests) == 1
+        alone = await gateway.client.post("/v1/chat/completions", json={**body, "model": "only-go"})
+        assert (alone.status_code, text in alone.json()["error"]["message"]) == (400, True)
+        assert sim.requests == []
+        assert gateway.gateway.fleet["o-go"].facts.lacks == {}
+
+
+async def test_what_is_wrong_for_every_server_is_told_at_once() -> None:
+    async with desk() as (gateway, _, vllm):
+        body = {"model": "go", "messages": [{"role": "user", "content": "hi"}], "temperature": "hot"}
+        assert (await gateway.client.post("/v1/chat/completions", json=body)).status_code == 400
+        assert vllm.requests == []
+
+
+async def test_a_model_that_was_not_pulled_is_told_with_what_mends_it() -> None:
+    sim = SimOllama("desk", models=["there"])
+    async with sim.serve() as url:
+        routes = f"backends: {{desk: {{engine: ollama, url: '{url}', model: 'qwen3:8b'}}}}"
+        async with running_gateway(routes) as gateway:
+            await gateway.until(lambda: gateway.state("desk").value == "misconfigured")
+            reply = await gateway.client.post("/v1/chat/completions", json={"model": "desk", "messages": []})
+            shown = (await gateway.client.get("/status")).json()["backends"]["desk"]["reason"]
+    assert "ollama pull qwen3:8b" in shown
+    assert "ollama pull qwen3:8b" in reply.text

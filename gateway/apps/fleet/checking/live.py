@@ -15,7 +15,7 @@ from gateway.domain.engine_traits import Probe, declared_server, traits_of
 from gateway.domain.front_ends import front_end_of
 from gateway.domain.recognition import owners_of, paths_to_look, recognise
 from gateway.engines.base import authorized, reported_window
-from gateway.engines.ollama.installed_models import remote_models, runs_elsewhere
+from gateway.engines.ollama.installed_models import pull, remote_models, runs_elsewhere
 from gateway.engines.openai.engine import model_cards
 from gateway.engines.registry import ENGINES
 from gateway.printable import visible
@@ -146,7 +146,7 @@ def _differences(backend: Backend, served: dict[str, int | None], remote: dict[s
         return ["its list of models is empty"]
     name = backend.model or next(iter(served))
     if name not in served:
-        return [] if backend.cloud else [f"does not serve '{name}'"]
+        return [] if backend.cloud else [f"does not serve '{name}'{pull(declared_server(backend), name)}"]
     if name in remote and not backend.cloud:
         return [runs_elsewhere(name, remote[name])]
     window = served[name]
