@@ -43,6 +43,20 @@ TESTS = (
 # Conditions that only save work, or that another one makes sure of as well.
 HARMLESS = {
     "sum(map(len, names)) > NAMES_MOST": "bounds memory; tests/proxy/test_decisions.py counts it",
+    "len(value) > VALUE_MOST": "bounds memory; tests/proxy/test_decisions.py counts it",
+    "values is None": "what is kept for it is never found",
+    "state.health.state is not READY": "the order of the candidates and their slots say it too",
+    "request.refused": "a refusal also changes the revision of its backend",
+    **dict.fromkeys(("limited", "alias.params.keys().isdisjoint(CHAT.limits)"), "more is decided anew"),
+    **dict.fromkeys(
+        ("isinstance(value, Mapping)", "name in request.fields", "name not in _COMPARED"), "more is decided anew"
+    ),
+    "type(before) is _Undecided and now < before.until": "saves work; tests/proxy/test_decisions.py counts it",
+    "state.cooldown_until > now": "the slots of a backend that pauses are not open",
+    "services.tracer is not None": "tests/apps/tracing/test_traces.py: each request has a trace of its own",
+    "isinstance(state.client, H1Client)": "only this client knows such heads",
+    "request.exact": "what is counted is beyond the window that is sure",
+    "limited is None or is_usual(limited)": "no field of a client ends it today; test_decided_ahead.py enumerates them",
 }
 
 

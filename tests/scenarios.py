@@ -87,6 +87,7 @@ class House:
         """`a` is a server of this kind."""
         state = self.gateway.gateway.fleet["a"]
         state.traits = with_(state.traits, **traits)
+        state._forms = state.traits.forms
 
     async def _answer(self, body: bytes) -> object:
         headers = {"content-type": "application/json", **self.headers}

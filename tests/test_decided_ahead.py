@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import tests.scenarios_of_attempts  # noqa: F401  (its scenarios are added by the import)
 from gateway.config.snapshot import Alias
 from gateway.domain.health_state import State
 from gateway.proxy import decided, decisions

@@ -4,6 +4,7 @@ log_writer.py writes them. No line has a prompt, a key, or any text of a client 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -31,46 +32,74 @@ class EventLine(NamedTuple):
 
 def as_json(line: RequestLine | EventLine) -> bytes:
     """One JSON object, with its line end."""
-    fields = _request_fields(line) if isinstance(line, RequestLine) else _event_fields(line)
+    fields = _logged(line) if isinstance(line, RequestLine) else _event_fields(line)
     return visible_json(_encode(fields)) + b"\n"
 
 
-def _request_fields(line: RequestLine) -> dict[str, Any]:
-    """The fields in their order. Those that have nothing to say are left out at the end."""
+class _RequestFields(msgspec.Struct, omit_defaults=True, gc=False):
+    """The fields of a request's line, in their order. Those with a default are left out where they have nothing to
+    say."""
+
+    time: str
+    level: str
+    event: str
+    id: str
+    client: str
+    alias: str
+    endpoint: str
+    stream: bool
+    backend: str
+    attempts: int
+    outcome: str
+    tokens_in: int
+    tokens_out: int
+    tokens_cached: int
+    tokens_reasoning: int
+    queued_ms: int
+    total_ms: int
+    first_token_ms: int | None = None
+    fallback: str | None = None
+    routed: str | None = None
+    audio_seconds: float = 0.0
+    resumed: str = ""
+    adapted: Sequence[str] = ()
+    left: Sequence[str] = ()
+
+
+def _logged(line: RequestLine) -> _RequestFields:
     tokens = line.tokens
-    fields: dict[str, Any] = {
-        "time": _stamp(line.at),
-        "level": _level(line.level),
-        "event": "request",
-        "id": line.id,
-        "client": line.client,
-        "alias": line.alias,
-        "endpoint": line.endpoint,
-        "stream": line.stream,
-        "backend": line.backend,
-        "attempts": line.attempts,
-        "outcome": line.outcome,
-        "tokens_in": tokens.prompt,
-        "tokens_out": tokens.completion,
-        "tokens_cached": tokens.cached,
-        "tokens_reasoning": tokens.reasoning,
-        "queued_ms": round(line.queued * 1000) if line.queued else 0,
-        "total_ms": round(line.total * 1000),
-    }
-    if line.first_token is not None:
-        fields["first_token_ms"] = round(line.first_token * 1000)
+    logged = _RequestFields(
+        _stamp(line.at),
+        _level(line.level),
+        "request",
+        line.id,
+        line.client,
+        line.alias,
+        line.endpoint,
+        line.stream,
+        line.backend,
+        line.attempts,
+        line.outcome,
+        tokens.prompt,
+        tokens.completion,
+        tokens.cached,
+        tokens.reasoning,
+        round(line.queued * 1000) if line.queued else 0,
+        round(line.total * 1000),
+        None if line.first_token is None else round(line.first_token * 1000),
+    )
     if line.detour is not None:
         kind, why = line.detour
-        fields[kind] = why
+        setattr(logged, kind, why)
     if line.audio_seconds:
-        fields["audio_seconds"] = round(line.audio_seconds, 2)
+        logged.audio_seconds = round(line.audio_seconds, 2)
     if line.resumed:
-        fields["resumed"] = line.resumed
+        logged.resumed = line.resumed
     if line.adapted:
-        fields["adapted"] = line.adapted
+        logged.adapted = line.adapted
     if line.left:
-        fields["left"] = [f"{backend}: {why}" for backend, why in line.left]
-    return fields
+        logged.left = [f"{backend}: {why}" for backend, why in line.left]
+    return logged
 
 
 def _event_fields(line: EventLine) -> dict[str, Any]:

@@ -277,7 +277,9 @@ def _decided_backend(
     now = time.monotonic()
     if not is_usual(state, state.backend, state.traits, state.facts):
         return None
-    if state.reported.loaded is False or not isinstance(engine_of(state), OpenAIEngine):
+    if not isinstance(engine_of(state), OpenAIEngine) or state.forms(now).changes_messages:
+        return None
+    if request.tool_choice == "named" and state.traits.named_calls == "only_tool":
         return None
     needs, room = needs_of(request, alias, client), room_needed(request, None)
     if why_not(state, request, needs, room, now, local_only=False) is not None:
@@ -304,9 +306,7 @@ def _decided_backend(
 def _head(services: Services, state: BackendState, caller: Caller) -> RequestHead | None:
     """The head of the HTTP requests to this backend; None where each has another one."""
     backend = state.backend
-    if services.tracer is not None or ID.encode() in caller.headers or state.traits.asked_otherwise:
-        return None
-    if not isinstance(state.client, H1Client):
+    if services.tracer is not None or not isinstance(state.client, H1Client):
         return None
     headers = authorized([JSON, (ID, ""), *caller.passed_on], backend)
     try:

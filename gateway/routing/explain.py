@@ -22,8 +22,6 @@ from gateway.routing.refusal import refusal
 from gateway.routing.serving import NOT_ENTERED, Need, Service, request_with, who_serves, with_tokens
 from gateway.routing.window import near_limit, prompt_estimate
 
-# What a request of this client and alias would have started now (fleet/starting.py).
-
 _SHOWN = ("tools", "required", "named", "json_schema", "images", "audio", "pdf", "continues", "thinking", "switch")
 
 

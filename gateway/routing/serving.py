@@ -21,7 +21,6 @@ from gateway.domain.backend import BackendState
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import SERVING, State
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE, Endpoint, InferenceRequest, parse
-from gateway.domain.token_ratio import room_needed
 from gateway.routing.needs import Resort, resort_of
 from gateway.routing.plan import (
     KINDS,
@@ -242,15 +241,6 @@ def with_tokens(request: InferenceRequest, tokens: int, states: Mapping[str, Bac
     return request
 
 
-@dataclass(frozen=True, slots=True)
-class UnmetNeed:
-    """Why a backend gets no requests with a need. `rescued`: the mode of `on_unsupported` in which it gets them if
-    no other backend can serve."""
-
-    why: SkipReason
-    rescued: Resort | None = None
-
-
 def all_ready(snapshot: Snapshot) -> dict[str, BackendState]:
     """The fleet as routes.yaml alone describes it: every backend is ready, or parked by the mode in force, and nothing
     was learned."""
@@ -262,27 +252,3 @@ def _ready(backend: Backend) -> BackendState:
     if backend.parked is not None:
         health.park(backend.parked, 0.0)
     return BackendState(backend, None, health)
-
-
-def unmet_needs(alias: Alias, states: Mapping[str, BackendState], now: float) -> dict[str, dict[Need, UnmetNeed]]:
-    """Backend -> the needs with which it gets no request of this alias, and why; `{}` = it gets every request."""
-    found: dict[str, dict[Need, UnmetNeed]] = {name: {} for step in alias.steps for name in step}
-    largest = max((states[name].window(now) or 0 for name in found), default=0)
-    for need in Need:
-        request = request_with(need)
-        if need is Need.LONG:
-            with_tokens(request, max(0, largest - room_needed(request, alias.min_max_tokens)), states)
-        rescued = _rescued(alias, states, request, now)
-        for skip in make_plan(alias, states, request, now).skipped:
-            name = skip.state.name
-            found[name][need] = UnmetNeed(SkipReason(skip.kind, skip.reason, skip.lacks), rescued.get(name))
-    return found
-
-
-def _rescued(
-    alias: Alias, states: Mapping[str, BackendState], request: InferenceRequest, now: float
-) -> dict[str, Resort]:
-    resort = resort_of(alias, None) if request.tools else None
-    if resort is None:
-        return {}
-    return {c.state.name: resort for c in make_plan(alias, states, request, now, resort=resort).candidates}

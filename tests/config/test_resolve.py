@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tests.config.test_snapshot_of_file import backend, snapshot
+from tests.config.test_load_snapshot import backend, snapshot
 
 
 def test_steps_keep_their_order_and_their_groups() -> None:

@@ -14,7 +14,8 @@ from typing import Any
 from gateway.accounting.accounts import Accounts, today
 from gateway.admission.scheduler import Scheduler
 from gateway.apps.cluster.identity import GatewayIdentity, load_identity, save_identity
-from gateway.apps.cluster.redis_connection import CONNECT, Batch, RedisConnection, RedisUnavailable
+from gateway.apps.cluster.redis_connection import CONNECT, RedisConnection, RedisUnavailable
+from gateway.apps.cluster.scripts import Batch, ignore
 from gateway.apps.cluster.shared_budgets import SharedBudgets, days
 from gateway.apps.cluster.shared_operations import SharedOperations
 from gateway.apps.cluster.shared_slots import SharedSlots
@@ -163,10 +164,10 @@ class Membership:
         batch += look
         batch += self.turn.pending_operations()
         batch += self.slots.pending_operations()
-        batch += [(operation, _ignore) for operation in self._state_sync.pending_operations()]
+        batch += [(operation, ignore) for operation in self._state_sync.pending_operations()]
         batch += self.operations.pending_operations()
         if self._shared_budgets is not None:
-            batch += [(operation, _ignore) for operation in self._shared_budgets.pending_operations()]
+            batch += [(operation, ignore) for operation in self._shared_budgets.pending_operations()]
         return batch
 
     def _joining(self) -> Batch:
@@ -180,7 +181,7 @@ class Membership:
             *claims,
             (("read_spending", days(today())), self._read_spending),
             (("news", 0), self._read_news),
-            *((operation, _ignore) for operation in self._state_sync.pending_operations()),
+            *((operation, ignore) for operation in self._state_sync.pending_operations()),
             (("news", 0), self._joined),
         ]
 
@@ -266,7 +267,3 @@ class Membership:
             "away": self.times_away,
             "trips": self.trips,
         }
-
-
-def _ignore(_: Any) -> None:
-    """For operations without a result."""

@@ -15,7 +15,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from gateway.apps.cluster.scripts import PREFIX, Operation, arguments, decode, source
+from gateway.apps.cluster.scripts import PREFIX, Batch, Operation, arguments, decode, source
 from gateway.config.snapshot import Secret
 from gateway.supervision import Failures
 
@@ -25,9 +25,6 @@ PATIENCE = 0.25  # seconds for an answer, where the URL has no socket_timeout
 CONNECT = 1.0  # seconds to connect and to load the script
 DRAIN = 0.05  # seconds to read messages that arrived before a connection was lost
 PRESENT = 6.0  # seconds that a gateway counts as present after its last batch
-
-OnAnswer = Callable[[Any], None]
-Batch = list[tuple[Operation, OnAnswer]]
 
 
 class RedisUnavailable(Exception):

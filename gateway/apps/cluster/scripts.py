@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -14,9 +14,14 @@ PREFIX = "spark-gateway:"  # of all keys: one fleet per database
 FILES = ("base", "limits", "slots", "state", "operations", "main")  # in this order they are one script
 
 Operation = Sequence[Any]  # its name, then its arguments; no None in it
+Batch = list[tuple[Operation, Callable[[Any], None]]]  # each with the callback for its answer
 
 encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder().decode
+
+
+def ignore(_: Any) -> None:
+    """The callback of an operation without a result."""
 
 
 def source() -> str:

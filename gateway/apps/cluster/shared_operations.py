@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gateway.apps.cluster.scripts import Operation
+from gateway.apps.cluster.scripts import Batch, ignore
 from gateway.apps.cluster.state_sync import StateSync
 from gateway.errors import GatewayError
 
@@ -80,23 +80,23 @@ class SharedOperations:
 
     # -- to and from Redis ----------------------------------------------------------------------------------------
 
-    def pending_operations(self) -> list[tuple[Operation, Callable[[Any], None]]]:
+    def pending_operations(self) -> Batch:
         """The operations to send now, each with the callback for its answer. They follow the facts of this gateway."""
-        found: list[tuple[Operation, Callable[[Any], None]]] = []
+        found: Batch = []
         if self._ended:
             self._ended = False
-            found.append((("operated",), lambda _: None))
+            found.append((("operated",), ignore))
         for asked, stated in self._asking.items():
             self._sent.add(asked)
             found.append((("operate", stated), partial(_answer, asked)))
         self._asking.clear()
         return found
 
-    def look(self) -> list[tuple[Operation, Callable[[Any], None]]]:
+    def look(self) -> Batch:
         """Sent with each renewal, after the news: whether the gateway is still there that runs an operation. One that
         this gateway has begun alone is claimed."""
         if self._said is not None:
-            return [(("operate", self._said), lambda _: None)]
+            return [(("operate", self._said), ignore)]
         if self._foreign is None or self._foreign["state"] != "running":
             return []
         asked = self._foreign["id"]

@@ -13,7 +13,7 @@ from gateway.admission.backend_queue import SlotGrant, Waiter
 from gateway.admission.capacity import capacity, is_full, total_capacity
 from gateway.admission.scheduler import Scheduler
 from gateway.apps.cluster.alone import LEASE, slots_alone
-from gateway.apps.cluster.scripts import Operation, key_of
+from gateway.apps.cluster.scripts import Batch, Operation, ignore, key_of
 from gateway.domain.backend import BackendState
 
 LOOK_AGE = 0.5  # seconds after Redis is lost until a probe of an engine shows all requests begun before the loss
@@ -98,14 +98,14 @@ class SharedSlots:
 
     # -- operations to send ---------------------------------------------------------------------------------------
 
-    def pending_operations(self) -> list[tuple[Operation, Callable[[Any], None]]]:
+    def pending_operations(self) -> Batch:
         """The operations to send now, each with the callback for its answer."""
-        found: list[tuple[Operation, Callable[[Any], None]]] = [(op, _ignore) for op in self._used]
+        found: Batch = [(op, ignore) for op in self._used]
         for waiter in self._to_unregister:
             del self._registered[waiter.key]
             self._drops.append(waiter.key)
             waiter.key = ""
-        found += [(("drop", key), _ignore) for key in self._drops]
+        found += [(("drop", key), ignore) for key in self._drops]
         found += [self._acquire_operation(waiter) for waiter in self._to_register]
         self._used, self._drops, self._to_unregister, self._to_register = [], [], {}, {}
         return found
@@ -271,7 +271,3 @@ class SharedSlots:
 def _rank(waiter: Waiter) -> tuple[str, int, bool, bool, int, int]:
     """The order of waiting requests, in the script's form."""
     return (waiter.client, waiter.limit or 0, waiter.batch, waiter.returning, *waiter.ticket)
-
-
-def _ignore(_: Any) -> None:
-    """For operations without a result."""

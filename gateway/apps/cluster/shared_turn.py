@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from gateway.apps.cluster.redis_connection import Batch
+from gateway.apps.cluster.scripts import Batch, ignore
 from gateway.supervision import Failures
 
 LASTS = 10.0  # seconds that a turn lasts without a renewal
@@ -44,7 +44,7 @@ class SharedTurn:
             yield
         finally:
             renewing.cancel()
-            self._unsent.append((("give",), lambda _: None))
+            self._unsent.append((("give",), ignore))
             self._wake()
 
     async def _renew(self) -> None:

@@ -5,10 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from gateway.cli.running import address
-from gateway.config.snapshot import Server
 from simulator import SimOllama
 from tests.apps.probing.test_command import NOWHERE, QWEN, change, qwen, routes, run, running, simulated
 from tests.scripted import scripted
@@ -53,15 +49,3 @@ async def test_without_a_gateway_the_backends_are_asked_from_here(tmp_path: Path
     assert "Not asked: cloud, a cloud" in done.out
     assert "Not asked: speech, an audio server" in done.out
     assert sims[1].requests
-
-
-@pytest.mark.parametrize(
-    ("server", "url"),
-    [
-        (Server(host="0.0.0.0", port=4000), "http://127.0.0.1:4000"),
-        (Server(host="::", port=1), "http://[::1]:1"),
-        (Server(host="192.168.1.5", port=2), "http://192.168.1.5:2"),
-    ],
-)
-def test_where_the_gateway_is_looked_for(server: Server, url: str) -> None:
-    assert address(server) == url

@@ -11,12 +11,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from gateway.apps.fleet.checking.unmet_needs import UnmetNeed, unmet_needs
 from gateway.config.aliases import HERMES_WINDOW, first_window
 from gateway.config.snapshot import Alias, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import traits_of
 from gateway.launch.families import family_of
-from gateway.routing.serving import Need, UnmetNeed, all_ready, reason_of, unmet_needs
+from gateway.routing.serving import Need, all_ready, reason_of
 
 _NOW = 0.0  # the plan of a fleet that is all ready does not depend on the time
 
