@@ -129,6 +129,8 @@ class EngineTraits:
     `stops_unstreamed`: it stops computing a whole answer when the connection closes; else it is asked for a stream.
     `leaves_calls_unread`: its parser takes the opening tag of a call that it cannot read, leaves the rest in the text,
     and passes on arguments that are no JSON.
+    `silent_parsers`: its parsers of calls that see no special tokens, though calls are marked with such, unless the
+    request asks for them.
     `errors`: what its messages mean beyond what their status says.
     `always_answers`: its health check is answered however busy it is, so silence there means that it answers nothing
     new (it drains).
@@ -180,6 +182,7 @@ class EngineTraits:
     ends_without_done: bool = False
     stops_unstreamed: bool = True
     leaves_calls_unread: bool = False
+    silent_parsers: frozenset[str] = frozenset()
     errors: ErrorTexts = NO_TEXTS
     always_answers: bool = False
     launch_flags: bool = False

@@ -45,6 +45,7 @@ FRONT_ENDS: Mapping[str, Mapping[str, FrontEnd]] = MappingProxyType(
                         token_prompts=True,
                         responses=None,
                         leaves_calls_unread=True,
+                        silent_parsers=frozenset({"mistral"}),
                         always_answers=True,
                     ),
                 ),

@@ -110,7 +110,8 @@ def outgoing_fields(
         adapted.append(CLAMPED)
     if traits.launch_flags and request.endpoint is CHAT:
         backend, tools = state.backend, request.tools and request.tool_choice != "none"
-        if loses_marks(state.model, backend.tool_parser, backend.reasoning_parser, tools=tools):
+        parsers = backend.tool_parser, backend.reasoning_parser
+        if loses_marks(state.model, *parsers, tools=tools, silent=traits.silent_parsers):
             fields.setdefault("skip_special_tokens", _FALSE)
     if request.endpoint is CHAT or request.corrected is not None:
         put_in_form(fields, forms_for(request, state, now))

@@ -113,10 +113,20 @@ _UNMARKING = frozenset(("pythonic", "llama3_json", "deepseek_v3", "deepseek_v31"
 
 
 @lru_cache(maxsize=512)
-def loses_marks(model: str | None, tool_parser: str | None, reasoning_parser: str | None, *, tools: bool) -> bool:
+def loses_marks(
+    model: str | None,
+    tool_parser: str | None,
+    reasoning_parser: str | None,
+    *,
+    tools: bool,
+    silent: frozenset[str] = frozenset(),
+) -> bool:
     """Would this vLLM drop the markers of calls or thoughts from the text, so that nothing could be mended? Then the
-    request must ask for special tokens. A parser that fits the model asks for them itself."""
+    request must ask for special tokens. A parser that fits the model asks for them itself, unless it is a `silent`
+    one."""
     family = family_of(model)
+    if tools and (tool_parser or (family.tool_parser if family is not None else None)) in silent:
+        return True
     if family is None:
         return False
     if tools and tool_parser in _UNMARKING:

@@ -66,7 +66,7 @@ TABLE: Mapping[type, Fields] = {
     EngineTraits: Fields(
         decided="endpoints model_optional clamps_since calls_on_demand named_calls assumes_no_calls emulates_calls"
         " enforces_schema logprobs continues_text takes_pdf thinking_field streams_usage launch_flags library"
-        " integer_bias leaves_calls_unread forms",
+        " integer_bias leaves_calls_unread silent_parsers forms",
         # A server with another one of these is asked in another way than the client asked, when it is sent.
         each="withholds_tools enforces_stop stops_unstreamed many_choices list_prompts token_prompts",
         nothing="loads_on_demand loaded default_model lists_cache window describes takes_window cuts_silently"

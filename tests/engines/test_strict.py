@@ -132,6 +132,19 @@ async def test_several_answers_are_several_requests(stream: bool) -> None:
         assert ('"index":1' in reply.text, len(from_clients(sim.requests))) == (True, 2)
 
 
+@pytest.mark.parametrize(("parser", "asks"), [("mistral", True), ("hermes", False)])
+async def test_special_tokens_are_asked_for_where_its_parser_does_not(parser: str, asks: bool) -> None:
+    sim = SimRustFrontEnd(tool_parser=parser)
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    async with one_backend(sim, f"tool_parser: {parser}") as gateway:
+        await gateway.until_ready("a")
+        for _ in range(3):
+            await gateway.client.post(CHAT, json=chat("a", tools=tools))
+            await gateway.client.post(CHAT, json=chat("a"))
+        sent = [request.json.get("skip_special_tokens") for request in from_clients(sim.requests)]
+        assert sent == [False if asks else None, None] * 3
+
+
 def test_a_call_and_its_result_keep_one_id() -> None:
     made = strict_messages(HISTORIES["the role function"])
     assert made[1]["tool_calls"][0]["id"] == made[2]["tool_call_id"]

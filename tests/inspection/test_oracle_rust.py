@@ -42,6 +42,10 @@ DIFFERENCES = {
     "qwen3_xml/object_value_python_style": TYPED,
     "deepseek_v31/truncated_60pct": CUT,
     "deepseek_v3/no_json_fence": TAKEN,
+    "llama3_json/markers_inside_arg": SPECIAL,
+    "llama3_json/unknown_tool": SENT,
+    "llama3_json/truncated_60pct": CUT,
+    "gemma4/json_args": "the front end has taken the quotes of JSON into keys and values",
 }
 
 
