@@ -125,10 +125,12 @@ class GatewayError(Exception):
 
 
 class WrongMethod(GatewayError):
-    """The path exists and takes only the methods `allow`."""
+    """The path exists and takes only the methods `allow`. `upgrade`: another protocol is asked for; clients that get a
+    426 go on with HTTP at once."""
 
-    def __init__(self, path: str, method: str, allow: str) -> None:
-        super().__init__("method_not_allowed", f"{path} does not take {method}: it takes {allow}.")
+    def __init__(self, path: str, method: str, allow: str, *, upgrade: bool = False) -> None:
+        message = f"{path} does not take {method}: it takes {allow}."
+        super().__init__("method_not_allowed", message, status=426 if upgrade else None)
         self.allow = allow
 
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -155,9 +157,10 @@ def model_not_found(model: str, known: list[str]) -> GatewayError:
     """The error for an unknown model. Both large agents stop with the right message on exactly these first words."""
     shown = model if len(model) <= NAME_MOST else model[:NAME_MOST] + "..."
     message = f"The model '{shown}' does not exist"
-    close = get_close_matches(model, known, n=1, cutoff=0.6) if shown is model else ()
+    folded = {name.lower(): name for name in known}
+    close = get_close_matches(model.lower(), folded, n=1, cutoff=0.6) if shown is model else ()
     if close:
-        message += f". Did you mean '{close[0]}'?"
+        message += f". Did you mean '{folded[close[0]]}'?"
     return GatewayError("model_not_found", message, param="model")
 
 

@@ -106,9 +106,9 @@ async def a_chat_behind_a_task_goes_to_its_own_alias(h: House) -> None:
     await h.ask(times=2)
 
 
-@scenario("tool_parser: hermes, context: 4096", alias="{use: [a, b], params: {max_tokens: 3000}}")
+@scenario("tool_parser: hermes, context: 4096", alias="{use: [a, b], params: {max_tokens: 9000}}")
 async def a_limit_of_the_alias_is_clamped_for_each_prompt(h: House) -> None:
-    await h.ask(times=3, messages=[{"role": "user", "content": "word " * 1200}])
+    await h.ask(times=3, messages=[{"role": "user", "content": "word " * 1400}])
     await h.ask(times=2)
 
 

@@ -212,6 +212,8 @@ async def test_an_unknown_model_is_told_in_the_words_agents_know(fleet: Fleet) -
     assert (error["message"], error["param"]) == ("The model 'nope-at-all' does not exist", "model")
     error = is_error(await fleet.post({**ASK, "model": "forbiden"}), "model_not_found")
     assert error["message"] == "The model 'forbiden' does not exist. Did you mean 'forbidden'?"
+    error = is_error(await fleet.post({**ASK, "model": "FORBIDDEN"}), "model_not_found")
+    assert error["message"] == "The model 'FORBIDDEN' does not exist. Did you mean 'forbidden'?"
 
 
 async def test_without_a_right_key_nobody_is_let_in(guarded: Fleet) -> None:

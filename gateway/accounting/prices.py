@@ -59,7 +59,8 @@ def declared(backend: Backend) -> Rates | None:
     """The rates that routes.yaml declares: `price`, or 0 for a backend in the LAN; None for a cloud without `price`."""
     price = backend.price
     if price is not None:
-        return Rates(price.input / 1e6, price.output / 1e6, price.input / 1e6)
+        cached = price.input if price.cached is None else price.cached
+        return Rates(price.input / 1e6, price.output / 1e6, cached / 1e6)
     return None if backend.cloud else FREE
 
 

@@ -44,6 +44,7 @@ class SlotAcquirer:
     ) -> None:
         self.waiter: Waiter | None = None  # its entry in the waiting set, from its first wait on
         self.queued = 0.0  # seconds of waiting for slots so far
+        self._pauses = 0  # that all backends asked for, and that were waited through
         self._admission = admission
         self._failover = failover
         self._request = request
@@ -140,9 +141,11 @@ class SlotAcquirer:
                 return None
         waiter.returning = returning
         waiter.replan = self._replan
+        put_off = self._is_put_off(waiter, now)
         try:
             self.queued += await self._admission.wait(waiter)
             self._quota = waiter.quota
+            self._pauses += put_off
         except QueueFull as full:
             raise self._not_admitted(waiter, str(full), full.seconds) from None
         finally:
@@ -190,8 +193,15 @@ class SlotAcquirer:
             return False
         if any(is_on_trial(state, now) for state in waiter.choices) or self._may_wait_for_start(waiter, now):
             return True
+        if self._is_put_off(waiter, now) and self._pauses >= max(s.backend.queue.pauses for s in waiter.choices):
+            return False
         error = self.refusal(now)
         return error.code in COMING and now + (error.retry_after or 0.0) <= waiter.deadline
+
+    @staticmethod
+    def _is_put_off(waiter: Waiter, now: float) -> bool:
+        """Have all backends that the request waits for asked for a pause? A memory that is full is not meant."""
+        return waiter.pending and all(state.cooldown_until > now and state.pool is None for state in waiter.choices)
 
     def _tokens(self, state: BackendState) -> int:
         return tokens_needed(state, self._request, self._alias)

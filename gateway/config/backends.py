@@ -13,7 +13,6 @@ from gateway.config.fleet import check_profiles, check_stated, has_config, keys_
 from gateway.config.problems import Path, Report
 from gateway.config.schema import Section, built, was_tried, written
 from gateway.config.secret import ExpandedText
-from gateway.config.setting import settings_of
 from gateway.config.snapshot import (
     Backend,
     HealthSettings,
@@ -355,7 +354,7 @@ class _BackendResolver:
         price: Section | None = self.section.price
         if price is None:
             return None
-        missing = [key for key in settings_of(Price) if key not in price.model_fields_set]
+        missing = [key for key in ("input", "output") if key not in price.model_fields_set]
         for key in missing:
             if not was_tried(key, (*self.path, "price"), self.report):
                 self._error("price", f"'{key}' is missing", "write {input: 0.50, output: 1.50}")

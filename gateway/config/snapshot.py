@@ -86,10 +86,12 @@ class HealthSettings:
 class QueueSettings:
     """Who may wait for a busy backend.
 
-    `length` waiting requests at most, each for `max_wait` seconds at most."""
+    `length` waiting requests at most, each for `max_wait` seconds at most, and for `pauses` pauses that all backends
+    ask for."""
 
     length: k.CountFromZero = setting(32, "Waiting requests at most.")
     max_wait: k.DurationFromZero = setting(300.0, "How long each of them waits at most.")
+    pauses: k.CountFromZero = setting(2, "Pauses (429) that a request waits through before its client gets the 429.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ class Price:
 
     input: k.Usd = field(metadata=about("Per million prompt tokens."))
     output: k.Usd = field(metadata=about("Per million answer tokens."))
+    cached: k.Usd | None = setting(None, "Per million prompt tokens that were cached; omitted = as `input`.")
 
 
 @dataclass(frozen=True)

@@ -126,6 +126,7 @@ class BackendState:
     reserved_tokens: int = 0  # of `pool`, by the requests under way
     foreign: int = 0  # sequences that did not come through a gateway, by the engine's own count
     last_event: float = 0.0  # when any stream from it last made progress
+    disobeys: bool = False  # it ignored `tool_choice` when it last had to call a tool
     cooldown_until: float = 0.0  # it answered 429
     held: HeldModel | None = None  # its model in its memory; None = it is not there, or the server does not tell
     load: ModelLoad | None = None  # of its model, under way

@@ -112,6 +112,7 @@ class EngineTraits:
 
     Fields of a request:
     `enforces_stop`: it ends the answer before a word of `stop`; else the gateway does.
+    `stops_thoughts`: a word of `stop` ends the thoughts too; so for a model that thinks the gateway ends the answer.
     `many_choices`, `logprobs`: it honours `n` > 1, and `logprobs`.
     `list_prompts`: a list of prompts is one request; else it is split. `token_prompts`: then a prompt may be token ids.
     `integer_bias`: it takes whole numbers in `logit_bias`; else they are sent as floats.
@@ -167,6 +168,7 @@ class EngineTraits:
     emulates_calls: bool = False
     enforces_schema: bool | None = None
     enforces_stop: bool = True
+    stops_thoughts: bool = False
     many_choices: bool = True
     logprobs: bool = True
     list_prompts: bool = True
@@ -248,6 +250,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
         # vLLM 0.32.0, seen running.
         "vllm": EngineTraits(
             _SCORES,
+            stops_thoughts=True,
             model_optional=True,
             refuses_unread=True,
             clamps_since=(0, 32),
@@ -275,6 +278,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
         # llama-server of 2026-10-01 (llama.cpp 0c1e57098), seen running.
         "llamacpp": EngineTraits(
             _RANKS,
+            stops_thoughts=True,
             embeds_or_ranks=True,
             loaded=("status.value", "loaded"),
             window=("meta.n_ctx",),
@@ -328,6 +332,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
         # SGLang 0.5, from its source; never seen running.
         "sglang": EngineTraits(
             _OPENAI,
+            stops_thoughts=True,
             model_optional=True,
             refuses_unread=True,
             counts=exact_counts.SGLANG,

@@ -31,7 +31,8 @@ class Forms:
     type alone; "none" = not at all; None = as it came.
     `thoughts`: the name of thoughts in the history; "none" = it refuses them; None = it reads both names. `ids`: the
     ids of calls that it takes: nine letters and digits ("mistral"), up to 64 letters, digits, "_" and "-" ("safe"), up
-    to 40 of these ("short"); None = any. `refused`: fields that it answers with an error."""
+    to 40 of these ("short"); None = any. `refused`: fields that it answers with an error, and `extras` those
+    of a message, its parts and its calls."""
 
     developer: bool = False
     system: bool = True
@@ -44,12 +45,13 @@ class Forms:
     thoughts: History | None = None
     ids: Ids | None = None
     refused: frozenset[str] = frozenset()
+    extras: frozenset[str] = frozenset()
 
     @property
     def changes_messages(self) -> bool:
         """Is more than the role `developer` to be looked for in the messages?"""
         turns = self.turns or self.text_results or self.strict or not self.system
-        return turns or self.thoughts is not None or self.ids is not None
+        return turns or self.thoughts is not None or self.ids is not None or bool(self.extras)
 
 
 USUAL_FORMS = Forms()
@@ -74,6 +76,8 @@ def learned_forms(row: Forms, facts: Iterable[str]) -> Forms:
         name, _, value = fact.removeprefix(LEARNED).partition("=")
         if name == "refused":
             row = replace(row, refused=row.refused | {value})
+        elif name == "extras":
+            row = replace(row, extras=row.extras | {value})
         elif name == "efforts":
             row = replace(row, efforts=tuple(word for word in value.split(",") if word))
         elif name in Forms.__dataclass_fields__:

@@ -52,6 +52,8 @@ def put_in_form(fields: Fields, forms: Forms) -> None:
         _spell_thinking(fields, forms)
     if forms.efforts is not None and _EFFORT in fields:
         _set_effort(fields, value_of(fields[_EFFORT]), forms.efforts)
+    if forms.efforts is not None and "reasoning" in fields:
+        _set_effort_inside(fields, value_of(fields["reasoning"]), forms.efforts)
     for name in forms.refused:
         fields.pop(name, None)
 
@@ -74,6 +76,19 @@ def _set_effort(fields: Fields, effort: Any, known: tuple[str, ...]) -> None:
         fields.pop(_EFFORT, None)
     elif nearest != effort:
         fields[_EFFORT] = Raw(_encode(nearest))
+
+
+def _set_effort_inside(fields: Fields, reasoning: Any, known: tuple[str, ...]) -> None:
+    """The same of `reasoning.effort`, as OpenRouter and others have it."""
+    effort = reasoning.get("effort") if isinstance(reasoning, dict) else None
+    if not isinstance(effort, str) or (nearest := nearest_effort(effort, known)) == effort:
+        return
+    rest = {name: value for name, value in reasoning.items() if name != "effort"}
+    made = rest if nearest is None else {**rest, "effort": nearest}
+    if made:
+        fields["reasoning"] = Raw(_encode(made))
+    else:
+        del fields["reasoning"]
 
 
 def _spell_thinking(fields: Fields, forms: Forms) -> None:
@@ -121,6 +136,8 @@ def _messages_in_form(raw: Raw, forms: Forms) -> Raw:
         made = _turns(made, forms)
     if forms.thoughts is not None:
         made = [_with_thoughts(message, forms.thoughts) for message in made]
+    if forms.extras:
+        made = [_without(message, forms.extras) for message in made]
     if forms.ids is not None:
         made = [_with_ids(message, _ID_OF[forms.ids]) for message in made]
     return Raw(_encode(made))
@@ -212,6 +229,15 @@ def _with_thoughts(message: Message, name: str) -> Message:
     if name == "none" or (told is None and not (name == "reasoning_content" and message.get("tool_calls"))):
         return kept
     return {**kept, name: told or ""}
+
+
+def _without(message: Message, names: frozenset[str]) -> Message:
+    """The message without these fields, of itself, of its parts and of its calls."""
+    made = {name: value for name, value in message.items() if name not in names}
+    for listed in ("content", "tool_calls"):
+        if isinstance(made.get(listed), list):
+            made[listed] = [_without(one, names) if isinstance(one, dict) else one for one in made[listed]]
+    return made
 
 
 # -- ids of calls ------------------------------------------------------------------------------------------------------

@@ -113,10 +113,10 @@ def outgoing_fields(
         parsers = backend.tool_parser, backend.reasoning_parser
         if loses_marks(state.model, *parsers, tools=tools, silent=traits.silent_parsers):
             fields.setdefault("skip_special_tokens", _FALSE)
-    if request.endpoint is CHAT or request.corrected is not None:
-        put_in_form(fields, forms_for(request, state, now))
     if request.stream and not request.own_usage and traits.streams_usage == "asked":
         fields["stream_options"] = with_usage(fields.get("stream_options"))
+    if request.endpoint is CHAT or request.corrected is not None:
+        put_in_form(fields, forms_for(request, state, now))
     return fields, adapted
 
 

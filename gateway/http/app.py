@@ -83,8 +83,9 @@ class App:
             exchange = AsgiExchange(scope, receive, send, self.gateway.memory)
             await handler_of(self.gateway.services, endpoint, self.gateway.apps.translated(endpoint, exchange)).run()
         else:
-            wrong = WrongMethod(path, scope["method"], "POST")
             exchange = AsgiExchange(scope, receive, send, self.gateway.memory)
+            asks = b"websocket" in exchange.headers.get(b"upgrade", b"").lower()
+            wrong = WrongMethod(path, scope["method"], "POST", upgrade=asks)
             await send_whole(exchange, wrong.status, wrong.envelope(), wrong.headers())
 
     async def _live(self, receive: Receive, send: Send) -> None:

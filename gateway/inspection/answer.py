@@ -16,6 +16,7 @@ from gateway.inspection.mender import Call, Gap, Mender, Reasoning, Segment, Tex
 from gateway.inspection.plain import PLAIN_ENDS, begins_plainly, is_plain_under
 from gateway.inspection.policy import InspectionPolicy, ReasoningField
 from gateway.inspection.reasoning import Thoughts
+from gateway.inspection.schema_fit import is_answer
 from gateway.inspection.unread_calls import FIELDS as FIELDS
 from gateway.inspection.unread_calls import UnreadCalls
 from gateway.transport.sse import has_other_content
@@ -39,6 +40,7 @@ KINDS = (
     "garbage",
     "usage",
 )
+PIECES_MOST = 100_000  # pieces of thoughts that are kept, where they may be the answer
 GUESS_MOST = 256 * 1024  # most characters that are held while it is not decided whether they are thoughts
 
 
@@ -61,6 +63,7 @@ class ChoiceAnswer:
         "_in_own_field",
         "_mender",
         "_policy",
+        "_spoken",
         "_thoughts_start",
         "_undecided",
         "_unread",
@@ -95,6 +98,7 @@ class ChoiceAnswer:
         self._held = 0  # characters of that text
         self._as_text = False  # too much was held: the rest of the undecided text is content
         self._in_own_field = False
+        self._spoken: list[str] | None = [] if policy.schema else None  # thoughts, which may be the answer
         self._given: object = None  # the finish_reason that was received
         self.called = False
         self.has_content = False
@@ -207,6 +211,8 @@ class ChoiceAnswer:
         nothing was done, because their beginning is still checked."""
         if self._thoughts_start is not None or not self.has_reasoning or self._policy.reasoning_field != "as_is":
             return False
+        if self._spoken is not None:
+            return False
         if self._unread is not None and not self._unread.passes_thoughts(decoded_piece(text)):
             return False
         if self._armed:
@@ -301,6 +307,10 @@ class ChoiceAnswer:
 
     def _note_reasoning(self, thought: object) -> None:
         self.has_reasoning = True
+        if self._spoken is not None and isinstance(thought, str):
+            self._spoken.append(thought)
+            if len(self._spoken) > PIECES_MOST:
+                self._spoken = None
         if self._thoughts_start is not None and isinstance(thought, str):
             self._thoughts_start = self._still_garbage((self._thoughts_start + thought).lstrip())
         if self._armed:
@@ -328,6 +338,11 @@ class ChoiceAnswer:
             self._note_content("".join(self._undecided))
             if finish_reason == "length":
                 self._undecided = None  # the closing tag may have been cut off: this proves nothing
+        if self._spoken and finish_reason == "stop" and not (self.has_content or self.called):
+            answer = "".join(self._spoken).strip()
+            if is_answer(answer, self._policy.schema):  # it stands in the wrong field
+                deltas.append({"content": answer})
+                self._note_content(answer)
         complete = self.called and finish_reason != "length" and self._judge_calls(cut)
         complete = complete and not (self._unread is not None and self._unread.cut)
         finish_reason = self._finish(finish_reason, complete=complete)

@@ -66,6 +66,10 @@ _STRICT = re.compile(
     r"|failed to submit chat request: chat template error: assistant tool call `.{1,200}` has invalid JSON arguments: "
     r"|Failed to parse tool call arguments as JSON: "  # llama-server
 )
+_EXTRAS = (
+    *("annotations", "refusal", "audio", "function_call", "reasoning_details", "thinking_blocks", "cache_control"),
+    *("provider_specific_fields", "extra_content", "index", "prefix", "partial", "phase"),
+)
 _LOCATED = re.compile(r'"loc": ?\[([^\]]{1,200})\]')
 
 
@@ -79,6 +83,8 @@ def read_complaint(message: str, param: str | None, sent: Fields, prompt: str, f
     for read in (_limit, _effort, _ids, _thoughts, _result, _role):
         if found := read(message, param or "", sent, prompt, forms):
             return (found,)
+    if extras := tuple(f"extras={name}" for name in _extras(message, param or "", prompt)):
+        return extras
     return tuple(f"refused={name}" for name in _refused(message, param or "", sent))
 
 
@@ -94,11 +100,13 @@ def _limit(message: str, param: str, sent: Fields, prompt: str, forms: Forms) ->
 
 
 def _effort(message: str, param: str, sent: Fields, prompt: str, forms: Forms) -> str | None:
-    if "reasoning_effort" not in sent or not (_EFFORT.search(message) or _EFFORT.search(param)):
+    inside = value_of(sent.get("reasoning"))
+    inside = inside.get("effort") if isinstance(inside, dict) else None
+    asked = value_of(sent.get("reasoning_effort")) or inside
+    if asked is None or not (_EFFORT.search(message) or _EFFORT.search(param)):
         return None
     if forms.efforts is not None:
         return "efforts="  # those that the server named did not help
-    asked = value_of(sent["reasoning_effort"])
     known = [word for word in dict.fromkeys(_WORD.findall(message.lower())) if word in EFFORTS and word != asked]
     return "efforts=" + ",".join(known)
 
@@ -137,6 +145,15 @@ def _role(message: str, param: str, sent: Fields, prompt: str, forms: Forms) -> 
     return "turns=true" if _TURNS.search(message) else None
 
 
+def _extras(message: str, param: str, prompt: str) -> Iterator[str]:
+    """The fields of messages, of their parts and calls, that the message refuses and that nobody needs."""
+    if _REFUSES.search(message) is None:
+        return
+    for name in _EXTRAS:
+        if f'"{name}":' in prompt and (re.search(rf"\b{name}\b", message) or param.rpartition(".")[2] == name):
+            yield name
+
+
 def _refused(message: str, param: str, sent: Fields) -> Iterator[str]:
     """The preferences among the fields that the message refuses. A name that is a word of any language counts only
     where it is set apart."""
@@ -144,7 +161,7 @@ def _refused(message: str, param: str, sent: Fields) -> Iterator[str]:
         return
     located = {word for place in _LOCATED.findall(message) for word in re.findall(r"\w+", place)}
     for name in sent:
-        if name not in CHAT_PREFERENCES:
+        if name not in CHAT_PREFERENCES and name != "stream_options":
             continue
         named = rf"\b{name}\b" if "_" in name else _APART.format(name)
         if param.split(".")[0] == name or name in located or re.search(named, message):

@@ -61,7 +61,7 @@ class Inspector:
         self._thoughts = thoughts
         self._chat = request.endpoint is CHAT
         # With tools an empty turn is tried again: then white space or thoughts alone do not count as content.
-        self._awaits = self._policy.tools is not None and request.choices == 1
+        self._awaits = (self._policy.tools is not None or self._policy.schema != b"") and request.choices == 1
         self._may_settle = self._policy.tools is None and self._policy.reasoning_field == "as_is"
         self._answers: dict[int, ChoiceAnswer] = {}  # by the index of the choice
         self.usage: dict[str, Any] | None = None
@@ -78,6 +78,11 @@ class Inspector:
     def called(self) -> bool:
         """Does any choice call a tool?"""
         return any(answer.called for answer in self._answers.values())
+
+    @property
+    def reasoned(self) -> bool:
+        """Has any choice thoughts?"""
+        return any(answer.has_reasoning for answer in self._answers.values()) or "nothing_said" in self.violations
 
     @property
     def obeyed(self) -> bool:
@@ -153,6 +158,8 @@ class Inspector:
             return (None if same else deltas), None
         rest, finish = answer.end(finish, cut=answer.called and self._is_cut())
         self.finished[number] = finish
+        if finish == "tool_calls" and "arguments_not_json" in answer.violations:
+            self.failure = "ended a call whose arguments are no JSON"  # a client would run it, or fail on it
         if same and not rest and finish == choice.finish_reason:
             return None, finish
         return [*deltas, *rest] or [{}], finish
@@ -265,7 +272,7 @@ class Inspector:
             self.disobeyed = True
         if self.disobeyed:
             self.violations.add("tool_choice_ignored")
-        if self._awaits and not called and swallowed(size, self.usage):
+        if self._awaits and self._policy.tools is not None and not called and swallowed(size, self.usage):
             self.violations.add("swallowed")
 
     def _judge_emptiness(self, has_content: bool, has_reasoning: bool) -> None:

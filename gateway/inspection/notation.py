@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from gateway.inspection.formats import FORMATS, Format
+from gateway.inspection.formats.dsml import Dsml
 from gateway.inspection.formats.unopened import UNOPENED
 from gateway.inspection.reasoning import REASONING, THINK, Thoughts
 from gateway.launch.families import family_of
@@ -25,7 +26,7 @@ def formats_for(model: str | None, tool_parser: str | None, *, unopened: bool = 
     for name in (*names, tool_parser, *_LAST_TRIED):
         format_ = FORMATS.get(name) if name is not None else None
         if format_ is not None and format_ not in found:
-            found.append(format_)
+            found += [format_, *(format_.variants if isinstance(format_, Dsml) else ())]
     return (*found, UNOPENED) if unopened else tuple(found)
 
 

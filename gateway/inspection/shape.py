@@ -15,6 +15,8 @@ from gateway.transport.sse import BROKEN_ENDS
 
 BRIEF_MOST = 300  # characters
 
+_STATUSES = frozenset(("code", "status", "status_code"))  # of an error that is told without an envelope
+
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Any).decode
 
@@ -82,7 +84,9 @@ def error_in(data: bytes) -> object:
         return None
     if not isinstance(found, dict) or "choices" in found:
         return None
-    return found if "error" in (found.get("object"), found.get("type")) else found.get("error")
+    if "error" in (found.get("object"), found.get("type")) or ("message" in found and not _STATUSES.isdisjoint(found)):
+        return found
+    return found.get("error") or found.get("detail")
 
 
 def brief(value: object) -> str:

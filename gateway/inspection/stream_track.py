@@ -336,6 +336,8 @@ class StreamTrack(Inspector):
         if self.failure is not None:
             return
         changed = self.inspect(choices)
+        if self.failure is not None:
+            return
         if changed is None:
             self._place(event, choices, out)
         elif not self._chat or _only_ends_differ(choices, changed):

@@ -102,6 +102,8 @@ class WholeAnswer(Inspector):
         if self.failure is not None:
             return
         changed = self.inspect(choices, whole=True)
+        if self.failure is not None:
+            return
         if changed is not None:
             self.body = _rewritten(self.body, choices, changed)
         self.judge(sent=False)

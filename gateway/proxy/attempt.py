@@ -10,6 +10,7 @@ from functools import partial
 
 from gateway.domain.body import UNREADABLE, unreadable
 from gateway.domain.reason import prefixed, quoting, reason_of
+from gateway.domain.request import EMBEDDINGS
 from gateway.domain.upstream import (
     ConnectFailure,
     ErrorTold,
@@ -39,6 +40,7 @@ from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.sent_text import SentText
 from gateway.inspection.server_faults import POOL_FULL
 from gateway.inspection.stream_track import StreamTrack
+from gateway.inspection.vector_encoding import in_encoding
 from gateway.inspection.whole import WholeAnswer, read_whole
 from gateway.large_bodies import LARGE, apart
 from gateway.proxy.exchange import ClientGone
@@ -167,6 +169,10 @@ class Attempt:
             inability = await judge_results(answer, *asked, services.fleet.states, serves)
             if inability is not None:
                 raise self._unused(answer, "incapable", inability)
+            if self.request.endpoint is EMBEDDINGS:
+                encode = partial(in_encoding, answer.body, answer.results, self.request.fields)
+                large = len(answer.body) > LARGE
+                answer.body = await apart(self.request.sender, encode) if large else encode()
         await self._relay_whole(answer)
         return answer.violations
 
@@ -379,6 +385,8 @@ class Attempt:
             return
         if "nothing_said" not in answer.violations:  # an answer of thoughts alone is counted already
             self.metrics.violations.inc(self.candidate.state.name, empty_kind(answer.usage))
+        if self.request.json_schema and answer.reasoned:
+            raise self._unused(answer, "disobeyed", "answered in its thoughts, not in the form that was asked for")
         if not self._admitted.final:
             self.spare = answer
             raise self._unused(answer, "empty", "answered with nothing", spare=self)

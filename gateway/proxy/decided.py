@@ -68,7 +68,7 @@ TABLE: Mapping[type, Fields] = {
         " enforces_schema logprobs continues_text takes_pdf thinking_field streams_usage launch_flags library"
         " integer_bias leaves_calls_unread silent_parsers forms",
         # A server with another one of these is asked in another way than the client asked, when it is sent.
-        each="withholds_tools enforces_stop stops_unstreamed many_choices list_prompts token_prompts",
+        each="withholds_tools enforces_stop stops_thoughts stops_unstreamed many_choices list_prompts token_prompts",
         nothing="loads_on_demand loaded default_model lists_cache window describes takes_window cuts_silently"
         " refuses_unread computes_beyond counts checks_limits thoughts ends_without_done errors responses"
         " embeds_or_ranks probe signs always_answers",
@@ -77,7 +77,8 @@ TABLE: Mapping[type, Fields] = {
     BackendState: Fields(
         decided="backend client reported facts revision name server traits model checkpoint",
         each="health shared ratio progress inflight prompt_tokens foreign last_event cooldown_until known_slots slots",
-        nothing="observers evidence counting reserved_tokens sleepless flag_drift held load load_seconds unloaded_at",
+        nothing="observers disobeys evidence counting reserved_tokens sleepless flag_drift held load load_seconds"
+        " unloaded_at",
         never="pool",
     ),
     EngineReport: Fields(

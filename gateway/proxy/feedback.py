@@ -153,6 +153,8 @@ def count_found(answer: WholeAnswer | StreamTrack, state: BackendState, feedback
         metrics.violations.inc(state.name, kind)
     for kind in answer.mended:
         metrics.mended.inc(state.name, kind)
+    if feedback.request.tools and feedback.request.tool_choice in ("required", "named"):
+        state.disobeys = "tool_choice_ignored" in answer.violations
     if answer.stray_close:
         learn_stray_thoughts(state, feedback, time.monotonic())
     elif answer.never_closed:

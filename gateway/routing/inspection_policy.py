@@ -28,13 +28,14 @@ def policy_for(
     stray = request.stream and bool(state.facts.lacks) and state.facts.is_lacking(STRAY_THOUGHTS, now)
     stray = stray and may_lack_opener(state.checkpoint)
     tools = request.tools and request.tool_choice != "none" and adapt.mode != "strip"
+    schema = bytes(request.fields["response_format"]) if request.json_schema else b""
     if not (tools or stray or alias.reasoning_field != "as_is"):
-        return None, thoughts
+        return InspectionPolicy(schema=schema) if schema else None, thoughts
     marked = thoughts or THINK
     if stray:
         marked = marked.with_opener_implied()
     if not tools:
-        return InspectionPolicy(thoughts=marked, reasoning_field=alias.reasoning_field), thoughts
+        return InspectionPolicy(thoughts=marked, reasoning_field=alias.reasoning_field, schema=schema), thoughts
     call, name = must_call(request)
     return InspectionPolicy(
         tools=LazyTools(bytes(request.fields["tools"])),
@@ -42,8 +43,9 @@ def policy_for(
         thoughts=marked,
         call=call,
         name=name,
-        hold=adapt.verify and call != "auto",
+        hold=(adapt.verify or state.disobeys) and call != "auto",
         reasoning_field=alias.reasoning_field,
+        schema=schema,
         unread=state.traits.leaves_calls_unread,
     ), thoughts
 

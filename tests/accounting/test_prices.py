@@ -62,6 +62,12 @@ def test_a_declared_price_is_per_million_and_wins_over_the_map(monkeypatch: pyte
         assert rates.usd(Tokens(1_000_000, 1_000_000, 600_000)) == pytest.approx(2.0)
 
 
+def test_cached_tokens_have_a_price_of_their_own() -> None:
+    rates = Prices().of(Backend(**{**CLOUD.__dict__, "price": Price(0.5, 1.5, 0.05)}))
+    assert rates is not None
+    assert rates.usd(Tokens(1_000_000, 0, 600_000)) == pytest.approx(0.4 * 0.5 + 0.6 * 0.05)
+
+
 def test_the_lan_costs_nothing_and_an_unknown_cloud_is_unknown() -> None:
     prices = Prices()
     assert prices.of(Backend("a", url="http://10.0.0.1:8001")) is FREE

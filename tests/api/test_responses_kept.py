@@ -138,6 +138,27 @@ async def test_the_response_of_another_key_is_as_unknown_as_none(stage: Stage) -
     assert (await ask(stage, previous_response_id=made["id"])).status == 200
 
 
+async def test_an_item_is_referred_to(stage: Stage) -> None:
+    stage.s.play(answers({"content": "hello", "reasoning": "Hm."}))
+    kept = (await ask(stage)).json["output"]
+    again = [{"role": "user", "content": "hi"}, *({"type": "item_reference", "id": item["id"]} for item in kept)]
+    stage.s.play(answers({"content": "again"}))
+    reply = await ask(stage, input=[*again, {"role": "user", "content": "and?"}])
+    assert reply.status == 200
+    sent = stage.s.turns[-1].json["messages"]
+    assert [message["role"] for message in sent] == ["user", "assistant", "user"]
+    assert (sent[1]["content"], sent[1]["reasoning_content"]) == ("hello", "Hm.")
+    for refused in (await ask(stage, "key-two", input=again), await ask(stage, input=[{**again[1], "id": "rs_no_0"}])):
+        assert refused.status == 404
+
+
+async def test_an_item_that_was_said_inside_the_lan_does_not_leave_it(stage: Stage) -> None:
+    kept = (await ask(stage, "key-one", "x-gateway-local-only: 1")).json["output"]
+    reply = await ask(stage, model="far", input=[{"type": "item_reference", "id": kept[0]["id"]}])
+    assert reply.status >= 400
+    assert not stage.t.turns
+
+
 async def test_the_same_request_id_of_two_clients_is_two_responses(stage: Stage) -> None:
     for key, text in (("key-one", "mine"), ("key-two", "theirs")):
         stage.s.play(answers({"content": text}))

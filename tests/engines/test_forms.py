@@ -133,6 +133,21 @@ def test_a_thinking_budget_is_spelled_as_the_server_does() -> None:
     assert formed(Forms(thinking="none"), thinking=thinking) == {}
 
 
+def test_an_effort_inside_of_reasoning_is_one_that_is_known() -> None:
+    known = Forms(efforts=("low", "medium"))
+    given = {"effort": "high", "summary": "auto"}
+    assert formed(known, reasoning=given) == {"reasoning": {"effort": "medium", "summary": "auto"}}
+    assert formed(Forms(efforts=()), reasoning=given) == {"reasoning": {"summary": "auto"}}
+    assert formed(Forms(efforts=()), reasoning={"effort": "high"}) == {}
+
+
+def test_fields_of_messages_that_are_refused_are_left_out() -> None:
+    forms = learned_forms(USUAL_FORMS, ["form:extras=cache_control", "form:extras=annotations"])
+    part = {"type": "text", "text": "a"}
+    given = {"role": "user", "annotations": [], "content": [{**part, "cache_control": {"type": "ephemeral"}}]}
+    assert messages(forms, given) == [{"role": "user", "content": [part]}]
+
+
 def test_refused_fields_are_left_out() -> None:
     forms = learned_forms(USUAL_FORMS, ["form:refused=store", "tools", "form:unknown=1"])
     assert formed(forms, store=True, user="u") == {"user": "u"}

@@ -135,6 +135,8 @@ async def test_other_methods_on_an_inference_path_are_told_which_one() -> None:
     async with setup() as (gateway, _):
         reply = await gateway.client.get("/v1/chat/completions")
         assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
+        upgrade = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+        assert (await gateway.client.get("/v1/responses", headers=upgrade)).status_code == 426
         assert reply.json()["error"]["code"] == "method_not_allowed"
 
 

@@ -55,6 +55,13 @@ def test_a_refusal_asks_for_another_form(message: str, found: str) -> None:
     assert read(message) == (found,)
 
 
+@pytest.mark.parametrize("name", ["annotations", "cache_control", "reasoning_details"])
+def test_a_field_of_a_message_is_refused(name: str) -> None:
+    prompt = f'[{{"role":"assistant","{name}":[],"content":"a"}}]'
+    assert read(f"messages.1.{name}: Extra inputs are not permitted", prompt=prompt) == (f"extras={name}",)
+    assert read(f"messages.1.{name}: Extra inputs are not permitted", prompt="[]") == ()
+
+
 def test_several_fields_are_named_at_once() -> None:
     assert set(read("Unsupported parameter(s): `prompt_cache_key`, `store`")) == {
         "refused=prompt_cache_key",

@@ -6,13 +6,14 @@ import pytest
 
 from gateway.inspection.formats import FORMATS
 from gateway.inspection.notation import formats_for, thoughts_for
+from gateway.inspection.offered_tools import OfferedTools
 from gateway.inspection.reasoning import REASONING, THINK
 from tests.launch.test_families import FIELD
 
 
 def test_the_family_s_format_is_tried_first_then_the_declared_ones_then_the_common_ones() -> None:
     def names(model: str | None, parser: str | None) -> list[str]:
-        return [format_.name for format_ in formats_for(model, parser)]
+        return list(dict.fromkeys(format_.name for format_ in formats_for(model, parser)))
 
     assert names(None, None) == ["hermes", "qwen3_xml"]
     assert names("DeepSeek-V4-Flash", "hermes") == ["deepseek_v4", "hermes", "qwen3_xml"]
@@ -20,6 +21,18 @@ def test_the_family_s_format_is_tried_first_then_the_declared_ones_then_the_comm
     assert names("gemma-4-26B-A4B-it", "gemma4")[:2] == ["pythonic", "gemma4"]
     assert names(None, "mistral") == ["mistral", "hermes", "qwen3_xml"]
     assert names(None, "a_plugin") == names("m", "none") == ["hermes", "qwen3_xml"]
+
+
+@pytest.mark.parametrize("bar", ["｜", "|"])
+@pytest.mark.parametrize("blank", ["", " "])
+def test_the_bars_and_blanks_of_dsml_are_one_notation(bar: str, blank: str) -> None:
+    mark = f"{bar}DSML{bar}{blank}"
+    tags = ("tool_calls>", 'invoke name="look">', 'parameter name="city" string="true">Oslo')
+    ends = ("parameter>", "invoke>", "tool_calls>")
+    text = "".join(f"<{mark}{tag}" for tag in tags) + "".join(f"</{mark}{tag}" for tag in ends)
+    tools = OfferedTools([{"function": {"name": "look"}}])
+    found = [format_.parse(text, 0, tools, final=True).calls for format_ in formats_for("DeepSeek-V4-Flash", None)]
+    assert [call.arguments for calls in found for call in calls] == ['{"city": "Oslo"}']
 
 
 @pytest.mark.parametrize("model", FIELD)

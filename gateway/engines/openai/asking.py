@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
 
+from gateway.domain.backend import BackendState
 from gateway.domain.body import value_of
 from gateway.domain.engine_traits import EngineTraits
-from gateway.domain.request import is_limit
+from gateway.domain.request import CHAT, is_limit
 from gateway.engines.base import EngineRequest, InexpressibleRequest, UnmetDemand
 
 PARTS_MOST = 128  # answers to one request, as many as OpenAI allows
@@ -80,13 +82,22 @@ def _prompts(prompt: Any, *, tokens: bool) -> list[Any]:
     return [*texts]
 
 
-def ask(call: EngineRequest, traits: EngineTraits) -> BackendBodies:
-    """The bodies to send for this call. Raises Refused."""
+def keeps_stop(call: EngineRequest, state: BackendState) -> bool:
+    """Would this server end the thoughts at a word of `stop`, so that no answer comes?"""
+    if not state.traits.stops_thoughts or "stop" not in call.fields or call.endpoint is not CHAT:
+        return False
+    if "include_stop_str_in_output" in call.fields or b"false" in bytes(call.fields.get("chat_template_kwargs", b"")):
+        return False
+    return state.capabilities(time.monotonic()).thinks is True and value_of(call.fields["stop"]) not in (None, [], "")
+
+
+def ask(call: EngineRequest, traits: EngineTraits, *, keeps_stop: bool = False) -> BackendBodies:
+    """The bodies to send for this call. `keeps_stop`: its stop strings are looked for here. Raises Refused."""
     if not traits.checks_limits:
         _check_limits(call)
     fields, generates = call.fields, bool(call.endpoint.chunk_object)
     stops: tuple[str, ...] = ()
-    if not traits.enforces_stop and "stop" in fields:
+    if (keeps_stop or not traits.enforces_stop) and "stop" in fields:
         stops, fields = read_stops(fields["stop"]), _without(fields, "stop")
     if not traits.withholds_tools and "tools" in fields and value_of(fields.get("tool_choice")) == "none":
         fields = _without(fields, "tools", "tool_choice", "parallel_tool_calls")

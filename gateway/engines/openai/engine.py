@@ -25,7 +25,7 @@ from gateway.engines.base import (
     reported_name,
     reported_window,
 )
-from gateway.engines.openai.asking import ask
+from gateway.engines.openai.asking import ask, keeps_stop
 from gateway.engines.openai.parts import PartStreams, StreamOfParts, WholeOfParts
 from gateway.engines.openai.responses_reader import ResponseAsChatAnswer, ResponseAsChatStream
 from gateway.inspection.error_replies import read_error
@@ -56,7 +56,8 @@ class OpenAIEngine:
 
 
 def _send_chat(state: BackendState, call: EngineRequest) -> Coroutine[Any, Any, Response]:
-    return _send_otherwise(state, call) if state.traits.asked_otherwise else _post(state, call, call.fields)
+    otherwise = state.traits.asked_otherwise or ("stop" in call.fields and keeps_stop(call, state))
+    return _send_otherwise(state, call) if otherwise else _post(state, call, call.fields)
 
 
 def _post(
@@ -91,7 +92,7 @@ async def _send_own(state: BackendState, call: EngineRequest, own: NativeRequest
 async def _send_otherwise(state: BackendState, call: EngineRequest) -> Response:
     """Send the call to a server that lacks something. A request that it cannot be given at all is answered with 400."""
     try:
-        asked = ask(call, state.traits)
+        asked = ask(call, state.traits, keeps_stop=keeps_stop(call, state))
     except InexpressibleRequest as inexpressible:
         return refused(inexpressible)
     first, *more = asked.bodies

@@ -35,7 +35,7 @@ from gateway.inspection.formats.step3 import Step3
 __all__ = ["FORMATS", "Format", "Parsed", "ParsedCall"]
 
 _ALL: tuple[tuple[Format, tuple[str, ...]], ...] = (
-    (Hermes(), ("qwen3_json",)),
+    (Hermes(), ("qwen3_json", "granite4")),
     (Hermes("longcat", ("<longcat_tool_call>",), "</longcat_tool_call>"), ()),
     (Hermes("granite", ("<|tool_call|>", "<tool_call>"), "", fit=True), ()),
     (Hermes("internlm", ("<|action_start|><|plugin|>",), "<|action_end|>"), ()),

@@ -35,6 +35,7 @@ class Dsml(Format):
         arguments: tuple[str, ...] = ("arguments", "input"),
     ) -> None:
         self.name = name
+        self._wrapper, self._also = wrapper, also
         self._opens = tuple(f"<{prefix}{tag}>" for tag in (wrapper, *also))
         self._closes = tuple(f"</{prefix}{tag}>" for tag in (wrapper, *also))
         self._arguments = arguments
@@ -45,6 +46,14 @@ class Dsml(Format):
         self.closers = (*self._closes, self._invoke_end)
         self._inner = re.compile(re.escape(self._parameter) + _ATTRIBUTES)
         self._end = value_end(self._parameter_end, self._parameter, self._invoke_end, *self._closes)
+
+    @property
+    def variants(self) -> tuple[Dsml, ...]:
+        """The same notation with other bars, and with a blank behind the prefix or without."""
+        bars = ("｜", "|")
+        prefixes = [f"{bar}{'DSML'}{bar}{blank}" for bar in bars for blank in ("", " ")]
+        made = (Dsml(self.name, self._wrapper, prefix, self._also, self._arguments) for prefix in prefixes)
+        return tuple(one for one in made if one.markers != self.markers)
 
     def follow(self, marker: str) -> str:
         return self._invoked if marker == self._invoke else SPACED + literal(self._invoke) + self._invoked

@@ -3,6 +3,7 @@ store."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 
@@ -11,7 +12,7 @@ from msgspec import Raw
 
 from gateway.apps.conversations.conversations import Conversations
 from gateway.apps.conversations.store import Conversation, Turn
-from gateway.apps.dialects.fields import expected, value_in
+from gateway.apps.dialects.fields import brief, expected, value_in
 from gateway.apps.dialects.responses.exchange import ResponseTranslation
 from gateway.apps.dialects.responses.request import KeptResponse
 from gateway.apps.dialects.translated import TranslatedExchange
@@ -23,6 +24,9 @@ from gateway.large_bodies import LARGE
 from gateway.proxy.exchange import Exchange, Headers, nothing
 from gateway.proxy.reply import request_id
 
+REFERRED_MOST = 100  # responses that one input may refer to
+
+_RESPONSE_OF = re.compile(r"[a-z]+_(.{1,200})_[0-9]{1,9}")  # an item's id has its response's
 _encode = msgspec.json.Encoder().encode
 
 
@@ -30,6 +34,7 @@ class _ResponseOutput(msgspec.Struct):
     output: Raw = Raw(b"[]")
 
 
+_decode_items = msgspec.json.Decoder(list[dict[str, Raw]]).decode
 _decode_output = msgspec.json.Decoder(_ResponseOutput).decode
 
 
@@ -60,6 +65,12 @@ class KeptExchange(TranslatedExchange):
         if previous is not None and not isinstance(previous, str):
             raise expected("previous_response_id", "the id of a response", previous)
         own = fields.get("input", Raw(b"null"))
+        refers = b'"item_reference"' in bytes(own)
+        if refers:
+            own, before = await self._with_items(own, limit)
+            fields["input"] = own
+            self.share.add(len(memoryview(own)))
+            self.caller, privacy = self.caller.with_privacy(before), privacy | before
         if previous:
             kept = await self._conversations.conversation(self._owner, previous, limit, self.share.add)
             before = Privacy(local_only=kept.local)
@@ -70,7 +81,7 @@ class KeptExchange(TranslatedExchange):
             body = joining() if size <= LARGE else await self._apart(joining)
             self.share.release(kept.size)
             del kept, joining
-        elif named is not None:
+        elif named is not None or refers:
             body = _encode(fields)
         self._previous, self._privacy = previous or None, privacy
         stores = value_in(fields.get("store"), "store") is not False
@@ -80,6 +91,39 @@ class KeptExchange(TranslatedExchange):
             await self._choose_name()
         self._response.kept = KeptResponse(self._previous, stores)
         return await self._translate(body, len(body))
+
+    async def _with_items(self, own: Raw, limit: int) -> tuple[Raw, Privacy]:
+        """(the input with the items of the client's own kept responses that it refers to, what was said of these).
+        Raises GatewayError for one that is not kept."""
+        items = value_in(own, "input")
+        if not isinstance(items, list):
+            return own, NO_MARKS
+        outputs: dict[str, dict[str, Raw]] = {}
+        made: list[object] = []
+        local = False
+        for place, item in enumerate(items):
+            id_ = item.get("id") if isinstance(item, dict) and item.get("type") == "item_reference" else None
+            response = _RESPONSE_OF.fullmatch(id_) if isinstance(id_, str) else None
+            if response is None:
+                made.append(item)  # refused, where it is a reference
+                continue
+            name = "resp_" + response[1]
+            if name not in outputs:
+                if len(outputs) >= REFERRED_MOST:
+                    raise GatewayError("request_too_large", f"The input refers to more than {REFERRED_MOST} responses.")
+                kept = await self._conversations.conversation(self._owner, name, limit, self.share.add)
+                said = _decode_items(_decode_output(kept.turns[-1].response).output)
+                self.share.release(kept.size)
+                outputs[name] = {str(value_in(one.get("id"), "id")): Raw(_encode(one)) for one in said}
+                local = local or kept.local
+            found = outputs[name].get(str(id_))
+            if found is None:
+                raise GatewayError("not_found", f"No item {brief(id_)} is kept.", param=f"input[{place}]")
+            made.append(found)
+        joined = _encode(made)
+        if len(joined) > limit:
+            raise GatewayError("request_too_large", f"With what is kept the request is larger than {limit} bytes.")
+        return Raw(joined), Privacy(local_only=local)
 
     def _who(self) -> tuple[str, Privacy]:
         """(whose responses these are, what the request says about privacy)"""
