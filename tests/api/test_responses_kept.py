@@ -264,3 +264,14 @@ aliases: {{chat: [s]}}
                     reply = await raw_post(gateway.url, {**asked, "previous_response_id": made}, PATH)
                     assert (reply.status, reply.json["error"]["code"]) == (400, "input_unsupported")
         assert found == [200, 200, 404, 404]
+
+
+async def test_on_a_full_disk_a_client_has_its_answer_and_the_shortage_is_counted(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.shortage.FREE_LEAST", 10**18)
+    before = stage.gateway.metric("gateway_shortages_total", kind="disk")
+    answer = await ask(stage, input="hello")
+    assert answer.status == 200
+    await stage.gateway.until(lambda: stage.gateway.metric("gateway_shortages_total", kind="disk") > before)
+    assert not stage.gateway.metric("gateway_internal_failures_total", part="conversations")

@@ -19,9 +19,11 @@ import pytest
 
 from gateway.domain.health_state import State
 from simulator import SimOllama, SimVllm
+from simulator.audio import SimAudio
 from simulator.base import Sim
 from simulator.faults import KINDS
 from tests.chaos_answers import CHAT, Asked, check, read_answer
+from tests.chaos_doors import BACKEND, knock, run_batch
 from tests.chaos_hostile import hostile_backend, misbehave
 from tests.editing import Editor, edited
 from tests.raw_client import RawClient, raw_client
@@ -33,11 +35,13 @@ SECONDS = float(
     os.environ.get("CHAOS_SECONDS", "60")
 )  # so long (`make chaos`: ten minutes); 0 = until all has been asked
 HOSTILE = max(1, CLIENTS // 10)  # so many clients more, which mean no good
+BATCHES = max(1, CLIENTS // 20)  # and so many that run one batch after the other
 WITHIN = 30.0  # seconds until an answer is called hung; a backend that has to serve all alone takes half of that
 SAID = {"leak_tools", "leak_think", "empty_turn", "wrong_parser", "garbage", "repetition"}  # change what is said
 BROKEN = ["abort", "error_finish", "end_without_finish"]  # ends that Ollama's own format cannot tell
 CUTS = [*BROKEN, "die_mid", "error_event", "hang_mid"]  # the more telling ones
-ROUTES = """
+ROUTES = (
+    """
 defaults:
   timeouts: {{connect: 500ms, first_byte: 600ms, idle: 600ms, hold: 300ms}}
   health: {{every: 100ms, fail_after: 3, recover_after: 2}}
@@ -47,6 +51,9 @@ backends:
   v3: {{url: "{v3}", slots: 16, tool_parser: hermes}}
   o1: {{url: "{o1}", slots: 16, engine: ollama, model: small, context: 65536}}
   bad: {{url: "{bad}", slots: 16, model: small, context: 65536, tool_parser: hermes}}
+"""
+    + BACKEND
+    + """
 aliases:
   main: [[v1, v2, v3], o1]
   chain: [v1, v2, v3]
@@ -54,6 +61,7 @@ aliases:
   local: [o1, v3]
   risky: [bad, v1]
 """
+)
 
 
 class Storm:
@@ -74,6 +82,9 @@ class Storm:
                 group.create_task(self.client(Random(number + 2)))
             for number in range(HOSTILE):
                 group.create_task(self.hostile_client(Random(f"hostile {number}")))
+                group.create_task(self.knocking_client(Random(f"doors {number}")))
+            for number in range(BATCHES):
+                group.create_task(self.batches(Random(f"batches {number}")))
         edits.cancel()
         await asyncio.gather(edits, return_exceptions=True)
         await self.editor.until_in_force(text)
@@ -136,6 +147,20 @@ class Storm:
             self.seen["hostile"] += 1
             await pace(random.random() * 0.05)
 
+    async def knocking_client(self, random: Random) -> None:
+        """At all other doors; a tenth leaves at a random byte."""
+        end, asked = time.monotonic() + SECONDS, 0
+        while asked < EACH or time.monotonic() < end:
+            asked += 1
+            self.seen[f"door {await knock(self.gateway.url, random)}"] += 1
+            await pace(random.random() * 0.05)
+
+    async def batches(self, random: Random) -> None:
+        end, asked = time.monotonic() + SECONDS, 0
+        while asked < 2 or time.monotonic() < end:
+            asked += 1
+            self.seen[f"batch {await run_batch(self.gateway.url, random)}"] += 1
+
     async def ask(self, client: RawClient, *requests: Asked) -> None:
         await client.send(b"".join(asked.sent for asked in requests))
         for asked in requests:
@@ -191,6 +216,7 @@ async def test_in_a_storm_of_faults_every_answer_is_whole_or_refused_or_told_to_
         sims: dict[str, Sim] = {name: SimVllm(name, slots=16, decode=2000) for name in ("v1", "v2", "v3")}
         sims["o1"] = SimOllama("o1", models=["small"], context=65536, slots=16, decode=2000, load=0.01)
         urls = {name: await stack.enter_async_context(sim.serve()) for name, sim in sims.items()}
+        urls["ears"] = await stack.enter_async_context(SimAudio("ears", ["transcriptions", "speech"]).serve())
         urls["bad"] = await stack.enter_async_context(hostile_backend(Random("hostile")))
         file = tmp_path / "routes.yaml"
         gateway = await stack.enter_async_context(running_gateway(ROUTES.format(**urls), file=file))
@@ -205,7 +231,7 @@ async def test_in_a_storm_of_faults_every_answer_is_whole_or_refused_or_told_to_
         await gateway.until(gateway.idle)
         await gateway.until(lambda: not gateway.gateway.fleet.retired)
         states = gateway.gateway.fleet.states.values()
-        assert [(s.inflight, s.prompt_tokens, s.health.trial) for s in states] == [(0, 0, False)] * 5
+        assert [(s.inflight, s.prompt_tokens, s.health.trial) for s in states] == [(0, 0, False)] * len(states)
         assert known_windows(gateway) == windows
         enough = {
             "whole": 20,
@@ -215,9 +241,12 @@ async def test_in_a_storm_of_faults_every_answer_is_whole_or_refused_or_told_to_
             "told to be broken": 2,
             "left": 20,
             "hostile": 50,
+            "door left": 1,
+            "door 2xx": 10,
         }
         for kind, least in enough.items():
             assert storm.seen[kind] >= least, f"too tame to show anything: {storm.seen}"
+        assert any(kind.startswith("batch c") for kind in storm.seen), storm.seen  # completed, or cancelled
     await turns(5)  # what was closed is taken off in the loop's next rounds
     gc.collect()
     assert asyncio.all_tasks() == tasks

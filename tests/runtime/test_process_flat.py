@@ -17,7 +17,9 @@ import pytest
 
 from bench.ports import free_ports
 from simulator import SimVllm
+from simulator.audio import SimAudio
 from tests.chaos_answers import Asked, check, read_answer
+from tests.chaos_doors import BACKEND, knock, run_batch
 from tests.chaos_hostile import hostile_backend, misbehave
 from tests.raw_client import RawClient, raw_client
 from tests.trimming_serve import SAID
@@ -27,13 +29,17 @@ REQUESTS = int(os.environ.get("FLAT_REQUESTS", "3000"))
 AT_ONCE = 12
 GROWTH = 4 * 1024 * 1024  # bytes that a third may add: holes between what lives, and tables that fill up
 HERE = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-ROUTES = """
+ROUTES = (
+    """
 server: {{data: state}}
 defaults: {{health: {{every: 500ms}}, timeouts: {{first_byte: 5s, idle: 5s}}}}
 backends:
   v1: {{url: "{v1}", slots: 16, tool_parser: hermes}}
   v2: {{url: "{v2}", slots: 16, tool_parser: hermes}}
   bad: {{url: "{bad}", slots: 16, model: small, context: 65536, tool_parser: hermes}}
+"""
+    + BACKEND
+    + """
 aliases:
   main: [[v1, v2]]
   chain: [v1, v2]
@@ -41,6 +47,7 @@ aliases:
   risky: [bad, v1]
   local: [v2, v1]
 """
+)
 
 
 @dataclass
@@ -98,6 +105,9 @@ async def answers(url: str) -> bool:
 
 async def ask(url: str, random: Random) -> None:
     """One request of any manner."""
+    if random.random() < 0.2:
+        await knock(url, random)
+        return
     async with asyncio.timeout(30), raw_client(url) as client:
         if random.random() < 0.1:
             await misbehave(client, random)
@@ -121,6 +131,8 @@ async def ask_many(url: str, seed: int, count: int) -> None:
     async with asyncio.TaskGroup() as group:
         for _ in range(AT_ONCE):
             group.create_task(one_after_another())
+        for number in range(max(2, count // 200)):
+            await run_batch(url, Random(f"{seed} batch {number}"))
 
 
 @pytest.mark.timeout(max(300.0, REQUESTS / 20))
@@ -128,6 +140,7 @@ async def test_memory_and_files_stay_flat_under_mixed_and_hostile_requests(tmp_p
     async with AsyncExitStack() as stack:
         sims = {name: SimVllm(name, slots=16, decode=5000) for name in ("v1", "v2")}
         urls = {name: await stack.enter_async_context(sim.serve()) for name, sim in sims.items()}
+        urls["ears"] = await stack.enter_async_context(SimAudio("ears", ["transcriptions", "speech"]).serve())
         urls["bad"] = await stack.enter_async_context(hostile_backend(Random("flat")))
         gateway = await stack.enter_async_context(serving(tmp_path, ROUTES.format(**urls)))
         memory: list[int] = []

@@ -240,12 +240,12 @@ class BatchRunner:
         there is a result. `kept` counts the answer, until the store has it."""
         batch = run.record.id
         try:
-            on_behalf = self._on_behalf(run.record.owner, line.model)
+            alias = self._on_behalf(run.record.owner, line.model).alias.name
             await self._until_room(run)
-            async with self._place(run, on_behalf.alias.name):
+            async with self._place(run, alias):
                 if run.room <= 0:
                     return NO_ROOM
-                answer = await self._ask(run, line, on_behalf, kept)
+                answer = await self._ask(run, line, kept)
         except GatewayError as error:  # nobody serves this model, or there is no memory
             answer = Answer(error.status, {}, error.envelope())
         except LineError as error:  # the input was changed on disk
@@ -290,8 +290,8 @@ class BatchRunner:
         finally:
             run.waiting[alias] -= waits
 
-    async def _ask(self, run: BatchRun, line: LineRecord, on_behalf: OnBehalf, kept: Share) -> Answer:
-        """Raises LineError, `memory_full`."""
+    async def _ask(self, run: BatchRun, line: LineRecord, kept: Share) -> Answer:
+        """Raises LineError, `memory_full`, and as `_on_behalf`."""
         record, task = run.record, asyncio.current_task()
         assert task is not None
         while self._unkept:  # an answer that cannot be kept would have to be asked for again
@@ -299,6 +299,7 @@ class BatchRunner:
         kept.add(line.size)
         body = read_line(await self._threads.patiently(self._store.read, record, line), record.endpoint).body
         kept.release(line.size)  # from here on the request counts its body
+        on_behalf = self._on_behalf(record.owner, line.model)  # as routes.yaml is now, after all waits
         name = f"{record.id}-{line.number}".encode()
         headers = {b"content-type": b"application/json", b"x-request-id": name}
         exchange = InnerExchange(headers, "batch", body, kept.sibling(), kept, record.privacy)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def app(gateway: Gateway) -> Extension:
-    conversations = Conversations(gateway.snapshot.server, gateway.metrics.failures)
+    conversations = Conversations(gateway.snapshot.server, gateway.metrics.failures, gateway.short_of)
 
     def routers() -> Sequence[APIRouter]:
         from gateway.apps.conversations import api

@@ -16,8 +16,9 @@ from weakref import WeakValueDictionary
 
 from gateway.apps.conversations.store import NAME, Conversation, ResponseStore, Turn
 from gateway.config.snapshot import Server
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, exhausted
 from gateway.large_bodies import SEARCHED, Paced
+from gateway.shortage import Kind, shortage_of
 from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.apps.conversations")
@@ -29,11 +30,12 @@ ID_MOST = 200  # characters of an id
 class Conversations:
     """`is_on`: responses are kept. The store is opened with the first use, or when there is one from before."""
 
-    def __init__(self, server: Server, failures: Failures) -> None:
+    def __init__(self, server: Server, failures: Failures, on_short: Callable[[Kind], object]) -> None:
         keep = server.keep_responses
         self.is_on = keep is not None
         self._store = ResponseStore(Path(server.data), keep or 0.0, server.max_kept)
         self._failures = failures
+        self._on_short = on_short  # called when the gateway itself lacks something
         self._shared = server.shared is not None
         self._thread = ThreadPoolExecutor(1, "conversations")
         self._opening = asyncio.Lock()
@@ -150,6 +152,9 @@ class Conversations:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(*args, **more))
         except (OSError, sqlite3.Error) as error:
+            if (kind := shortage_of(error)) is not None:
+                self._on_short(kind)
+                raise exhausted(kind) from None
             self._failures.note("conversations", f"using {self._store.path}")
             message = f"The gateway cannot use {NAME} in its `server.data`: {error}"
             raise GatewayError("resources_exhausted", message, retry_after=60) from None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway import shortage
 from gateway.apps.conversations import store as kept
 from gateway.apps.conversations.store import ResponseStore, Turn
 
@@ -134,3 +135,12 @@ def test_what_is_kept_outlives_the_process(store: ResponseStore, tmp_path: Path)
     assert found is not None
     assert found.local
     again.close()
+
+
+def test_a_response_that_would_fill_the_disk_is_not_kept(store: ResponseStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(shortage, "FREE_LEAST", 10**18)
+        with pytest.raises(shortage.OwnShortage):
+            add(store, "r1")
+    assert names(store, "r1") is None
+    assert add(store, "r1")
