@@ -43,6 +43,8 @@ def set_thinking(
         return True
     on = wanted == "on"
     declared = state.backend.thinking_switch
+    if declared is not None and field is None:
+        fields.pop("thinking", None)  # its own switch says it
     if declared == EFFORT:
         _set_effort(fields, on)
     elif field == "chat_template_kwargs":
