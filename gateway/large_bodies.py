@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from functools import cache
 from threading import Lock
 from typing import Any, TypeVar
@@ -33,19 +34,29 @@ async def apart(sender: str, work: Callable[[], T]) -> T:
 
 
 class Paced:
-    """Large work in turn, so many bytes a second: some of it cannot be done apart, and keeps the event loop."""
+    """Large work in turn, with a rest of at least its own time behind it: some of it keeps the event loop, although it
+    is done apart."""
 
     def __init__(self, rate: float = PACE, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._clock = rate, clock
         self._turn = asyncio.Lock()
         self._free_at = 0.0
 
-    async def wait(self, size: int) -> None:
-        """Returns when work on `size` bytes may begin."""
+    @asynccontextmanager
+    async def turn(self, size: int) -> AsyncIterator[None]:
+        """Wait for the turn of work on `size` bytes, and hold it. Small work has no turn."""
+        if size <= SEARCHED:
+            yield
+            return
         async with self._turn:
             if (left := self._free_at - self._clock()) > 0:
                 await asyncio.sleep(left)
-            self._free_at = self._clock() + size / self._rate
+            began = self._clock()
+            try:
+                yield
+            finally:
+                now = self._clock()
+                self._free_at = now + max(size / self._rate, now - began)
 
 
 def is_apart(task: asyncio.Task[Any]) -> bool:

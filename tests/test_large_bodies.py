@@ -190,7 +190,7 @@ async def test_what_is_wrong_with_a_large_body_is_told(name: str) -> None:
         assert (reply.status, reply.json["error"]["type"]) == (400, "invalid_request_error")
 
 
-async def test_large_work_is_paced_in_turn() -> None:
+async def test_large_work_has_a_rest_of_its_own_time_behind_it() -> None:
     now, slept = 100.0, []
 
     async def sleep(seconds: float) -> None:
@@ -198,11 +198,10 @@ async def test_large_work_is_paced_in_turn() -> None:
         slept.append(seconds)
         now += seconds
 
-    paced = Paced(10.0, lambda: now)
+    paced = Paced(SEARCHED, lambda: now)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gateway.large_bodies.asyncio.sleep", sleep)
-        for size in (20, 5, 5):
-            await paced.wait(size)
-        now += 10
-        await paced.wait(5)
-    assert slept == pytest.approx([2.0, 0.5])
+        for size, took in ((20, 5.0), (5, 7.0), (0.5, 9.0), (5, 1.0)):
+            async with paced.turn(int(size * SEARCHED)):
+                now += took
+    assert slept == pytest.approx([20.0])

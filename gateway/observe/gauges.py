@@ -21,6 +21,14 @@ Rows = Iterable[tuple[tuple[str, ...], float]]
 """(label values, value) of each series of a metric."""
 
 
+def _loaded(state: BackendState, _: BackendView) -> float | None:
+    return None if state.reported.loaded is None else float(state.reported.loaded)
+
+
+def _held_bytes(state: BackendState, _: BackendView) -> float | None:
+    return None if state.held is None else state.held.bytes or None
+
+
 def _kv(state: BackendState, view: BackendView) -> float | None:
     return state.progress.last.kv if view.state in SERVING and state.progress.last is not None else None
 
@@ -34,6 +42,8 @@ _BACKENDS: Mapping[str, tuple[str, Callable[[BackendState, BackendView], float |
     "gateway_foreign_sequences": ("Sequences that others run there", lambda state, _: state.foreign),
     "gateway_backend_up": ("1 while requests are sent there", lambda _, view: view.serves),
     "gateway_backend_drift": ("Differences from routes.yaml", lambda _, view: len(view.drift)),
+    "gateway_backend_model_loaded": ("1 while a server that loads on demand holds the model in memory", _loaded),
+    "gateway_backend_model_bytes": ("Memory of that model, as the server says", _held_bytes),
     "gateway_kv_cache_usage_ratio": ("Share of the KV cache in use, as the engine says", _kv),
 }
 # What engines count is passed on as it is: `rate` makes shares of any window of it, and sums over backends.

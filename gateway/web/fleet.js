@@ -99,6 +99,7 @@ function row(name, backend, status, pending) {
       h("span", { class: `badge ${level}`, title: backend.reason }, h("span", { "aria-hidden": "true" }, mark), ` ${backend.state}`),
       h("span", { class: "small muted", title: `since ${time(backend.since)}` }, ` ${span(status.now - backend.since)}`),
       explained ? h("div", { class: "why" }, backend.reason) : null,
+      held(backend, status),
       idle(backend),
       learned(backend, status),
       backend.drift.length ? h("div", { class: "why" }, h("strong", {}, "drift: "), backend.drift.join("; ")) : null,
@@ -113,6 +114,18 @@ function row(name, backend, status, pending) {
     cell("Drafts accepted", { class: "num" }, drafts(now.accepted || [])),
     cell("", { class: "actions" }, status.you.admin ? buttons(name, backend, pending) : null),
   );
+}
+
+/** What a server that loads on demand has of the model in memory, and until when. */
+function held(backend, status) {
+  const model = backend.held;
+  if (!model || !present(model.loaded)) return null;
+  const last = present(model.load_seconds) ? `its last load took ${span(model.load_seconds)}` : null;
+  if (!model.loaded) return h("div", { class: "small muted" }, ["not loaded", last].filter(Boolean).join(", "));
+  const left = present(model.until) ? Math.max(0, model.until - status.now) : null;
+  const size = present(model.bytes) ? `${(model.bytes / 2 ** 30).toFixed(1)} GiB` : null;
+  const until = left === null ? null : `for ${span(left)} more`;
+  return h("div", { class: "small muted", title: last }, ["loaded", model.window ? `${short(model.window)} window` : null, size, until].filter(Boolean).join(", "));
 }
 
 /** For how long a backend that requests start has had no request. */

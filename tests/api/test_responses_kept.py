@@ -217,6 +217,15 @@ async def test_nothing_is_kept_of_store_false_and_of_a_failure(stage: Stage) -> 
     stage.gateway.gateway.fleet["s"].evidence.succeeded()
 
 
+async def test_many_references_to_one_large_item_are_too_large(stage: Stage) -> None:
+    stage.s.play(answers({"content": "x" * 1_000_000}))
+    item = (await ask(stage)).json["output"][0]
+    asked = len(stage.s.turns)
+    reply = await ask(stage, input=[{"type": "item_reference", "id": item["id"]}] * 100)
+    assert (reply.status, reply.json["error"]["code"]) == (413, "request_too_large")
+    assert len(stage.s.turns) == asked
+
+
 async def test_what_was_said_inside_the_lan_does_not_leave_it_later(stage: Stage) -> None:
     made = (await ask(stage, "key-one", "x-gateway-local-only: 1")).json
     refused = await ask(stage, model="far", previous_response_id=made["id"])

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from gateway.apps.conversations.store import NAME, Conversation, ResponseStore, Turn
 from gateway.config.snapshot import Server
 from gateway.errors import GatewayError, exhausted
-from gateway.large_bodies import SEARCHED, Paced
+from gateway.large_bodies import Paced
 from gateway.shortage import Kind, shortage_of
 from gateway.supervision import Failures
 
@@ -28,7 +28,8 @@ ID_MOST = 200  # characters of an id
 
 
 class Conversations:
-    """`is_on`: responses are kept. The store is opened with the first use, or when there is one from before."""
+    """`is_on`: responses are kept. `paced`: work on large ones. The store is opened with the first use, or when there
+    is one from before."""
 
     def __init__(self, server: Server, failures: Failures, on_short: Callable[[Kind], object]) -> None:
         keep = server.keep_responses
@@ -39,7 +40,7 @@ class Conversations:
         self._shared = server.shared is not None
         self._thread = ThreadPoolExecutor(1, "conversations")
         self._opening = asyncio.Lock()
-        self._paced = Paced()
+        self.paced = Paced()
         self._is_open = False
         self._sweeper: asyncio.Task[None] | None = None
         self._makers: WeakValueDictionary[tuple[str, str], object] = WeakValueDictionary()  # (owner, name) -> its maker
@@ -60,12 +61,14 @@ class Conversations:
             await self._in_thread(self._store.close)
         self._thread.shutdown(wait=True)
 
+    async def size(self, owner: str, name: str) -> int:
+        """Bytes of the turns up to this response."""
+        return int(await self._call(self._store.conversation_size, owner, name[:ID_MOST]))
+
     async def conversation(self, owner: str, name: str, most: int, count: Callable[[int], object]) -> Conversation:
         """The turns up to this response, of at most `most` bytes. `count` is called with their size first, and may
         raise. Raises `not_found`, also for one of another client, and `request_too_large`."""
-        size: int = await self._call(self._store.conversation_size, owner, name[:ID_MOST])
-        if size > SEARCHED:
-            await self._paced.wait(size)
+        size = await self.size(owner, name)
         if size <= most:
             count(size)
         try:

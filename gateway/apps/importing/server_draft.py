@@ -189,16 +189,32 @@ def _suggest_aliases(draft: Draft, groups: Mapping[str, list[str]], further: dic
     if not ranked:
         return
     for position, group in enumerate(ranked):
-        behind = ranked[position + 1 :][:_FALLBACKS]
+        behind = _fallbacks(draft, group, ranked[position + 1 :])
         name = alias_name(called[group[0]])
         keys: dict[str, Any] = {"use": [_step(one) for one in (group, *behind)]}
         if (also := further.get(name)) is not None:
             keys["also"] = list(also)
         draft.aliases[name] = DraftEntry(keys)
     if len(ranked) > 1 and "default" not in draft.aliases:
-        chain = DraftEntry({"use": [_step(group) for group in ranked[: _FALLBACKS + 1]]})
+        chain = DraftEntry({"use": [_step(group) for group in (ranked[0], *_fallbacks(draft, ranked[0], ranked[1:]))]})
         chain.comment = ["One name for clients that want only one: the first that can serve."]
         draft.aliases = {"default": chain, **draft.aliases}
+
+
+def _fallbacks(draft: Draft, group: list[str], later: Iterable[list[str]]) -> list[list[str]]:
+    """The next best models, but of each Ollama only one: a slow load of a second one would push out the first."""
+    used, found = _ollamas(draft, group), list[list[str]]()
+    for one in later:
+        if not (servers := _ollamas(draft, one)) & used:
+            used |= servers
+            found.append(one)
+    return found[:_FALLBACKS]
+
+
+def _ollamas(draft: Draft, group: list[str]) -> set[Any]:
+    """The addresses of those of the backends that are models of an Ollama."""
+    keys = (draft.backends[name].keys for name in group)
+    return {one.get("url") for one in keys if one.get("engine") == "ollama"}
 
 
 def _rank(draft: Draft, group: list[str]) -> tuple[int, int]:

@@ -135,10 +135,10 @@ def test_the_same_model_stands_side_by_side_and_the_next_best_stand_in() -> None
     assert explicit == {
         "default": (pair, ("gemma",), ("qwen3:8b",)),
         "qwen3.6-35b-a3b": (pair, ("gemma",), ("qwen3:8b",)),
-        "gemma": (("gemma",), ("qwen3:8b",), ("b",)),
-        "qwen3:8b": (("qwen3:8b",), ("b",)),
+        "gemma": (("gemma",), ("qwen3:8b",)),
+        "qwen3:8b": (("qwen3:8b",),),
         "b": (("b",),),
-    }
+    }, "a load of another model of the same Ollama would push out the first"
     assert snapshot.aliases["qwen3.6-35b-a3b"].also == ("qwen",)
 
 

@@ -117,7 +117,7 @@ async def test_a_model_that_cannot_be_loaded_is_told_in_the_words_of_ollama() ->
 
 
 async def test_a_stream_is_told_that_the_model_loads_and_so_is_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("planning", "attempt"):
+    for module in ("stages", "attempt"):
         monkeypatch.setattr(f"gateway.proxy.{module}.LOADING_TOLD", 0.0)
     async with desk() as (gateway, sim):
         gateway.gateway.fleet["desk"].load_seconds = 71.0
@@ -134,7 +134,7 @@ async def test_a_stream_is_told_that_the_model_loads_and_so_is_the_page(monkeypa
 
 
 async def test_a_messages_stream_gets_pings_while_the_model_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("planning", "attempt"):
+    for module in ("stages", "attempt"):
         monkeypatch.setattr(f"gateway.proxy.{module}.LOADING_TOLD", 0.0)
     async with desk() as (gateway, sim):
         async with gateway.client.stream("POST", "/v1/messages", json={**ASK, "stream": True}) as reply:
@@ -278,3 +278,16 @@ async def test_a_model_that_nobody_uses_runs_out() -> None:
         await direct(sim, options={"num_ctx": 8192}, keep_alive=0.5)
         await gateway.until(lambda: not sim.loaded)
         assert sim.loads == 1
+
+
+async def test_what_is_loaded_is_told_by_status_and_metrics() -> None:
+    async with desk() as (gateway, sim):
+        open_gate(sim)
+        await direct(sim, options={"num_ctx": 4096}, keep_alive="30m")
+        await gateway.until(lambda: gateway.gateway.fleet["desk"].held is not None)
+        held = (await gateway.client.get("/status")).json()["backends"]["desk"]["held"]
+        page = (await gateway.client.get("/metrics")).text
+    assert (held["loaded"], held["window"], held["bytes"]) == (True, 4096, 5_200_000_000)
+    assert held["until"] == pytest.approx(sim.loaded[MODEL][1], abs=1)
+    assert 'gateway_backend_model_loaded{backend="desk"} 1.0' in page
+    assert 'gateway_backend_model_bytes{backend="desk"} 5.2e+09' in page

@@ -72,15 +72,10 @@ class KeptExchange(TranslatedExchange):
             self.share.add(len(memoryview(own)))
             self.caller, privacy = self.caller.with_privacy(before), privacy | before
         if previous:
-            kept = await self._conversations.conversation(self._owner, previous, limit, self.share.add)
-            before = Privacy(local_only=kept.local)
+            size = await self._conversations.size(self._owner, previous)
+            async with self._conversations.paced.turn(size):
+                body, before = await self._with_kept(fields, previous, own, limit)
             self.caller, privacy = self.caller.with_privacy(before), privacy | before
-            size = kept.size + len(memoryview(own))
-            self.share.add(size)  # joined, it is there once more
-            joining = partial(_joined, fields, kept, own, limit)
-            body = joining() if size <= LARGE else await self._apart(joining)
-            self.share.release(kept.size)
-            del kept, joining
         elif named is not None or refers:
             body = _encode(fields)
         self._previous, self._privacy = previous or None, privacy
@@ -92,6 +87,16 @@ class KeptExchange(TranslatedExchange):
         self._response.kept = KeptResponse(self._previous, stores)
         return await self._translate(body, len(body))
 
+    async def _with_kept(self, fields: dict[str, Raw], previous: str, own: Raw, limit: int) -> tuple[bytes, Privacy]:
+        """The request with what is kept before it, and what that says about privacy."""
+        kept = await self._conversations.conversation(self._owner, previous, limit, self.share.add)
+        size = kept.size + len(memoryview(own))
+        self.share.add(size)  # joined, it is there once more
+        joining = partial(_joined, fields, kept, own, limit)
+        body = joining() if size <= LARGE else await self._apart(joining)
+        self.share.release(kept.size)
+        return body, Privacy(local_only=kept.local)
+
     async def _with_items(self, own: Raw, limit: int) -> tuple[Raw, Privacy]:
         """(the input with the items of the client's own kept responses that it refers to, what was said of these).
         Raises GatewayError for one that is not kept."""
@@ -100,7 +105,7 @@ class KeptExchange(TranslatedExchange):
             return own, NO_MARKS
         outputs: dict[str, dict[str, Raw]] = {}
         made: list[object] = []
-        local = False
+        local, size = False, len(memoryview(own))
         for place, item in enumerate(items):
             id_ = item.get("id") if isinstance(item, dict) and item.get("type") == "item_reference" else None
             response = _RESPONSE_OF.fullmatch(id_) if isinstance(id_, str) else None
@@ -120,10 +125,10 @@ class KeptExchange(TranslatedExchange):
             if found is None:
                 raise GatewayError("not_found", f"No item {brief(id_)} is kept.", param=f"input[{place}]")
             made.append(found)
-        joined = _encode(made)
-        if len(joined) > limit:
-            raise GatewayError("request_too_large", f"With what is kept the request is larger than {limit} bytes.")
-        return Raw(joined), Privacy(local_only=local)
+            size += len(memoryview(found))
+            if size > limit:  # many may refer to one item
+                raise GatewayError("request_too_large", f"With what is kept the request is larger than {limit} bytes.")
+        return Raw(_encode(made)), Privacy(local_only=local)
 
     def _who(self) -> tuple[str, Privacy]:
         """(whose responses these are, what the request says about privacy)"""
