@@ -46,10 +46,8 @@ HARMLESS = {
     "len(value) > VALUE_MOST": "bounds memory; tests/proxy/test_decisions.py counts it",
     "values is None": "what is kept for it is never found",
     "state.health.state is not READY": "the order of the candidates and their slots say it too",
-    "window is not None and (not surely_fits(request.prompt_bytes, max(MIN_ROOM, request.limit() or 0), window))": (
-        "a limit of the alias is bounded by the window alone, whatever the prompt"
-    ),
     "any((name in request.fields and name not in _COMPARED for name in changes))": "the cases are named before it",
+    "BackendState.pool": "tests/admission/test_pool*.py: what a request reserves of the pool",
     "request.refused": "a refusal also changes the revision of its backend",
     **dict.fromkeys(("limited", "alias.params.keys().isdisjoint(CHAT.limits)"), "more is decided anew"),
     **dict.fromkeys(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from gateway.domain.forms import Forms
 from gateway.domain.health_state import State
@@ -108,6 +109,7 @@ async def a_chat_behind_a_task_goes_to_its_own_alias(h: House) -> None:
 
 @scenario("tool_parser: hermes, context: 4096", alias="{use: [a, b], params: {max_tokens: 9000}}")
 async def a_limit_of_the_alias_is_clamped_for_each_prompt(h: House) -> None:
+    h.trait(clamps_since=None)
     await h.ask(times=3, messages=[{"role": "user", "content": "word " * 1400}])
     await h.ask(times=2)
 
@@ -135,3 +137,24 @@ async def values_are_put_in_the_types_that_are_read(h: House) -> None:
     for temperature in (0.5, 0.5, "0.5"):
         await h.ask(messages=compact, temperature=temperature)
     await h.ask(messages=[*compact, {"role": "assistant", "content": None}, *compact], temperature=0.5)
+
+
+@scenario("tool_parser: hermes, kv_pool: 9000")
+async def answers_share_the_memory_that_prompts_leave(h: House) -> None:
+    await h.ask(times=3, max_tokens=50)
+    await h.ask(times=3)
+    await h.ask(times=2, messages=[{"role": "user", "content": "word " * 3000}])
+
+
+@scenario("tool_parser: hermes, context: 4096")
+async def a_limit_is_set_where_the_server_has_a_short_one(h: House) -> None:
+    h.trait(short_answers=True, clamps_since=None)
+    await h.ask(times=3)
+    await h.ask(times=2, messages=[{"role": "user", "content": "word " * 1200}])
+
+
+@scenario(alias="[a]")
+async def nothing_may_be_missing_to_a_text_that_is_continued(h: House) -> None:
+    h.a.play(said({"role": "assistant", "content": None}))
+    more: dict[str, Any] = {"continue_final_message": True, "add_generation_prompt": False}
+    await h.ask(times=3, messages=[{"role": "user", "content": "Go"}, {"role": "assistant", "content": "on"}], **more)

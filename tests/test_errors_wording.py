@@ -64,7 +64,8 @@ SPEAKING = (
 
 
 async def test_no_message_of_ours_but_the_overflow_makes_an_agent_drop_its_history() -> None:
-    said = [(f.name, t) for pattern in SPEAKING for f in SOURCES.glob(pattern) for t in texts(f)]
+    files = [file for pattern in SPEAKING for file in SOURCES.glob(pattern) if file.name != "decided.py"]  # names alone
+    said = [(file.name, text) for file in files for text in texts(file)]
     assert len(said) > 50
     assert all(any(SOURCES.glob(pattern)) for pattern in SPEAKING)
     guilty = [

@@ -148,7 +148,7 @@ WAITED_FOR = {
     "observe/usage_report.py": "awaited, shielded",
     "observe/log_writer.py": "has its own guard: what fails there cannot be logged there",
     "transport/event_loop.py": "a lookup: its error is the answer",
-    "transport/h1.py": "opens a connection: its error ends the exchange that waits for it",
+    "engines/ollama/loading.py": "a load: its error is that of the requests that wait for it",
     "apps/tracing/traces.py": "the end of the exporter, joined",
     "apps/cluster/redis_connection.py": "a trip, awaited",
     "supervision.py": "the supervisor",

@@ -43,11 +43,11 @@ TABLE: Mapping[type, Fields] = {
         nothing="host port data keep_responses max_kept max_file shutdown metrics log proxies shared",
     ),
     Alias: Fields(
-        decided="name steps also params thinking",
-        each="balance resume",
+        decided="name steps also params thinking reasoning_field",
+        each="balance resume ask_all",
         # Queues, clouds, starts and what cannot be served are for requests that the first step does not serve at once.
         nothing="on_busy cloud_when on_unsupported priority while_starting failover listed implicit",
-        never="ask_all min_max_tokens reasoning_field",
+        never="min_max_tokens",
     ),
     Client: Fields(
         decided="name key_sha256 aliases",
