@@ -74,8 +74,8 @@ routes.yaml:7  backends.qwen36.apibase: unknown key 'apibase' - did you mean 'ur
 routes.yaml:8  backends.qwen36.max_model_len: unknown key 'max_model_len' - did you mean 'context'?
 routes.yaml:9  backends.qwen36.max_num_seqs: unknown key 'max_num_seqs' - did you mean 'slots'?
 routes.yaml:10  backends.qwen36.auto_tools: 'on' is not true or false - write true
-routes.yaml:11  backends.qwen36.engine: 'vlm' is not one of vllm, openai, llamacpp, mlx, ollama, litellm, http \
-- did you mean 'vllm'?
+routes.yaml:11  backends.qwen36.engine: 'vlm' is not one of vllm, openai, llamacpp, mlx, ollama, litellm, http, \
+auto - did you mean 'vllm'?
 routes.yaml:12  backends.qwen37.node: unknown node 'spark9' - did you mean 'spark1'?
 routes.yaml:12  backends.qwen37.url: '192.168.1.11:8001' has no scheme - write http://192.168.1.11:8001
 routes.yaml:13  backends.public.url: 'api.example.com' is not a private address: does a prompt leave the LAN? \
