@@ -1,6 +1,6 @@
 """The API servers that one engine can be started behind, as data: one row per front end.
 
-vLLM brings two. `VLLM_USE_RUST_FRONTEND=1` puts `vllm-rs` before the engine in place of the Python server: the model
+vLLM brings two. `VLLM_USE_RUST_FRONTEND=1` puts `vllm-rs` before the engine instead of the Python server: the model
 and its speed stay, but what is served, refused and reported is another server's. What differs from the engine's row of
 traits is here; the front end in force is `BackendState.reported.front_end`.
 """

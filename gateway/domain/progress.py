@@ -2,7 +2,7 @@
 gateway/engines/vllm/metrics.py). A hung engine still answers `/metrics` and `/health`. Pure.
 
 The token counters count generated tokens, so they do not change while only prompts are computed; the use of the KV
-cache changes with every step even then. An engine in which neither changes, and which streams nothing to us, makes no
+cache changes with every step even then. An engine where neither changes, and which streams nothing to us, makes no
 progress. How long that is tolerated depends on its work: short between two tokens, longer while long prompts are
 computed.
 """

@@ -33,7 +33,7 @@ class EngineRates:
 
 
 class EngineSamples:
-    """The samples of one engine in the last SHARE_OVER seconds. Times are monotonic seconds."""
+    """The samples of one engine, of the last SHARE_OVER seconds. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque()
