@@ -318,7 +318,7 @@ async def test_a_defect_of_ours_is_a_plain_500(fleet: Fleet, monkeypatch: pytest
     def defect(*_: object, **__: object) -> None:
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr("gateway.proxy.stages.first_choice", defect)
+    monkeypatch.setattr("gateway.proxy.stages.Planner.first_choice", defect)
     error = is_error(await fleet.post(ASK), "internal_error")
     assert "secret" not in error["message"]
 

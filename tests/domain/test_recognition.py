@@ -48,8 +48,8 @@ def test_a_server_is_recognised_by_all_its_signs(
 
 
 def test_only_paths_that_can_still_tell_are_asked_for() -> None:
-    assert paths_to_look({"m"}, {}) == ["/openapi.json", "/info"]
-    assert paths_to_look({""}, {"server": "BaseHTTP/0.6"}) == ["/health", "/openapi.json", "/info"]
+    assert paths_to_look({"m"}, {}) == ["/openapi.json", "/info", "/api/ps"]
+    assert paths_to_look({""}, {"server": "BaseHTTP/0.6"}) == ["/health", "/openapi.json", "/info", "/api/ps"]
 
 
 async def test_a_row_is_all_that_a_new_server_needs(monkeypatch: pytest.MonkeyPatch) -> None:
