@@ -213,7 +213,7 @@ class RequestHandler:
     def _decide(self, client: access.Identity, request: InferenceRequest, alias: Alias) -> Decision | None:
         """Decide for chats like this one, if that may be kept."""
         fields, self.undecided = self.undecided, None
-        if fields is None:
+        if fields is None or self.snapshot is not self.services.snapshot:  # routes.yaml was edited meanwhile
             return None
         caller = self.exchange.caller
         decisions: Decisions = caller.decisions
