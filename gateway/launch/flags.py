@@ -15,11 +15,12 @@ Kind = Literal["switch", "integer", "number", "count", "count or auto", "text", 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag. `name`, and other names that it has `also`, without dashes. `count`: an integer that may be written 8k or 8K. `folded`: capitals and dashes
-    of its value are read as small letters and underscores. `negated`: a switch that has a --no- form; `opposite`: the
-    name that switches it off too, from OPPOSITES_FROM on ("disable-prefix-caching"). `many`: takes one or several
-    words; `repeated`: each time it is written adds a value; `optional`: takes one word or none. `least`, `above`,
-    `most`, `below`: the numbers that vLLM takes (`auto` is none of them)."""
+    """One flag. `name`, and other names that it has `also`, without dashes. `count`: an integer that may be written 8k
+    or 8K. `folded`: capitals and dashes of its value are read as small letters and underscores. `negated`: a switch
+    that has a --no- form; `opposite`: the name that switches it off too, from OPPOSITES_FROM on
+    ("disable-prefix-caching"). `many`: takes one or several words; `repeated`: each time it is written adds a value;
+    `optional`: takes one word or none. `least`, `above`, `most`, `below`: the numbers that vLLM takes (`auto` is none
+    of them)."""
 
     name: str
     kind: Kind

@@ -28,7 +28,8 @@ _PART = re.compile(r"[\w.+@-]+")  # of a path; ".." is refused apart from it
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """The model in `path`. `geometry`: or why it is not known. `weights` in GiB. `architecture`: vLLM's class for it."""
+    """The model in `path`. `geometry`: or why it is not known. `weights` in GiB. `architecture`: vLLM's class for
+    it."""
 
     path: Path
     geometry: Geometry | str

@@ -41,13 +41,12 @@ class FamilyRow(Row):
 
     `reported_parsers`: work for somebody, so they are no error. `likely_parsers`: of tools, by the name of vLLM's own
     parsers or the architecture; another one is a warning at most. `auto_calls`: False = with tool_choice auto the model
-    ends its turn without a call. `media`: what it takes besides text; () = nothing.
-    `mamba_block`: block size in tokens that prefix caching asks of its Mamba layers. `tensor_parallel`: the most.
-    `..._until`: the first version of vLLM of which it is not true, or not known.
-    `flags`, `variables`: what it needs; `helpful_flags`: what makes it better ("true" = a switch).
-    `scrambled_checkpoints`: expression over names whose output is scrambled on a Spark. `draft_kv`: the KV cache dtype
-    that its paired draft needs. `draft_counts`: [fewest, most] tokens per step, `draft_count` the best. `drafts_by`: the method of its own
-    drafts where it has no MTP heads."""
+    ends its turn without a call. `media`: what it takes besides text; () = nothing. `mamba_block`: block size in tokens
+    that prefix caching asks of its Mamba layers. `tensor_parallel`: the most. `..._until`: the first version of vLLM of
+    which it is not true, or not known. `flags`, `variables`: what it needs; `helpful_flags`: what makes it better
+    ("true" = a switch). `scrambled_checkpoints`: expression over names whose output is scrambled on a Spark.
+    `draft_kv`: the KV cache dtype that its paired draft needs. `draft_counts`: [fewest, most] tokens per step,
+    `draft_count` the best. `drafts_by`: the method of its own drafts where it has no MTP heads."""
 
     tool_parsers: tuple[str, ...] | None = None
     reported_parsers: tuple[str, ...] = ()
@@ -86,7 +85,8 @@ class Publisher(Row):
     """Checkpoints of one publisher; `match` is an expression over the plain name with its organisation.
 
     `quantization`: the value of --quantization that they need, or "none" = it is found by itself, as every vLLM from
-    `found_from` on does. `fails_with`: values that contradict the checkpoint's own configuration, so that vLLM refuses to start."""
+    `found_from` on does. `fails_with`: values that contradict the checkpoint's own configuration, so that vLLM refuses
+    to start."""
 
     quantization: str = "none"
     found_from: str | None = None
@@ -98,9 +98,9 @@ class Image(Row):
     """Container images; `match` is a glob over name:tag.
 
     `entrypoint`: "vllm serve" = the image runs it already, so the command is its arguments; "none" = the command is the
-    whole line; "own" = it is configured by variables. `stock`: it is vLLM as it is released, so what holds for a version holds for the
-    image. `moving`: the tag will point elsewhere one day. `broken`: why it
-    does not run on a Spark, `doubtful`: why it may not; `instead`: the image to use. `lacks`: what is not in it."""
+    whole line; "own" = it is configured by variables. `stock`: it is vLLM as it is released, so what holds for a
+    version holds for the image. `moving`: the tag will point elsewhere one day. `broken`: why it does not run on a
+    Spark, `doubtful`: why it may not; `instead`: the image to use. `lacks`: what is not in it."""
 
     vllm: str | None = None
     entrypoint: Literal["vllm serve", "none", "own"] | None = None

@@ -34,9 +34,11 @@ RULES: Mapping[str, Rule] = {
 
 # Facts of the file, of docker, of the machines and of JSON, which hold for whatever build an image has.
 _OF_THE_FILE = frozenset(
-    ("image-tag", "docker-flags", "docker-gpus", "listen-host", "port-mapping", "volumes", "shell-quotes")
-    + ("parallel-size", "command-quotes", "command-container", "flag-json", "flag-value", "flag-range")
-    + tuple(rules_nodes.RULES)
+    (
+        *("image-tag", "docker-flags", "docker-gpus", "listen-host", "port-mapping", "volumes", "shell-quotes"),
+        *("parallel-size", "command-quotes", "command-container", "flag-json", "flag-value", "flag-range"),
+        *rules_nodes.RULES,
+    )
 )
 
 _Placed = tuple[str, Remark, Path]  # a rule, what it says, and where in the file

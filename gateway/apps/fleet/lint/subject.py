@@ -87,7 +87,8 @@ class Subject:
 
     `launched`: it has a launch command; otherwise `flags` come from its keys. `whole`: all flags are known, an absent
     one has its default. `names`: every name of the model. `facts`: the row of the catalogue, `family` the gateway's own
-    table; `architecture`: the class in the model's config.json, None where that is not here. `version` of vLLM, None if not known. `docker`: its flags."""
+    table; `architecture`: the class in the model's config.json, None where that is not here. `version` of vLLM, None if
+    not known. `docker`: its flags."""
 
     backend: Backend
     command: ServeCommand = field(default_factory=ServeCommand)
@@ -144,11 +145,8 @@ class Subject:
         """The severity of a fact that holds for these `versions` (`Row.versions`): an error only where it is known to
         hold for this vLLM."""
         first, last = [*map(version_of, versions), None, None][:2]
-        have = self.version
-        if have is None:
-            known = last is None
-        else:
-            known = (first is None or have >= first) and (last is None or have <= last)
+        have, open_ended = self.version, last is None
+        known = open_ended if have is None else (first or have) <= have <= (last or have)
         return "error" if known and self.is_stock else "warning"
 
     def older_than(self, version: str) -> bool:
