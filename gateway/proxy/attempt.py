@@ -225,6 +225,7 @@ class Attempt:
         call = EngineRequest(request.endpoint, request.stream, fields, headers, self.request_id, own)
         call.head, call.sent_id = head, up_id
         call.memory, call.sender = self.exchange.share, request.sender
+        call.local_only = self._context.record.privacy.local_only
         return call
 
     def _tell_session(self, state: BackendState, fields: dict[str, Raw]) -> list[tuple[str, str]]:
