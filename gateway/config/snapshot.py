@@ -39,6 +39,7 @@ Engine = Literal["vllm", "openai", "llamacpp", "mlx", "ollama", "litellm", "http
 ModelServer = Literal[
     "vllm", "llamacpp", "mlx", "transformers", "lmstudio", "sglang", "tensorrt-llm", "tgi", "llama-cpp-python",
     "openai-cloud", "nvidia", "deepseek", "mistral", "moonshot", "zai", "minimax", "openrouter", "fireworks",
+    "chatgpt", "opencode", "router",
 ]  # fmt: skip
 Serves = Literal["transcriptions", "translations", "speech", "chat", "completions", "embeddings", "rerank", "score"]
 Balance = Literal["affinity", "least_busy", "round_robin"]
