@@ -18,6 +18,7 @@ from gateway.cli.serve import warnings_of
 from gateway.config.load import load_text
 from simulator import SimVllm
 from tests.demo_process import GATEWAY, PATIENCE
+from tests.support import read, write
 
 ASK = {"model": "chat", "messages": [{"role": "user", "content": "Say it in 20 words."}]}
 
@@ -95,8 +96,7 @@ async def test_a_second_one_on_the_same_port_is_an_error_unless_it_takes_over(ro
 
 async def test_further_addresses_are_listened_at(routes: Path) -> None:
     port = free_ports(3)
-    also = f"server: {{also_listen: ['127.0.0.1:{port + 1}']}}\n"
-    routes.write_text(also + routes.read_text())
+    write(routes, f"server: {{also_listen: ['127.0.0.1:{port + 1}']}}\n" + read(routes))
     async with serving(routes, port):
         async with httpx.AsyncClient(trust_env=False) as client:
             for at in (port, port + 1):

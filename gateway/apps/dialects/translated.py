@@ -22,6 +22,7 @@ class Translation(Protocol):
 
     own: OwnForm | None
     stream_type: bytes | None
+    session: bytes | None  # after `request`: its id in the client's body, where the chat does not have it
 
     def request(self, body: bytes) -> bytes:
         """The body of the equivalent chat request."""
@@ -74,6 +75,10 @@ class TranslatedExchange:
     @property
     def own(self) -> OwnForm | None:
         return self._translation.own
+
+    @property
+    def session(self) -> bytes | None:
+        return self._translation.session
 
     @property
     def peer(self) -> str:

@@ -50,6 +50,7 @@ class OllamaTranslation:
     """A `Translation` (translated.py)."""
 
     own: OwnForm | None = None
+    session: bytes | None = None
     stream_type: bytes | None = b"application/x-ndjson"
 
     def __init__(self, endpoint: Endpoint, resolve: Resolve) -> None:
