@@ -222,6 +222,10 @@ def _listen(value: Any) -> tuple[str, int]:
     return host or "0.0.0.0", int(port)
 
 
+def _listens(value: Any) -> tuple[tuple[str, int], ...]:
+    return _members(value, _listen)
+
+
 def _one_or_many(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         return (read_text(value),)
@@ -377,6 +381,9 @@ SizeOrNone = Annotated[
 ]
 BudgetText = Annotated[Budget | None, Kind(_budget, _pattern(BUDGET_PATTERN, "none"), "budget or none")]
 Listen = Annotated[tuple[str, int], Kind(_listen, _LISTEN, "HOST:PORT", _address)]
+Listens = Annotated[
+    tuple[tuple[str, int], ...], Kind(_listens, {"type": "array", "items": _LISTEN}, "list of HOST:PORT")
+]
 Names = Annotated[tuple[str, ...], Kind(_many, _TEXTS, "list of names", private=True)]
 HostNames = Annotated[tuple[str, ...], Kind(_host_names, _TEXTS, "list of names")]
 PictureSources = Annotated[tuple[str, ...], Kind(_picture_sources, _TEXTS, "list of beginnings of addresses")]

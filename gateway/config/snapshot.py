@@ -348,6 +348,7 @@ class Server:
     listen: ClassVar[k.Listen] = in_file(LISTEN, "Address and port to listen on.")
     host: str = LISTEN[0]
     port: int = LISTEN[1]
+    also_listen: k.Listens = setting((), "Further addresses: 127.0.0.1:11434 for programs that speak Ollama's API.")
     shared: k.OptionalSecret = setting(
         None, "redis://host:6379/0 when several gateways share one fleet; none = this one is alone."
     )
