@@ -8,7 +8,7 @@ EXTRA  := $(if $(CLOUD),-cloud)
 RUN    := $(VENV)/.run$(EXTRA)
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run serve test fuzz chaos lint format bench loadtest lock schema test-vllm test-engines vllm-flags vllm-rust test-clients docs reference clean
+.PHONY: run serve test fuzz chaos lint format bench loadtest lock schema test-vllm test-engines vllm-flags vllm-rust test-clients docs reference release clean
 
 run: $(RUN)                 ## a simulated Spark fleet and the gateway on :4000
 	$(BIN)/gateway demo
@@ -51,6 +51,9 @@ reference: $(VENV)/.dev      ## write docs/reference.md anew
 	$(BIN)/python docs/tools/reference.py > $(VENV)/reference.md
 	mv $(VENV)/reference.md docs/reference.md
 	$(BIN)/python docs/tools/servers.py
+
+release: $(VENV)/.dev        ## dist/: wheel and sdist (installed and tried), the image, an SBOM and hashes; uploads nothing
+	VENV=$(VENV) deploy/release/release.sh
 
 test-vllm: $(VENV)/.dev      ## against a real vLLM on the CPU, in an environment of its own
 	tests/vllm/run.sh
