@@ -128,6 +128,14 @@ def scenario(
     return add
 
 
+def timeless(line: RequestLine) -> RequestLine:
+    """The line without what differs from run to run: its id and all times."""
+    error = re.sub(r"\d+ s\b", "N s", line.error.replace(line.id, "ID"))
+    skipped = [(name, re.sub(r"\d[\d.]* ", "N ", reason)) for name, reason in line.skipped]
+    never = {"at": 0.0, "id": "", "queued": 0.0, "total": 0.0, "first_token": None}
+    return replace(line, **never, adapted=list(line.adapted), error=error, skipped=skipped)
+
+
 async def outcome(name: str, decides_ahead: DecidesAhead) -> list[object]:
     parts, run = SCENARIOS[name]
     a, b = ScriptedBackend((WELL,)), ScriptedBackend((WELL,))
@@ -144,8 +152,5 @@ async def outcome(name: str, decides_ahead: DecidesAhead) -> list[object]:
             house = House(gateway, a, b)
             await run(house)
             for line in lines:
-                adapted = list(line.adapted)
-                house.seen.append(
-                    replace(line, at=0.0, id="", adapted=adapted, queued=0.0, total=0.0, first_token=None)
-                )
+                house.seen.append(timeless(line))
             return house.seen + list(counted(gateway))

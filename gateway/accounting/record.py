@@ -92,9 +92,9 @@ class RequestLine(msgspec.Struct, frozen=True, gc=False):
     """A request that has ended. `at`: Unix seconds. `backend`: the one that answered, else the last one that was
     tried; "" = none. `left`: the failed attempts. `detour`: ("fallback" | "routed", reason).
     `queued`, `first_token` (None without a token) and `total` in seconds. `resumed`: the backend that went on with a
-    stream that broke at another one. `skipped`: (backend, reason) of those that could not serve, where a plan was made.
-    `mended`, `left_out`: as in the headers of the answer. `translated`: it was asked in another form than a chat's.
-    `error`: the message that the client got. `usd`: None where not all of it is known."""
+    stream that broke at another one. `skipped`: (backend, reason) of those that could not serve, where it
+    mattered. `mended`, `left_out`: as in the headers of the answer. `translated`: it was asked in another form than a
+    chat's. `error`: the message that the client got. `usd`: None where not all of it is known."""
 
     at: float
     id: str
@@ -137,7 +137,9 @@ def is_failure(outcome: str) -> bool:
 def request_line(record: RequestRecord, at: float) -> RequestLine:
     """The line of a request that ended at `at`."""
     served, request, trying = record.served_by(), record.request, record.trying
-    plan, answer = record.plan, served.answer if served is not None else None
+    answer = served.answer if served is not None else None
+    detour = served.detour if served is not None else None
+    plan = record.plan if detour is not None or record.tried or record.error else None
     if served is not None:
         backend = served.state.name
         tokens = served.tokens
@@ -158,7 +160,7 @@ def request_line(record: RequestRecord, at: float) -> RequestLine:
         backend,
         len(record.attempts),
         record.outcome,
-        served.detour if served is not None else None,
+        detour,
         served.adapted if served is not None else (),
         record.tried,
         tokens,
@@ -167,7 +169,7 @@ def request_line(record: RequestRecord, at: float) -> RequestLine:
         record.seconds,
         record.resumed,
         served.audio_seconds if served is not None else 0.0,
-        [(skip.state.name, skip.reason) for skip in plan.skipped] if plan is not None else (),
+        [(skip.state.name, skip.reason) for skip in plan.skipped] if plan is not None and plan.skipped else (),
         answer.mended if answer is not None else (),
         request.own.left_out if request is not None and request.own is not None else (),
         record.endpoint.becomes is not None,

@@ -14,7 +14,6 @@ from unittest.mock import patch
 import httpx
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from gateway.accounting.record import RequestLine
 from gateway.http.request_head import RepeatedHead
@@ -25,6 +24,7 @@ from gateway.proxy.stages import Planner
 from gateway.proxy.stream_relay import StreamRelay
 from gateway.transport.h1_response import H1Response
 from gateway.transport.known_head import KnownHead
+from tests.scenarios import timeless
 from tests.scripted import SSE_HEAD, Script, ScriptedBackend, Turn, chunked, json_answer
 from tests.support import RunningGateway, running_gateway
 
@@ -216,9 +216,7 @@ async def outcome(asked: list[Ask]) -> list[object]:
             await gateway.until_ready("a", "b", "bare")  # one that failed is probed, and found well
             turns = [(name, turn) for name, one in (("a", a), ("b", b)) for turn in one.turns if not is_probe(turn)]
             found += [(name, turn.path, turn.json) for name, turn in turns]
-        for line in lines:
-            adapted = list(line.adapted)
-            found.append(replace(line, at=0.0, id="", adapted=adapted, queued=0.0, total=0.0, first_token=None))
+        found += map(timeless, lines)
         found += counted(gateway)
     return found
 
