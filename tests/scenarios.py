@@ -11,12 +11,11 @@ from dataclasses import replace as with_
 from typing import Any
 
 import httpx
-from msgspec.structs import replace
 
 from gateway.accounting.record import RequestLine
 from gateway.domain.health_state import State
 from gateway.proxy.services import DecidesAhead
-from tests.proxy.test_decisions_random import USAGE, chunk, counted
+from tests.proxy.test_decisions_random import USAGE, chunk, counted, timeless
 from tests.raw_client import chat
 from tests.scripted import SSE_HEAD, Script, ScriptedBackend, Turn, chunked, json_answer
 from tests.support import RunningGateway, running_gateway
@@ -126,14 +125,6 @@ def scenario(
         return run
 
     return add
-
-
-def timeless(line: RequestLine) -> RequestLine:
-    """The line without what differs from run to run: its id and all times."""
-    error = re.sub(r"\d+ s\b", "N s", line.error.replace(line.id, "ID"))
-    skipped = [(name, re.sub(r"\d[\d.]* ", "N ", reason)) for name, reason in line.skipped]
-    never = {"at": 0.0, "id": "", "queued": 0.0, "total": 0.0, "first_token": None}
-    return replace(line, **never, adapted=list(line.adapted), error=error, skipped=skipped)
 
 
 async def outcome(name: str, decides_ahead: DecidesAhead) -> list[object]:
