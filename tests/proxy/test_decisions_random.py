@@ -14,6 +14,7 @@ from unittest.mock import patch
 import httpx
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.accounting.record import RequestLine
 from gateway.http.request_head import RepeatedHead
