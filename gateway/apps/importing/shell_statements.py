@@ -9,6 +9,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -65,7 +66,7 @@ class Statements:
             if self._starts == begun:  # a script that takes the name of a function as its argument
                 for name, body in list(self._functions.items()):
                     if name not in known | self._called and self._starts == begun:
-                        self._ends(lambda body=body: self._statement(body))  # type: ignore[misc]
+                        self._ends(partial(self._statement, body))
         except Ended:
             pass
         finally:
@@ -257,7 +258,7 @@ class Statements:
         try:
             for branch in branches:
                 before = set(self.launches.draft.backends)
-                ended.append(self._ends(lambda branch=branch: self._statements(branch)))  # type: ignore[misc]
+                ended.append(self._ends(partial(self._statements, branch)))
                 found.append([name for name in self.launches.draft.backends if name not in before])
         finally:
             self._conditions.pop()
