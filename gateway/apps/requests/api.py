@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from gateway.api.admin import admit
 from gateway.api.caller import caller_of, identify_caller
 from gateway.apps.requests.requests import Requests
+from gateway.apps.requests.running import matches
 from gateway.apps.requests.store import FOUND_MOST, Search
 from gateway.apps.requests.story import story, told_running
 from gateway.errors import GatewayError
@@ -33,22 +34,24 @@ def router(gateway: Gateway, requests: Requests) -> APIRouter:
         backend: str | None = None,
         outcome: str | None = None,
         id: str = "",
+        q: Annotated[str, Query(max_length=200)] = "",
         limit: Annotated[int, Query(ge=1, le=FOUND_MOST)] = 100,
         after: Number = 0,
         before: Number | None = None,
     ) -> JSONResponse:
-        """`{running: [...], requests: [...], kept: {...}}`. `outcome`: one of the log's, or `failed`. `after`,
-        `before`: the `number` of a request."""
+        """`{running: [...], requests: [...], kept: {...}}`. `outcome`: one of the log's, or `failed`. `id`: its
+        beginning; `q`: that, or a part of the other four. `after`, `before`: the `number` of a request."""
         mine = _sees(gateway, request)
         wanted = {"client": client, "alias": alias, "backend": backend}
         equal = {name: value for name, value in wanted.items() if value is not None}
-        running = [] if outcome else [row for row in requests.running.rows(mine, id) if row.items() >= equal.items()]
+        running = [] if outcome else requests.running.rows(mine, id)
+        running = [row for row in running if equal.items() <= row.items() and matches(row, q)]
         if outcome not in (None, "", FAILED):
             equal["outcome"] = outcome
         own = equal | ({"client": mine} if mine is not None else {})
         found: list[dict[str, Any]] = []
         if mine is None or client in (None, mine):
-            found = await _find(requests, Search(id, own, outcome == FAILED, after, before, limit))
+            found = await _find(requests, Search(id, q, own, outcome == FAILED, after, before, limit))
         return JSONResponse({"running": running, "requests": found, "kept": requests.kept()}, headers=FRESH)
 
     @routes.get("/{id}")
@@ -58,7 +61,7 @@ def router(gateway: Gateway, requests: Requests) -> APIRouter:
         mine = _sees(gateway, request)
         running = [row for row in requests.running.rows(mine, id) if row["id"] == id]
         own = {"client": mine} if mine is not None else {}
-        past = [row for row in await _find(requests, Search(id, own)) if row["id"] == id]
+        past = [row for row in await _find(requests, Search(id, equal=own)) if row["id"] == id]
         if not (running or past):
             raise _unknown(requests, id)
         shown = running[-1] if running else past[0]

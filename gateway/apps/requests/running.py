@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from gateway.errors import GatewayError
@@ -74,3 +75,8 @@ class RunningRequests:
 
 def _is(one: ActiveRequest, client: str | None, id: str) -> bool:
     return client in (None, one.record.client_label) and one.record.id.startswith(id)
+
+
+def matches(row: Mapping[str, Any], words: str) -> bool:
+    """Does the search for these words find the row, as `Search.words` finds a past one?"""
+    return row["id"].startswith(words) or any(words in row[name] for name in ("client", "alias", "backend"))

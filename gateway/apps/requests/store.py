@@ -31,10 +31,11 @@ _COLUMNS = ("client", "alias", "backend", "outcome")
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Which requests. `id`: its beginning; `equal`: values of columns; `failed`: by the gateway's or a backend's fault
-    alone; `after`, `before`: numbers of requests."""
+    """Which requests. `id`: its beginning. `words`: the beginning of its id, or a part of a column. `equal`: values of
+    columns. `failed`: by the gateway's or a backend's fault alone. `after`, `before`: numbers of requests."""
 
     id: str = ""
+    words: str = ""
     equal: Mapping[str, str] = field(default_factory=dict)
     failed: bool = False
     after: int = 0
@@ -51,6 +52,9 @@ class Search:
         if self.id:
             where.append("id >= ? AND id < ?")
             values += [self.id, self.id + "\U0010ffff"]
+        if self.words:
+            where.append(f"(id >= ? AND id < ? OR {' OR '.join(f'instr({name}, ?)' for name in _COLUMNS)})")
+            values += [self.words, self.words + "\U0010ffff", *[self.words] * len(_COLUMNS)]
         if self.failed:
             where.append("failed")
         if self.before is not None:

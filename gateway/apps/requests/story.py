@@ -11,19 +11,19 @@ from gateway.errors import CATALOGUE
 
 Fields = Mapping[str, Any]
 
-# Words of x-gateway-fallback and -routed, and of an attempt that has failed -> why.
+# Words of x-gateway-fallback and -routed -> what the first step was or did.
 WHY = {
-    "down": "it was down",
-    "warming": "it was starting",
-    "misconfigured": "it was not set up as routes.yaml says",
-    "parked": "it was parked",
-    "failed": "it had just failed",
-    "empty": "it had answered with nothing",
-    "cooldown": "it had asked for a pause",
-    "busy": "it had no slot free",
-    "incapable": "it could not do what was asked",
-    "too_long": "the prompt did not fit",
-    "budget": "its budget was spent",
+    "down": "was down",
+    "warming": "was starting",
+    "misconfigured": "was not set up as routes.yaml says",
+    "parked": "was parked",
+    "failed": "had just failed",
+    "empty": "had answered with nothing",
+    "cooldown": "had asked for a pause",
+    "busy": "had no slot free",
+    "incapable": "could not do what was asked",
+    "too_long": "was too small for the prompt",
+    "budget": "had spent its budget",
 }
 LEFT = {
     "client_gone": "The client left before the answer was complete.",
@@ -64,15 +64,15 @@ def _tried(past: Fields) -> Iterator[str]:
     tried = {one["backend"] for one in past.get("left", ())}
     for one in past.get("skipped", ()):
         if one["backend"] not in tried:
-            yield f"{one['backend']} was no candidate: it {one['reason']}."
+            yield f"{one['backend']} was no candidate: it {one['reason'].rstrip('.')}."
     for one in past.get("left", ()):
-        yield f"{one['backend']} was asked and left ({one['kind']}): it {one['reason']}."
+        yield f"{one['backend']} was asked and left ({one['kind']}): it {one['reason'].rstrip('.')}."
     backend = past["backend"]
     if not backend or (backend in tried and past["outcome"] != "200"):
         return
-    for kind, words in (("fallback", "as a fallback for the first step"), ("routed", "instead of the first step")):
+    for kind, words in (("fallback", "as a fallback"), ("routed", "instead")):
         if why := past.get(kind):
-            yield f"{backend} was asked {words}, because {WHY.get(why, why)}."
+            yield f"{backend} was asked {words}, because the first step {WHY.get(why, why)}."
             break
     else:
         yield f"{backend} was asked{', at last' if tried else ''}."

@@ -46,7 +46,7 @@ def test_a_detour_names_everyone_who_could_not_and_why() -> None:
         "It was not to leave the LAN.",
         "ds4 was no candidate: it is parked.",
         "gemma4 was asked and left (failed): it refused the connection.",
-        "qwen8b was asked as a fallback for the first step, because it had just failed.",
+        "qwen8b was asked as a fallback, because the first step had just failed.",
         "To ask it, this was changed: max_tokens_clamped (x-gateway-adapted).",
         "Left out, because no backend here runs it: web_search.",
         "The answer was mended: tool_calls put where they belong.",
