@@ -10,6 +10,7 @@ from typing import NamedTuple
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
 _SPACES = " \t\r\n"
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh"))
+_ELSEWHERE = frozenset(("docker", "podman", "nerdctl", "sudo", "ssh"))  # what they start has a place of its own
 _MODULE = re.compile(r"vllm(\.entrypoints\..*)?", re.ASCII)
 _ENDS = frozenset(("&&", "||", ";", "|", "&", "\n"))
 _REDIRECTION = re.compile(r"\d?(>>?|<|>&|&>)")
@@ -121,7 +122,7 @@ def parts_of(words: tuple[str, ...], *, serving: bool) -> CommandParts:
 
 def _behind_wrapper(words: tuple[str, ...], start: int, env: dict[str, str]) -> CommandParts | None:
     """`/launch.sh vllm serve MODEL ...`: the arguments of the vLLM that a wrapper runs; None without a wrapper."""
-    if words[start : start + 1] and words[start].startswith("-"):
+    if not words[start:] or words[start].startswith("-") or _base(words[start]) in _ELSEWHERE:
         return None
     for at in range(start + 1, len(words)):
         program = words[at : at + _program_length(words[at : at + 4], serving=True)]

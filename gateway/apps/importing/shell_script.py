@@ -75,7 +75,7 @@ class Script(Statements):
                 env |= self._own(one)
             elif one.type == "file_redirect":
                 parts += behind(one)
-            elif one.type != "herestring_redirect":
+            elif one.type != "herestring_redirect" and one.start_byte < one.end_byte:
                 parts.append(one)
         found = list(self.variables.words([*parts, *further]))
         if not found:  # only assignments, which stay
@@ -118,7 +118,7 @@ class Script(Statements):
             self._container(words, line, env)
         elif _base(words[0]) in _SHELLS:
             self._shell(words, line, env, read)
-        elif is_vllm_program(parse(shlex.join(words)).program):
+        elif is_vllm_program(program := parse(shlex.join(words)).program) and tuple(words[: len(program)]) == program:
             self._note_condition()
             self._starts += 1
             self.launches.notes.spend(len(self.variables.exported) * COMMAND, line)
