@@ -239,7 +239,7 @@ async def test_thoughts_and_text_come_apart_whole_and_streamed(url: str, model: 
 @pytest.mark.parametrize("model", [one for one in MODELS if one != MODEL])
 async def test_tools_are_called_as_it_was_chosen(url: str, model: str) -> None:
     async with desk(url, model) as gateway:
-        off = {"reasoning_effort": "none"}
+        off: dict[str, Any] = {"reasoning_effort": "none"}
         assert calls_of(await chat(gateway, WEATHER, tools=TOOLS, **off)) == [("get_weather", {"city": "Oslo"})]
         assert calls_of(await chat(gateway, HELLO, tools=TOOLS, tool_choice="none", **off)) == []
         assert len(calls_of(await chat(gateway, BOTH, tools=TOOLS, **off))) == 2
