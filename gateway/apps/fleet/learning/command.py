@@ -46,7 +46,6 @@ class Learned:
     "gateway fleet learn                              # every launched backend, over the ssh of its node",
     "gateway fleet learn qwen36",
     "gateway fleet learn start.log --backend qwen36",
-    "docker logs spark-qwen36 2>&1 | gateway fleet learn - --backend qwen36",
 )
 @click.command()
 @click.argument("targets", nargs=-1, metavar="[BACKEND|FILE]...")
