@@ -88,6 +88,11 @@ def profile_path(name: str) -> str:
     return f"{PROFILES}/{name}.profile"
 
 
+def last_path(name: str) -> str:
+    """The file with the last words of the engine of the unit `name`, which its launch script leaves."""
+    return f"{PROFILES}/{name}.last"
+
+
 def start_commands(backend: Backend, nodes: Mapping[str, Node], profile: str = "") -> tuple[Command, ...]:
     """The commands that start the backend with a profile ("" = with none), in this order: of an engine over several
     nodes the workers first, then the head. Empty if no command is known. A line of the operator's own knows no
