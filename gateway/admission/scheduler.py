@@ -207,6 +207,16 @@ class Scheduler:
         queue = self._queues.get(id(state))
         return (queue is not None and bool(queue.waiting)) or is_full(state, weight, tokens)
 
+    def refuses(self, waiter: Waiter, now: float) -> bool:
+        """Would the queues not take this request, which has not joined any, and that is not served at once?"""
+        queues = self._queues_of(waiter)
+        fits = (not is_full(q.state, waiter.weight, waiter.tokens_at(q.state)) and not q.waiting for q in queues)
+        return bool(queues) and not any(fits) and self._full(waiter, now) is not None
+
+    def waited_for(self) -> list[BackendState]:
+        """The backends that requests wait for."""
+        return [queue.state for queue in self._queues.values() if queue.waiting]
+
     def depth(self) -> dict[str, int]:
         """Backend name -> requests that wait for it. A request that waits for several backends counts at each."""
         found: dict[str, int] = {}

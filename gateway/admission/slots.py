@@ -10,6 +10,7 @@ from functools import partial
 from typing import Protocol
 
 from gateway.admission.backend_queue import SlotGrant, Waiter
+from gateway.admission.looks import LOOK_MOST, Look, look_due, may_be_over
 from gateway.admission.scheduler import Scheduler
 from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
@@ -90,11 +91,12 @@ class Starts(Protocol):
 
 class Admission:
     """The one waiting set of a gateway. Code that changes a backend may call `changed`; without a call the change is
-    noticed within a tick. `starts` None = nothing is started for requests."""
+    noticed within a tick. `starts` None = nothing is started for requests; `look` None = no engine is looked at."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.scheduler = Scheduler()
         self.starts: Starts | None = None
+        self.look: Look | None = None
         self.seconds = metrics.queue_seconds.child()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -126,7 +128,9 @@ class Admission:
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter.wake = partial(_wake, woken)
         try:
-            if not self.scheduler.enqueue(waiter, began):
+            if await self._looked_first(waiter, began) and not waiter.replan(time.monotonic()):
+                return time.monotonic() - began
+            if not self.scheduler.enqueue(waiter, time.monotonic()):
                 self._tick_soon()
                 await woken
         except asyncio.CancelledError:
@@ -137,6 +141,23 @@ class Admission:
         seconds = time.monotonic() - began
         self.seconds.observe(seconds)
         return seconds
+
+    async def _looked_first(self, waiter: Waiter, now: float) -> bool:
+        """Before a request is refused because others take slots, their engine is looked at: that may be over. True =
+        it was, and the request has to be planned again. What no look confirms counts no more."""
+        if waiter.place or self.look is None or not any(may_be_over(state, now) for state in waiter.choices):
+            return False
+        if not self.scheduler.refuses(waiter, now):
+            return False
+        aged = [state for state in waiter.choices if may_be_over(state, now)]
+        looks = [asyncio.ensure_future(look) for state in aged if (look := self.look(state)) is not None]
+        if looks:
+            await asyncio.wait(looks, timeout=LOOK_MOST)
+        now = time.monotonic()
+        for state in aged:
+            if may_be_over(state, now):
+                state.foreign = 0
+        return True
 
     def changed(self, state: BackendState) -> None:
         """The backend went away, came back, has more capacity or has ended a pause."""
@@ -152,7 +173,12 @@ class Admission:
 
     def _tick(self) -> None:
         self._timer = None
-        self.scheduler.tick(time.monotonic())
+        now = time.monotonic()
+        self.scheduler.tick(now)
+        if self.look is not None:
+            for state in self.scheduler.waited_for():
+                if look_due(state, now):
+                    self.look(state)
         if self.scheduler.waiters:
             self._tick_soon()
 

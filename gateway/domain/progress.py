@@ -10,6 +10,7 @@ computed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 from gateway.domain.token_ratio import PREFILL_PRIOR
@@ -20,6 +21,7 @@ DEAF = 15.0  # seconds without an answer to a look that the engine itself has to
 STALE = 30.0  # seconds after which unchanged counters are ignored while none of our requests run on it
 LEARN_FROM = 1024  # prompt tokens between two samples from which a rate is learned: fewer are mostly overhead
 RATE_LEAST, RATE_MOST = 1.0, 100_000.0  # tokens per second: limits of what is learned
+LOOKS_AGREE = 1.0  # seconds between two looks that have to agree before more sequences of others are counted
 FOREIGN_PROMPT = 32_768  # tokens that the prompt of a request from outside the gateway is assumed to have
 
 
@@ -85,7 +87,19 @@ class Progress:
     when it last made progress; 0 = not known. `prefill`: prompt tokens per second; `decode`: answer tokens per second
     of one sequence; both None until learned."""
 
-    __slots__ = ("_clean", "_deaf_since", "_foreign", "_hits", "_lost", "decode", "last", "moved_at", "prefill")
+    __slots__ = (
+        "_clean",
+        "_deaf_since",
+        "_foreign",
+        "_foreign_at",
+        "_hits",
+        "_lost",
+        "_raw_foreign",
+        "decode",
+        "last",
+        "moved_at",
+        "prefill",
+    )
 
     def __init__(self) -> None:
         self.last: Sample | None = None
@@ -95,7 +109,8 @@ class Progress:
         self._lost = 0.0  # requests that ended without a first token
         self._hits: float = 0.0  # cached prompt tokens of requests that have not ended
         self._clean = False  # it was idle once, so every request that ends was observed from its beginning
-        self._foreign = 0.0
+        self._foreign = self._raw_foreign = 0.0
+        self._foreign_at = 0.0  # when the raw count was taken with which the next one has to agree
         self._deaf_since = 0.0  # when the first of the looks in a row was made that the engine did not answer; 0 = none
 
     def unanswered(self, asked_at: float) -> None:
@@ -128,6 +143,10 @@ class Progress:
         gaps, seconds = after.gaps - before.gaps, after.gap_seconds - before.gap_seconds
         if gaps >= 1 and seconds > 0:
             self.decode = _nearer(self.decode, gaps / seconds)
+
+    def age(self, now: float) -> float:
+        """Seconds since the engine was last looked at; infinite where it never was."""
+        return inf if self.last is None else now - self.last.at
 
     def without_token(self) -> int:
         """Sequences on the engine, ours or not, that got no token yet, by its own counters. An upper bound."""
@@ -178,13 +197,18 @@ class Progress:
 
     def foreign(self, held: int, now: float) -> int:
         """Sequences on the engine that are not ours; `held` is the number of ours. The smaller of two samples counts: a
-        request of ours that has just ended or begun must not count as foreign."""
+        request of ours that has just ended or begun must not count as foreign. Samples that follow each other quickly
+        only lower the count."""
         last = self.last
         raw = max(0.0, last.running + last.waiting - held) if last is not None else 0.0
         if last is not None and not held and now - self.moved_at > STALE:
             raw = 0.0
-        seen, self._foreign = min(raw, self._foreign), raw
-        return int(seen)
+        if now - self._foreign_at < LOOKS_AGREE:
+            self._raw_foreign = min(raw, self._raw_foreign)
+            self._foreign = min(raw, self._foreign)
+        else:
+            self._foreign, self._raw_foreign, self._foreign_at = min(raw, self._raw_foreign), raw, now
+        return int(self._foreign)
 
 
 def _nearer(known: float | None, seen: float) -> float:

@@ -3,6 +3,7 @@ are under way there. A server may answer its health check while its engine hangs
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from urllib.parse import quote
@@ -18,6 +19,7 @@ from gateway.transport.prometheus_text import in_turns
 
 MOVING = 3.0  # seconds between two looks at an engine that has requests of ours
 AGAIN = 0.5  # seconds until the next look at an engine that has not answered one
+SEEN_LATELY = 10.0  # seconds after the last answered look until requests of others do not count any more
 
 
 def looks_at_engine(probe: Probe) -> bool:
@@ -39,9 +41,22 @@ class EngineLooks:
     def __init__(self, client: ProbeClient, work_of: Callable[[BackendState], Work]) -> None:
         self._client = client
         self._work_of = work_of
+        self._under_way: dict[int, asyncio.Event] = {}  # id of a backend -> the look there has ended
 
     async def look(self, state: BackendState) -> None:
-        """One look at a backend with such a server (`looks_at_engine`). Raises nothing of the network's."""
+        """One look at a backend with such a server (`looks_at_engine`). One at a time: where one is under way, its end
+        is waited for. Raises nothing of the network's."""
+        if (ended := self._under_way.get(id(state))) is not None:
+            await ended.wait()
+            return
+        ended = self._under_way[id(state)] = asyncio.Event()
+        try:
+            await self._look(state)
+        finally:
+            del self._under_way[id(state)]
+            ended.set()
+
+    async def _look(self, state: BackendState) -> None:
         probe = state.traits.probe
         sample = None
         if probe is not None and probe.slots is not None:
@@ -57,6 +72,8 @@ class EngineLooks:
                 state.start_over()
             state.progress.add(sample)
             state.foreign = state.progress.foreign(state.inflight + state.shared.elsewhere_lately, now)
+        elif state.foreign and state.progress.age(now) > SEEN_LATELY:
+            state.foreign = 0
         if sample is not None or state.progress.doubted:
             self._judge(state, now)
 

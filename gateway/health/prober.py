@@ -217,6 +217,18 @@ class Prober:
         """Read the engine's load. Only for servers that report it (`looks_at_engine`)."""
         await self._looks.look(state)
 
+    def look_now(self, state: BackendState) -> asyncio.Task[None] | None:
+        """Read the engine's load now, in a task; None = this kind of server does not report it."""
+        probe = probe_of(state.backend) and state.traits.probe
+        if probe is None or not looks_at_engine(probe):
+            return None
+        key = f"look at {state.name}'s engine"
+        task = self._immediate_checks.get(key)
+        if task is None:
+            task = self._immediate_checks[key] = self._failures.once("probe", self.look_at_engine(state), key)
+            task.add_done_callback(lambda _: self._immediate_checks.pop(key, None))
+        return task
+
     def hurry(self, state: BackendState, *, read_models: bool = False) -> None:
         """Check the backend now, because something may have changed there. `read_models`: its list of models may have
         changed too."""

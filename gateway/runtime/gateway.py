@@ -82,6 +82,7 @@ class Gateway:
         self.on_event: list[Callable[[Event], None]] = []  # called with each; must not block, nor raise
         self.admission = Admission(self.metrics)
         self.prober = Prober(self.fleet, self.active.work_of, self.emit, failures, on_short=self.short_of)
+        self.admission.look = self.prober.look_now
         self.memory = Memory(snapshot.server.memory, lambda: self.short_of("budget"))
         self.log: LogWriter | None = None  # see `write_log`
         self.started = time.time()

@@ -1,0 +1,25 @@
+"""When an engine is looked at because requests wait for it: others' sequences take slots, and what the last look saw of
+them may be over. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from gateway.domain.backend import BackendState
+
+FRESH = 1.0  # seconds after a look for which its count may refuse a request
+EVERY = 0.5  # seconds between two looks while requests wait
+LOOK_MOST = 1.0  # seconds that a request which would be refused waits for looks
+
+# Begins a look at the backend's engine, or joins the one under way; None = its server shows nothing of its engine.
+Look = Callable[[BackendState], Awaitable[None] | None]
+
+
+def may_be_over(state: BackendState, now: float) -> bool:
+    """Do sequences of others take slots that nobody has seen in the last second?"""
+    return state.foreign > 0 and state.progress.last is not None and state.progress.age(now) > FRESH
+
+
+def look_due(state: BackendState, now: float) -> bool:
+    """Is a look due, now that requests wait for this backend?"""
+    return state.foreign > 0 and state.progress.last is not None and state.progress.age(now) > EVERY
