@@ -33,7 +33,7 @@ _WORDS = (
     '[ -n "$w" ] || w=$(tail -n {lines} {folder}/{unit}.last 2>/dev/null); '
     '[ -n "$w" ] || ! docker container inspect {unit} >/dev/null 2>&1 || '
     "w=$(docker logs --tail {lines} {unit} 2>&1); "
-    "printf '%s' \"$w\" | tail -c 3000"
+    "printf '%s' \"$w\" | tail -c 3000; "
 )
 
 RUNS = ("active", "activating", "reloading", "deactivating", "refreshing")
@@ -102,7 +102,7 @@ async def _look(target: str, units: list[Unit], words: int, most: float) -> dict
         line += (
             _WORDS.replace("{unit}", quote(units[0].name)).replace("{lines}", str(words)).replace("{folder}", PROFILES)
         )
-    ended = await run(with_credentials((*SSH, target, f"{line}; true")), most, _ANSWER_MOST)
+    ended = await run(with_credentials((*SSH, target, f"{line}true")), most, _ANSWER_MOST)
     return dict.fromkeys(units) if ended.problem else read_units(ended.output, units)
 
 

@@ -94,6 +94,7 @@ class _Files:
             "files": [_installed(file) for file in files],
             "units": [file.path.rpartition("/")[2] for file in files if file.path.startswith(UNITS)],
             "boot": [launch.name for launch in launches if self._is_at_boot(launch)],
+            "folder": bool(self.snapshot.modes) or any(launch.backend.profiles for launch in launches),
             "parked": [launch.name for launch in launches if self._is_at_boot(launch) and not self._is_first(launch)],
             "parked_file": PARKED,
             "profiles_folder": PROFILES,
