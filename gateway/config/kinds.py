@@ -347,6 +347,9 @@ HeaderSecret = Annotated[Secret | None, Kind(_header_secret, _TEXT, "text or non
 Yes = Annotated[bool, Kind(_yes, _YES, "true or false")]
 Count = Annotated[int, Kind(_whole(1), _number_schema(1), "count")]
 CountFromZero = Annotated[int, Kind(_whole(0), _number_schema(0), "count or 0")]
+CountToMillion = Annotated[
+    int, Kind(_whole(0, 10**6), {**_number_schema(0), "maximum": 10**6}, "count to a million, or 0")
+]
 CountOrNone = Annotated[
     int | None,
     Kind(_or(_whole(1), {"none": None}, "write a number or none"), _number_schema(1, none=True), "count or none"),

@@ -339,6 +339,14 @@ class Client:
         return allowed
 
 
+@dataclass(frozen=True)
+class PastRequests:
+    """What is kept of past requests, without their bodies, in server.data."""
+
+    keep: k.CountToMillion = setting(10_000, "The last so many; 0 = none.")
+    days: k.Count = setting(7, "For so many days.")
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """The process itself. Only this section needs a restart.
@@ -371,6 +379,7 @@ class Server:
     log: LogForm = setting(
         "auto", "Form of the log; auto = pretty on a terminal, else JSON; none = no lines of single requests."
     )
+    requests: PastRequests = setting(PastRequests())
     proxies: k.Networks = setting(
         (), "Addresses or networks of the proxies in front, whose connections are those of many callers."
     )
