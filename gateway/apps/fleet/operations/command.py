@@ -187,10 +187,9 @@ def _print_operation(operation: Mapping[str, Any] | None) -> None:
     if operation.get("gateway"):
         title += f" at gateway {operation['gateway']}"
     running = operation["state"] == "running"
-    if running:
-        title += f" ({operation['id']}), for {max(0.0, time.time() - operation['began']):.0f} s"
-        title += f", by {operation['by']}" if operation.get("by") else ""
-    click.echo(f"{'Under way' if running else 'Last'}: {title}, {operation['state']}")
+    more = f" for {max(0.0, time.time() - operation['began']):.0f} s ({operation['id']})" if running else ""
+    more += f", by {operation['by']}" if running and operation.get("by") else ""
+    click.echo(f"{'Under way' if running else 'Last'}: {title}, {operation['state']}{more}")
     if operation["state"] == "done":
         return
     for step in operation["steps"]:
