@@ -32,6 +32,7 @@ COMMANDS: CommandTable = {
     ),
     "start": ("Start one backend, and wait until it serves.", f"{_HERE}.operations.command:start"),
     "stop": ("Drain one backend, and stop it.", f"{_HERE}.operations.command:stop"),
+    "cancel": ("End the operation under way.", f"{_HERE}.operations.command:cancel"),
     "status": (
         "Show the mode in force, the operation under way, and the backends.",
         f"{_HERE}.operations.command:status",
