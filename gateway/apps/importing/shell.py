@@ -177,9 +177,10 @@ class Variables:
     def _inside(self, node: Node, fields: _Fields, span: tuple[int, int], *, quoted: bool) -> None:
         """The pieces of a node, and what stands between them, which the grammar does not always give as pieces."""
         data, first = node.text or b"", node.start_byte
+        literal = node.type in ("string", "heredoc_body")
         at = span[0]
         for piece in node.named_children:
-            if quoted and piece.type not in _EXPANDED:
+            if literal and piece.type not in _EXPANDED:
                 continue
             self._between(data[at - first : piece.start_byte - first], fields, quoted)
             self._piece(piece, fields, quoted=quoted)

@@ -89,7 +89,7 @@ class Statements:
         self._nested += 1
         try:
             reader = getattr(self, f"_{node.type}", None)
-            if node.type == "ERROR" or (node.has_error and node.type in ("command", "declaration_command")):
+            if node.type == "ERROR" or (node.type in ("command", "declaration_command") and _is_broken(node)):
                 message = "a shell would not read this as it stands"
                 self._to_do("syntax", self._line, message, "correct it, or write the launch by hand")
                 self._statements(node.children if node.type == "ERROR" else ())
@@ -370,6 +370,11 @@ class Statements:
         path: Path = (what, number) if number else (what,)
         self.lines[path] = line
         return path
+
+
+def _is_broken(node: Node) -> bool:
+    """Whether the grammar found a mistake in a command; that it has no name, `A=1 > log`, is none."""
+    return any(child.has_error for child in node.children if child.start_byte < child.end_byte)
 
 
 def _clauses(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:
