@@ -28,7 +28,8 @@ backends:
       image: vllm/vllm-openai:v0.33.0
       command: >-
         acme/big --port 8000 --tensor-parallel-size 2 --nnodes 2 --master-addr 10.0.0.1
-      volumes: ["~/weights:/root/.cache/huggingface"]
+      env: {{HF_HOME: /models}}
+      volumes: ["~/weights:/models"]
   plain: {{url: "http://192.168.1.11:1"}}
 """
 MODEL = "weights/hub/models--acme--big"
@@ -110,7 +111,7 @@ def test_the_commit_is_pinned_where_that_is_asked_for(machines: Path) -> None:
     assert "launch:   # by hand" in text
     launch = load(machines / "routes.yaml", environ={}).snapshot.backends["big"].launch
     assert launch is not None
-    assert launch.env == {"MODEL_REVISION": COMMIT}
+    assert launch.env == {"HF_HOME": "/models", "MODEL_REVISION": COMMIT}
 
 
 @pytest.mark.parametrize(
