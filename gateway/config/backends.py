@@ -19,6 +19,7 @@ from gateway.config.snapshot import (
     ImageSettings,
     Launch,
     Node,
+    Observed,
     Price,
     QueueSettings,
     Timeouts,
@@ -108,6 +109,7 @@ class _BackendResolver:
             queue=_merged(QueueSettings, defaults.queue, section.queue),
             images=_merged(ImageSettings, defaults.images, section.images),
             launch=self.launch,
+            observed=None if section.observed is None else built(Observed, section.observed),
         )
         check_profiles(found, self.report)
         self._check_on_request(found)
@@ -331,7 +333,9 @@ class _BackendResolver:
             self.report.error(here, "'command' is missing", "write command: vllm serve MODEL --port 8001 ...")
             self.report.dropped.add((*here, "command"))
         container = read_docker_flags(section.docker)
-        parsed = parse(section.command or "", image=section.image, entrypoint=container.entrypoint)
+        parsed = parse(
+            section.command or "", image=section.image, entrypoint=container.entrypoint, own=section.entrypoint
+        )
         return built(Launch, section, parsed=parsed, container=container)
 
     def _with_launch(self, given: Backend) -> Backend:

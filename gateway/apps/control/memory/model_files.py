@@ -1,8 +1,8 @@
 """Looks for a model on this machine's disk: its `config.json` and the size of its weights.
 
-Looked at, in this order: the directories that the caller names (`--models DIR`), then the host's side of the launch
-block's volumes. A directory may be a tree DIR/ORG/NAME, or the cache of Hugging Face. A model that is not here is no
-error: the gateway usually runs on another machine than the engines.
+Looked at, in this order: the directories that the caller names (`--models DIR`), the host's side of the launch block's
+volumes, and what `fleet pull` has kept in `server.data`. A directory may be a tree DIR/ORG/NAME, or the cache of
+Hugging Face. A model that is not here is no error: the gateway usually runs on another machine than the engines.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from gateway.apps.control.memory.geometry import Geometry, read_geometry
 from gateway.config.snapshot import Backend, Launch, Snapshot
 from gateway.config.sources import read_file
 
+KEPT = "models"  # folder in server.data with the config.json and the size of what `fleet pull` has put on the nodes
 _MOST_CONFIG = 1024 * 1024
 _MOST_INDEX = 64 * 1024 * 1024
 _MOST_FILES = 4096
@@ -29,12 +30,13 @@ _PART = re.compile(r"[\w.+@-]+")  # of a path; ".." is refused apart from it
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
     """The model in `path`. `geometry`: or why it is not known. `weights` in GiB. `architecture`: vLLM's class for
-    it."""
+    it. `drafter`: that of speculative decoding, where it is a checkpoint of its own."""
 
     path: Path
     geometry: Geometry | str
     weights: float | None
     architecture: str | None = None
+    drafter: ModelFiles | None = None
 
 
 def read_models(snapshot: Snapshot, roots: Sequence[Path] = ()) -> dict[str, ModelFiles]:
@@ -42,10 +44,37 @@ def read_models(snapshot: Snapshot, roots: Sequence[Path] = ()) -> dict[str, Mod
     found = {}
     for backend in snapshot.backends.values():
         if backend.launch is not None and (model := backend.launch.parsed.model or backend.model):
-            files = next((read for folder in _folders(model, backend, roots) if (read := _read_folder(folder))), None)
+            kept = (Path(snapshot.server.data) / KEPT,)
+            files = _find(model, backend, roots) or _find(model, backend, kept)
             if files is not None:
-                found[backend.name] = files
+                drafter = _drafter(backend.launch)
+                found[backend.name] = _with_drafter(files, drafter, backend, (*roots, *kept))
     return found
+
+
+def _find(model: str, backend: Backend, roots: Sequence[Path]) -> ModelFiles | None:
+    return next((read for folder in _folders(model, backend, roots) if (read := _read_folder(folder))), None)
+
+
+def _with_drafter(files: ModelFiles, name: str | None, backend: Backend, roots: Sequence[Path]) -> ModelFiles:
+    return files if name is None else replace(files, drafter=_find(name, backend, roots))
+
+
+def keep(folder: Path, model: str, config: str, weights: int) -> None:
+    """Keep what a plan needs of a model that is on the nodes. Raises OSError."""
+    parts = [part for part in model.split("/") if part]
+    if not parts or not all(_PART.fullmatch(part) and part != ".." for part in parts):
+        return
+    here = folder.joinpath(KEPT, *parts[-2:])
+    here.mkdir(parents=True, exist_ok=True)
+    (here / "config.json").write_text(config, "utf-8")
+    (here / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": weights}}), "utf-8")
+
+
+def _drafter(launch: Launch) -> str | None:
+    config = launch.parsed.flags.get("speculative-config")
+    model = config.get("model") if isinstance(config, Mapping) else None
+    return model if isinstance(model, str) else None
 
 
 # -- where a model may be ---------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from gateway.apps.control.ssh_errors import problem_of
 from gateway.apps.control.unit_commands import SSH, with_credentials
 from gateway.apps.fleet.preflight.checks_gpu import UPDATE as DRIVER_UPDATE
 from gateway.apps.fleet.preflight.host import CommandResult, fetch_bounded, run_bounded
@@ -18,7 +19,6 @@ from gateway.apps.fleet.preflight.node import MARK, PATIENCE
 from gateway.apps.fleet.preflight.terms import ExpectedNode, HostCheck
 from gateway.printable import visible
 
-PACKAGE = "gateway.apps.fleet.preflight"
 MODULES = ("terms", "host", "checks_memory", "checks_gpu", "checks_start", "checks_system", "checks_weights", "node")
 _CONNECT = 10  # seconds that ssh may take to connect
 _MOST_ANSWER = 4 * 1024 * 1024
@@ -36,7 +36,7 @@ def load(name, text):
         setattr(sys.modules[above], last, module)
 for name, text in json.loads(SOURCES):
     load(name, text)
-sys.modules[PACKAGE + ".node"].main(EXPECTED)
+sys.modules[MAIN].main(EXPECTED)
 """
 
 Send = Callable[[Sequence[str], str, float], CommandResult]  # argument vector, input, seconds
@@ -59,11 +59,18 @@ class NodeReport:
 
 def script(expected: ExpectedNode) -> str:
     """The program that the node's Python gets as its input."""
-    folder = Path(__file__).parent
-    packages = ["gateway", "gateway.apps", "gateway.apps.fleet", PACKAGE]
-    sources = [(name, "") for name in packages]
-    sources += [(f"{PACKAGE}.{name}", (folder / f"{name}.py").read_text("utf-8")) for name in MODULES]
-    values = {"SOURCES": json.dumps(sources), "PACKAGE": PACKAGE, "EXPECTED": json.dumps(asdict(expected))}
+    return program([f"preflight.{name}" for name in MODULES], json.dumps(asdict(expected)))
+
+
+def program(modules: Sequence[str], argument: str) -> str:
+    """The program that runs `main(argument)` of the last of these modules of the fleet, with those before it at
+    hand."""
+    above = "gateway.apps.fleet"
+    packages = dict.fromkeys(f"{above}.{name.partition('.')[0]}" for name in modules)
+    sources = [(name, "") for name in ("gateway", "gateway.apps", above, *packages)]
+    folder = Path(__file__).parents[1]
+    sources += [(f"{above}.{name}", (folder / f"{name.replace('.', '/')}.py").read_text("utf-8")) for name in modules]
+    values = {"SOURCES": json.dumps(sources), "MAIN": f"{above}.{modules[-1]}", "EXPECTED": argument}
     return "".join(f"{name} = {value!r}\n" for name, value in values.items()) + _BOOTSTRAP
 
 
@@ -88,6 +95,9 @@ def look(expected: ExpectedNode, target: str | None, send: Send = _send) -> Node
         checks = None
     if checks is not None:
         return NodeReport(expected.name, where, checks)
+    known = problem_of(target, ran.error) if target is not None else None
+    if known is not None:
+        return NodeReport(expected.name, where, problem=known.why, mend=known.mend)
     return NodeReport(expected.name, where, problem=visible(ran.why), mend=_mend_of(target, ran))
 
 
@@ -104,8 +114,6 @@ def _mend_of(target: str | None, ran: CommandResult) -> str | None:
     if target is None:
         return None
     stated = ran.error.lower()
-    if "host key" in stated:
-        return f"ssh {target} true   # and compare the host's key before you accept it"
     if "permission denied" in stated:
         return f"ssh-copy-id {target}"
     if "python3" in stated and "not found" in stated:
