@@ -114,7 +114,7 @@ def switch_steps(
     mode, before = modes[target], modes.get(current) if current is not None else None
     draft = _StepList(snapshot, presence, refusals=_misfits(plan))
     again = [name for name in mode.backends if _runs_otherwise(name, before, mode, started)]
-    leaving = [name for name in snapshot.backends if _leaves(name, snapshot, mode, before, presence, idle)]
+    leaving = [name for name in snapshot.engines if _leaves(name, snapshot, mode, before, presence, idle)]
     coming = [name for name in mode.backends if presence.get(name, "away") == "away" or name in again]
     drained = [name for name in mode.backends if presence.get(name) == "drained" and name not in coming]
     draft.leave([*leaving, *again])
