@@ -347,6 +347,9 @@ HeaderSecret = Annotated[Secret | None, Kind(_header_secret, _TEXT, "text or non
 Yes = Annotated[bool, Kind(_yes, _YES, "true or false")]
 Count = Annotated[int, Kind(_whole(1), _number_schema(1), "count")]
 CountFromZero = Annotated[int, Kind(_whole(0), _number_schema(0), "count or 0")]
+CountToMillion = Annotated[
+    int, Kind(_whole(0, 10**6), {**_number_schema(0), "maximum": 10**6}, "count to a million, or 0")
+]
 CountOrNone = Annotated[
     int | None,
     Kind(_or(_whole(1), {"none": None}, "write a number or none"), _number_schema(1, none=True), "count or none"),
@@ -355,6 +358,7 @@ Usd = Annotated[float, Kind(_number("price", sys.float_info.max, "USD per millio
 Share = Annotated[
     float, Kind(_number("share", 1, "a number from 0 to 1, e.g. 0.1"), {**_PRICE, "maximum": 1}, "0 to 1")
 ]
+Number = Annotated[float, Kind(_number("number", sys.float_info.max, "e.g. 7.18"), _PRICE, "number")]
 Duration = Annotated[float, Kind(_positive_duration, _DURATION, "duration", format_duration)]
 DurationFromZero = Annotated[float, Kind(_duration, _DURATION, "duration", format_duration)]
 DurationOrNone = Annotated[

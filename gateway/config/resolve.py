@@ -19,6 +19,7 @@ from gateway.config.snapshot import (
     Alerts,
     Backend,
     Node,
+    PastRequests,
     Server,
     Snapshot,
     Telegram,
@@ -72,7 +73,7 @@ def _server(file: Section, report: Report) -> Server:
         who = "nobody may read" if file.clients else "only this machine may read"
         report.warn(("server", "metrics"), f"no client is an admin: {who} /metrics", "give a client `admin: true`")
     _check_redis_url(section.shared, ("server", "shared"), report)
-    return built(Server, section, host=host, port=port)
+    return built(Server, section, host=host, port=port, requests=built(PastRequests, section.requests))
 
 
 def _alerts(section: Section, report: Report) -> Alerts:
