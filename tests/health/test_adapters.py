@@ -14,7 +14,7 @@ from simulator import SimVllm
 from tests.support import RunningGateway, from_clients, running_gateway, write
 
 ROUTES = """
-defaults: {{health: {{every: 100ms, fail_after: 1, canary: 1h}}}}
+defaults: {{health: {{every: 100ms, fail_after: 1, canary: {canary}}}}}
 backends:
   base: {{url: "{url}", model: base, slots: 2, tool_parser: hermes}}
   lora: {{on: base, model: my-lora}}
@@ -25,13 +25,15 @@ aliases:
 
 
 @asynccontextmanager
-async def fleet(file: Path | None = None, *served: str) -> AsyncIterator[tuple[RunningGateway, SimVllm]]:
+async def fleet(
+    file: Path | None = None, *served: str, canary: str = "1h"
+) -> AsyncIterator[tuple[RunningGateway, SimVllm]]:
     sim = SimVllm(name="a", served=served or ["base", "my-lora"], context=32768, tool_parser="hermes")
     spare = SimVllm(name="b", served=["spare"], context=32768)
     async with (
         sim.serve(port=0) as url,
         spare.serve(port=0) as other,
-        running_gateway(ROUTES.format(url=url, other=other), file=file) as gateway,
+        running_gateway(ROUTES.format(url=url, other=other, canary=canary), file=file) as gateway,
     ):
         await gateway.until_ready("base", "other")
         yield gateway, sim
@@ -53,7 +55,7 @@ async def test_an_adapter_is_asked_for_by_its_own_name_and_checked_with_its_engi
 
 
 async def test_the_slots_of_the_engine_are_shared() -> None:
-    async with fleet() as (gateway, sim):
+    async with fleet(canary="none") as (gateway, sim):
         sim.fault("hang_before")
         asked = [asyncio.create_task(ask(gateway, model)) for model in ("base", "lora")]
         states = gateway.gateway.fleet.states

@@ -23,6 +23,7 @@ CONFIGS = Path(__file__).with_name("configs.txt")
 WINDOW_GUESS = 131072  # tokens, where routes.yaml says no window
 
 
+@examples("gateway client add hermes", "gateway client rotate hermes", "gateway client remove hermes")
 @click.group()
 def command() -> None:
     """Keys of clients. routes.yaml gets the SHA-256 of a key, and keeps its comments; the key is printed once."""
