@@ -377,7 +377,9 @@ class _BackendResolver:
             self.report.error(here, "'command' is missing", "write command: vllm serve MODEL --port 8001 ...")
             self.report.dropped.add((*here, "command"))
         container = read_docker_flags(section.docker)
-        parsed = parse(section.command or "", image=section.image, entrypoint=container.entrypoint)
+        parsed = parse(
+            section.command or "", image=section.image, entrypoint=container.entrypoint, own=section.entrypoint
+        )
         return built(Launch, section, parsed=parsed, container=container)
 
     def _with_launch(self, given: Backend) -> Backend:
