@@ -51,7 +51,8 @@ class Kind:
 
     `read` turns a value of the YAML into the snapshot's value, or raises ValueError. `schema` is its JSON schema, and
     `words` name it on the reference page. `write` is the reverse of `read`, for showing a default ("" = none is shown).
-    `holds_any`: a mapping whose keys are not the gateway's. `private`: text of the operator's, which may hold a variable.
+    `holds_any`: a mapping whose keys are not the gateway's. `private`: text of the operator's, which may hold a
+    variable.
     """
 
     read: Callable[[Any], Any]
