@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gateway.cli.options import key_option, load_or_exit, server_url
+from gateway.cli.options import key_option, server_url, snapshot_served
 from gateway.printable import visible, visible_all
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def url_of(config: Path, at: str | None, *, as_json: bool) -> str:
     """The URL of the gateway: `at`, else that of the file."""
     if at is not None:
         return server_url(at).removesuffix("/v1")
-    return address(load_or_exit(config, as_json=as_json).snapshot.server)
+    return address(snapshot_served(config, as_json=as_json).server)
 
 
 def address(server: Server) -> str:
