@@ -31,7 +31,7 @@ class LoadedFile:
     warnings: list[Problem]
     sources: Digests = field(default_factory=dict)
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
-    text: str = ""
+    text: str = field(default="", repr=False)
 
 
 def load(path: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> LoadedFile:
