@@ -24,6 +24,7 @@ class Node:
     reserve: k.Size | None = setting(
         None, "Memory of it that is not free when it has booted, before any engine; default 3.6GiB."
     )
+    link: lk.Host | None = setting(None, "Its address on the fast link between nodes; default its address.")
     exporter: k.Text | None = setting(None, "URL of its Prometheus exporter (temperatures, memory).")
     ssh: lk.SshTarget | None = setting(
         None, "Where `gateway fleet` reaches it by ssh: USER@HOST, or a Host of ssh_config."
