@@ -12,7 +12,8 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from gateway.api.admin import admit, backend_of
 from gateway.api.answering import body_of
 from gateway.api.caller import caller_of, identify_caller
-from gateway.apps.control.engine_logs import LINES_MOST, EngineLogs, FollowedLog, unit_of
+from gateway.apps.control.engine_logs import LINES_MOST, EngineLogs, unit_of
+from gateway.apps.control.followed_log import FollowedLog
 from gateway.apps.control.operations import Operations
 from gateway.apps.control.plan_view import PlanView
 from gateway.apps.control.record import Kind, described

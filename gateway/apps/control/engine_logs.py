@@ -11,10 +11,6 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from shlex import quote
 
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
-
-from gateway.api.status import STALLED, until_left
 from gateway.apps.control.command import run
 from gateway.apps.control.ssh_errors import problem_of
 from gateway.apps.control.unit_commands import SSH, Unit, last_path, units_of, with_credentials
@@ -44,9 +40,6 @@ _FOLLOW = (
     "exec timeout --foreground {most} journalctl --no-pager -q -f -o short-iso -n {lines} -u {unit}; "
     "else exec timeout --foreground {most} docker logs -f --timestamps --tail {lines} {unit} 2>&1; fi"
 )
-
-
-Lines = Callable[[Callable[[], bool]], AsyncGenerator[str]]  # of a log, until the function says that it is over
 
 
 def unit_of(snapshot: Snapshot, backend: Backend, node: str = "") -> Unit:
@@ -123,35 +116,6 @@ class EngineLogs:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(KILLED_WITHIN):
                         await process.wait()
-
-
-class FollowedLog(Response):
-    """A log as text, until the reader leaves or stalls, or the gateway stops."""
-
-    media_type = "text/plain"
-
-    def __init__(
-        self, lines: Callable[[Callable[[], bool]], AsyncGenerator[str]], stopping: Callable[[], bool]
-    ) -> None:
-        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
-        del self.headers["content-length"]
-        self._lines = lines
-        self._stopping = stopping
-
-    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
-        left = asyncio.create_task(until_left(receive))
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        try:
-            async with contextlib.aclosing(self._lines(lambda: left.done() or self._stopping())) as lines:
-                async for line in lines:
-                    async with asyncio.timeout(STALLED):
-                        body = f"{line}\n".encode()
-                        await send({"type": "http.response.body", "body": body, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except TimeoutError:
-            pass
-        finally:
-            left.cancel()
 
 
 def shown(line: str, hide: frozenset[str] = frozenset()) -> str:
