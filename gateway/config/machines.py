@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from gateway.config import kinds as k
 from gateway.config import launch_kinds as lk
@@ -31,6 +32,9 @@ class Node:
     )
 
 
+Entrypoint = Literal["vllm serve", "vllm", "none"]
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """The command that starts an engine, as it works by hand. What the gateway knows of the backend follows from it.
@@ -46,6 +50,10 @@ class Launch:
     resident: k.Size | None = setting(None, "Memory it holds once it runs, as measured; wins over the estimate.")
     parsed: ServeCommand = ServeCommand()
     container: DockerRun = DockerRun()
+    entrypoint: Entrypoint | None = setting(
+        None,
+        "What the image itself runs in front of `command`; omitted = known for named images, else nothing is added.",
+    )
 
     @property
     def starts(self) -> bool:
