@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,6 +12,8 @@ from gateway.cli.options import key_option, server_url, snapshot_served
 from gateway.printable import visible, visible_all
 
 if TYPE_CHECKING:
+    import httpx
+
     from gateway.config.snapshot import Server
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -87,6 +89,25 @@ class GatewayClient:
     def post(self, path: str, body: Mapping[str, Any], wait: float = WAIT) -> dict[str, Any]:
         return self._ask("POST", path, wait, json=dict(body))
 
+    def lines(self, path: str) -> Iterator[str]:
+        """The lines of an answer that is text, as they come."""
+        import httpx
+
+        from gateway.transport.bounded import client
+
+        try:
+            with (
+                client(WAIT, base_url=self.url, headers=self._headers) as asking,
+                asking.stream("GET", path) as answer,
+            ):
+                if answer.status_code != 200:
+                    answer.read()
+                    raise GatewayRefusal(answer.status_code, _message(_json_of(answer), answer.status_code, self.url))
+                yield from map(visible, answer.iter_lines())
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            why = visible(str(error)) or type(error).__name__
+            raise GatewayUnreachable(f"the gateway at {self.url} cannot be reached: {why}") from None
+
     def _ask(self, method: str, path: str, wait: float = WAIT, **options: Any) -> dict[str, Any]:
         import httpx
 
@@ -98,13 +119,18 @@ class GatewayClient:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             why = visible(str(error)) or type(error).__name__
             raise GatewayUnreachable(f"the gateway at {self.url} cannot be reached: {why}") from None
-        try:
-            found = answer.json()
-        except (ValueError, RecursionError):
-            found = None
+        found = _json_of(answer)
         if answer.status_code in (200, 202) and isinstance(found, dict):
             return dict(visible_lines_of(found))
         raise GatewayRefusal(answer.status_code, _message(found, answer.status_code, self.url))
+
+
+def _json_of(answer: httpx.Response) -> Any:
+    """What the answer holds; None where it is no JSON."""
+    try:
+        return answer.json()
+    except (ValueError, RecursionError):
+        return None
 
 
 def visible_lines_of(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`gateway fleet switch`, `start`, `stop`, `cancel` and `status`: what the running gateway does with the fleet."""
+"""`gateway fleet switch`, `start`, `restart`, `stop`, `cancel`, `status`: the operations of the running gateway."""
 
 from __future__ import annotations
 
@@ -104,6 +104,23 @@ def start(
     body = {"force": force} if profile is None else {"force": force, "profile": profile}
     asking = GatewayClient(url_of(config, at, as_json=as_json), key)
     run(asking, f"/admin/backends/{quote(backend, safe='')}/start", body, as_json=as_json)
+
+
+@examples("gateway fleet restart ds4")
+@click.command()
+@click.argument("backend", shell_complete=complete_backend)
+@config_option
+@click.option("--force", is_flag=True, help="Also if its node's preflight fails.")
+@json_option
+@operator_options
+def restart(backend: str, config: Path, force: bool, as_json: bool, at: str | None, key: str | None) -> None:
+    """Drain BACKEND, stop it, start it with the profile that it ran with, and wait until it serves. The running gateway
+    does it.
+
+    Exit code 0: it serves; 1: it failed, was refused, or the gateway could not be reached; 2: there is no such backend.
+    """
+    asking = GatewayClient(url_of(config, at, as_json=as_json), key)
+    run(asking, f"/admin/backends/{quote(backend, safe='')}/restart", {"force": force}, as_json=as_json)
 
 
 @examples("gateway fleet stop ds4")
