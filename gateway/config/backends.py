@@ -22,6 +22,7 @@ from gateway.config.snapshot import (
     Observed,
     Price,
     QueueSettings,
+    Recover,
     Timeouts,
 )
 from gateway.config.suggest import REASONING_PARSERS, TOOL_PARSERS, closest, did_you_mean, listed
@@ -152,6 +153,7 @@ class _BackendResolver:
             health=self._health(cloud),
             queue=_merged(QueueSettings, defaults.queue, section.queue),
             images=_merged(ImageSettings, defaults.images, section.images),
+            recover=self._recover(),
             launch=self.launch,
             observed=None if section.observed is None else built(Observed, section.observed),
         )
@@ -159,6 +161,14 @@ class _BackendResolver:
         self._check_on_request(found)
         stated = "slots" in section.model_fields_set or "slots" in self.followed
         return found if stated else _with_assumed_slots(found)
+
+    def _recover(self) -> Recover | None:
+        section = self.section
+        if section.recover is None:
+            return None
+        if self.launch is None or not self.launch.starts:
+            self.report.warn((*self.path, "recover"), "only an engine with a launch block is restarted", "remove it")
+        return built(Recover, section.recover)
 
     def _error(self, key: str, message: str, hint: str | None = None) -> None:
         self.report.error((*self.path, key), message, hint)
