@@ -371,7 +371,10 @@ class Connection(PacedReader, asyncio.Protocol):
             self._close_sending()
 
     def _close_sending(self) -> None:
-        """Close our half of the connection; abort it where the client has reset it."""
+        """Close our half of the connection; abort it where the client has reset it. TLS has no halves."""
+        if not self.transport.can_write_eof():
+            self.transport.close()
+            return
         try:
             self.transport.write_eof()
         except OSError:

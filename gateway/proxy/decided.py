@@ -40,7 +40,7 @@ TABLE: Mapping[type, Fields] = {
     Server: Fields(
         decided="hosts",
         each="max_body memory",
-        nothing="host port also_listen data keep_responses max_kept max_file shutdown metrics log proxies requests"
+        nothing="host port tls also_listen data keep_responses max_kept max_file shutdown metrics log proxies requests"
         " shared",
     ),
     Alias: Fields(
