@@ -372,13 +372,12 @@ class Connection(PacedReader, asyncio.Protocol):
 
     def _close_sending(self) -> None:
         """Close our half of the connection; abort it where the client has reset it. TLS has no halves."""
-        if not self.transport.can_write_eof():
-            self.transport.close()
-            return
         try:
             self.transport.write_eof()
         except OSError:
             self.transport.abort()
+        except NotImplementedError:
+            self.transport.close()
 
     def is_answering(self) -> bool:
         """A request is being answered, which may be with the error of an interruption."""
