@@ -72,6 +72,7 @@ class SimVllm(Sim):
         crowding: float = 0.0,
         queue_limit: int | None = None,
         prefix_cache: bool = False,
+        cache_tokens: int | None = None,
         spec_tokens: int = 0,
         keep_alive: float = 5.0,
         speedup: float = 1.0,
@@ -93,7 +94,7 @@ class SimVllm(Sim):
         self.model = Model(self.served[0], self.tool_parser, self.reasoning_parser, family, thinking)
         self.engine = Engine(
             slots, prefill, decode, context=context, chunk=chunk, crowding=crowding, speedup=speedup,
-            queue_limit=queue_limit, prefix_cache=prefix_cache, spec_tokens=spec_tokens, on_change=self.changed,
+            queue_limit=queue_limit, prefix_cache=prefix_cache, cache_tokens=cache_tokens, spec_tokens=spec_tokens, on_change=self.changed,
         )  # fmt: skip
         self.fingerprint = f"vllm-{version}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
         self._ids = random.Random(name)

@@ -19,6 +19,7 @@ from gateway.metrics.registry import Metrics
 from gateway.proxy.active import ActiveRequests
 from gateway.proxy.sent_ids import SentIds
 from gateway.routing.culprits import Culprits
+from gateway.routing.placements import Placements
 from gateway.shortage import Kind
 
 DecidesAhead = Literal["repeated", "first", "never"]
@@ -60,6 +61,7 @@ class Services:
     active: ActiveRequests
     sent_ids: SentIds
     on_short: Callable[[Kind], None]  # called when the gateway itself lacks something
+    placements: Placements = field(default_factory=Placements)
     tracer: Tracer | None = None  # None = nothing is traced
     decides_ahead: DecidesAhead = "repeated"
     observers: list[Callable[[RequestRecord], object]] = field(default_factory=list)
