@@ -51,9 +51,10 @@ def main() -> None:
             ]
             middle = {key: median(one[key] for one in runs) for key in runs[0]}
             kept[f"{name} {row}"] = middle
+            first = f"{middle['p50'] * 1e3:.0f} / {middle['p95'] * 1e3:.0f}"
             print(
-                f"| {name} | {ROWS[row]} | {middle['wall']:.1f} | {middle['p50'] * 1e3:.0f} / {middle['p95'] * 1e3:.0f} |"
-                f" {middle['found']:.3f} | {middle['computed']:.2f} | {middle['moved']:.0f} of {middle['turns']:.0f} |"
+                f"| {name} | {ROWS[row]} | {middle['wall']:.1f} | {first} | {middle['found']:.3f} |"
+                f" {middle['computed']:.2f} | {middle['moved']:.0f} of {middle['turns']:.0f} |"
             )
             sys.stdout.flush()
     if options.json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from types import MappingProxyType
@@ -14,7 +14,7 @@ SHARED, NEW, ANSWER = 6000, 1500, 24  # tokens: of the system prompt of all, of 
 THINKS = 0.2  # seconds between an answer and the next turn
 CACHE = 486_000  # tokens of one replica
 PREFILL, DECODE, CROWDING = 40_000.0, 400.0, 0.011  # tokens per second; part of a step that each further stream adds
-DIES, RETURNS = 10.0, 20.0  # seconds after the beginning
+DIES, RETURNS = 3.0, 8.0  # seconds after the beginning
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Scenario:
 
     def agents(self, seed: int, agents: int = AGENTS, turns: int = TURNS) -> list[Agent]:
         """The agents of one run."""
-        draw, made, count = Random(seed), [], len(self.speeds)
+        draw, count = Random(seed), len(self.speeds)
+        made: list[Agent] = []
         while len(made) < agents:
             name = f"{draw.getrandbits(64):016x}"
             if self.skewed and (by_hash(name, count)[0] == 0) != (len(made) % 4 < 3):
@@ -65,4 +66,3 @@ def _sized(replicas: int) -> list[Scenario]:
 
 
 SCENARIOS: Mapping[str, Scenario] = MappingProxyType({s.name: s for n in (2, 4) for s in _sized(n)})
-Text = Callable[[Agent, int], str]

@@ -62,8 +62,6 @@ def _by_affinity(members: Sequence[BackendState], session: Session, now: float) 
     too. Among equals, and where nothing is known, rendezvous hashing over names decides, which is the same at every
     gateway."""
     ordered = _by_name(members, session.key)
-    if not session.size:
-        return ordered
     usual = usual_rate([m.prefill.rate for m in members])
     costs = {m.name: seconds_until_answer(m, session, usual) for m in members}
     home = next((m for m in ordered if m.name == session.home), None)

@@ -1,10 +1,11 @@
-"""Where the prefixes of conversations are cached, as far as this gateway knows: which backend has computed a prompt that
-begins so.
+"""Where the prefixes of conversations are cached, as far as this gateway knows: which backend has computed a prompt
+that begins so.
 
 A prompt is known by its key (conversation_key.py) and by marks: hashes of its text up to bounds that are the same for
 all prompts, each hash going on from the one before. So the longest common beginning of two prompts is found by looking
-a few marks up, also for a conversation without an id, a branch of one, and a sub-agent. Marks hold in this process only.
-Each client has its own; when there are too many, those of the client with the most are forgotten, the oldest first."""
+a few marks up, also for a conversation without an id, a branch of one, and a sub-agent. Marks hold in this process
+only. Each client has its own; when there are too many, those of the client with the most are forgotten, the oldest
+first."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ CLOSE = 4096  # bytes by which another backend may know more of a prompt, and it
 def _bounds() -> tuple[int, ...]:
     found = [2048]
     while found[-1] < 4 * 1024 * 1024:
-        found.append(found[-1] * 5 // 4)
+        found.append(found[-1] * 9 // 8)
     return tuple(found)
 
 
@@ -147,7 +148,7 @@ def _cached(
 
 
 def _home(latest: str, cached: Mapping[str, int]) -> str:
-    """The backend of a conversation that was at `latest` last: another one where that has clearly more of the prompt, as
-    for two agents that share an id."""
+    """The backend of a conversation that was at `latest` last: another one where that has clearly more of the prompt,
+    as for two agents that share an id."""
     best = max(cached, key=cached.__getitem__, default=latest)
     return best if cached.get(best, 0) > cached.get(latest, 0) + CLOSE else latest
