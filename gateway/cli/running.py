@@ -81,6 +81,9 @@ class GatewayClient:
     def get(self, path: str) -> dict[str, Any]:
         return self._ask("GET", path)
 
+    def delete(self, path: str) -> dict[str, Any]:
+        return self._ask("DELETE", path)
+
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         return self._ask("POST", path, json=dict(body))
 

@@ -19,6 +19,7 @@ from gateway.apps.control.switching import (
     switch_steps,
     usual_profile,
 )
+from gateway.apps.control.units import Activity
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Snapshot
 from gateway.domain.backend import BackendState
@@ -51,6 +52,12 @@ def steps_of(
     wanted = profile if profile is not None else runs if is_there else usual
     found = _memory_plan(beside(snapshot, name, presence, current, wanted), None)
     return start_steps(snapshot, name, presence, found, wanted, runs)
+
+
+def beside_units(presence: Mapping[str, Presence], units: Mapping[str, Activity | None]) -> dict[str, Presence]:
+    """With what the units say of the backends that do not answer. `units`: backend -> how its units are."""
+    seen: dict[Activity | None, Presence] = {"runs": "loading", "partly": "partly"}
+    return {name: seen.get(units.get(name), "away") if one == "away" else one for name, one in presence.items()}
 
 
 def presence_of(state: BackendState) -> Presence:
