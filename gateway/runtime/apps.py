@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parents[1] / "apps"
 
 Translator = Callable[[Exchange], Exchange]
+Tap = Callable[[Endpoint, Exchange], Exchange]
 ReadRequest = Callable[[str, Any], InferenceRequest]
 BatchesShown = Callable[[Callable[[str], bool]], list[dict[str, Any]]]
 Preflight = Callable[[Snapshot, str, str, bool], "PreflightFindings"]
@@ -90,6 +91,7 @@ class Apps:
         found: dict[str, Extension] = {name: import_module(f"gateway.apps.{name}.app").app(gateway) for name in names}
         self._parts = {name: app.part for name, app in found.items() if app.part is not None}
         self._apps = apps = tuple(found.values())
+        self.tap: Tap | None = None  # wraps each exchange with a client; set by an app while it captures bodies
         self._translators = {name: wrap for app in apps for name, wrap in app.translators.items()}
         self.paths = frozenset(path for app in apps for path in app.paths)
         self.uploads = frozenset(path for app in apps for path in app.uploads)
@@ -136,6 +138,8 @@ class Apps:
 
     def translated(self, endpoint: Endpoint, exchange: Exchange) -> Exchange:
         """`exchange` for the request path: wrapped in a translator where the endpoint is none of OpenAI's chat API."""
+        if self.tap is not None:
+            exchange = self.tap(endpoint, exchange)
         wrap = self._translators.get(endpoint.name)
         return exchange if wrap is None else wrap(exchange)
 
