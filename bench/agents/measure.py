@@ -32,7 +32,7 @@ from simulator import SimVllm
 MODEL = "agent"
 ROUTES = """
 server: {{data: {data}}}
-defaults: {{health: {{canary: none}}}}
+defaults: {{health: {{canary: none, every: 1s}}}}
 backends:
 {backends}
 aliases: {{agent: [[{names}]]}}

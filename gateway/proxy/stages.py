@@ -95,7 +95,7 @@ class Planner:
             return None
         now, turn, decision = time.monotonic(), self._turn, received.decision
         if decision is not None and (usable := decision.usable(request, now)) is not None:
-            return usable[0] if len(usable) == 1 else decision.first(usable, turn, self._place, now)
+            return usable[0] if len(usable) == 1 else decision.first(usable, turn, self.place, now)
         return first_choice(
             alias,
             self._states,
@@ -103,11 +103,11 @@ class Planner:
             now,
             local_only=context.record.privacy.local_only,
             turn=turn,
-            session=self._place,
+            session=self.place,
             client=client.client,
         )
 
-    def _place(self) -> Session:
+    def place(self) -> Session:
         """What is known of its prompt, as it was when the request came."""
         if self.session is None:
             received, placements = self._received, self._context.services.placements
@@ -146,7 +146,7 @@ class Planner:
             time.monotonic(),
             local_only=context.record.privacy.local_only,
             turn=self._turn,
-            session=self._place,
+            session=self.place,
             client=client.client,
             resort=resort,
             over_budget=services.accounts.over_budget(context.snapshot, client.client),
@@ -198,9 +198,12 @@ class PlannedRequest:
         self.reply = stream_reply(context, received, self.first) if received.request.stream else None
 
     def begin_prompt(self, state: BackendState) -> PromptUnderWay | None:
-        """This backend computes the prompt now; None where there was no choice between several."""
+        """This backend computes the prompt now; None where there is never a choice between several."""
         if (session := self._planner.session) is None:
-            return None
+            alias = self.alias
+            if alias.balance != "affinity" or all(len(step) < 2 or state.name not in step for step in alias.steps):
+                return None
+            session = self._planner.place()
         self._context.services.placements.put(session, state.name)
         return state.prefill.begin(missing_tokens(state, session), time.monotonic())
 
