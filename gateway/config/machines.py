@@ -80,13 +80,13 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What an engine said of its memory when it started, as `gateway fleet learn` wrote it.
+    """What an engine said of its memory when it started; `gateway fleet learn` writes it.
 
-    Sizes in bytes, of one node; None: it did not say so."""
+    In bytes, of one node; None: it did not say so."""
 
     engine: k.Text | None = setting(None, "Its version.")
     memory: k.Size | None = setting(None, "Memory of the node, as the engine counts it.")
-    free_at_start: k.Size | None = setting(None, "Memory that was free when it started.")
+    free: k.Size | None = setting(None, "Memory that was free when it started.")
     utilization: k.Share | None = setting(None, "The --gpu-memory-utilization that it ran with.")
     window: k.Count | None = setting(None, "The --max-model-len that it ran with.")
     cache_dtype: k.Text | None = setting(None, "The --kv-cache-dtype that it ran with.")

@@ -173,11 +173,11 @@ def _completed(seen: Observed, backend: Backend) -> Observed:
 
 
 def _written(seen: Observed) -> str:
-    sizes = {key: getattr(seen, key) for key in ("memory", "free_at_start", "weights", "kv", "graphs")}
+    sizes = {key: getattr(seen, key) for key in ("memory", "free", "weights", "kv", "graphs")}
     shown = {key: None if size is None else f"{size / GIB:.2f}GiB" for key, size in sizes.items()}
     parts = {
         "engine": None if seen.engine is None else f'"{seen.engine}"',
-        **{key: shown[key] for key in ("memory", "free_at_start")},
+        **{key: shown[key] for key in ("memory", "free")},
         "utilization": seen.utilization,
         "window": seen.window,
         "cache_dtype": seen.cache_dtype,

@@ -25,7 +25,7 @@ _FIGURES: Mapping[str, re.Pattern[str]] = {
     "window": re.compile(rf"Maximum concurrency for {_NUMBER} tokens"),
     "concurrency": re.compile(rf"Maximum concurrency for [\d,]+ tokens per request: {_NUMBER}x"),
     "graphs": re.compile(rf"Graph capturing finished in [\d.]+ secs?, took {_NUMBER} ?GiB"),
-    "free_at_start": re.compile(rf"Free memory on device [^(]*\({_NUMBER}/"),
+    "free": re.compile(rf"Free memory on device [^(]*\({_NUMBER}/"),
     "memory": re.compile(rf"Free memory on device [^(]*\([\d.]+/{_NUMBER} ?GiB"),
     "utilization": re.compile(r"(?:GPU|device) memory utilization (?:is )?\((0?\.\d+|1(?:\.0+)?)[,)]"),
 }
@@ -34,7 +34,7 @@ _ARGUMENTS: Mapping[str, re.Pattern[str]] = {  # of the line `non-default args: 
     "window": re.compile(r"'max_model_len': (\d+)"),
     "cache_dtype": re.compile(r"'kv_cache_dtype': '(\w{1,40})'"),
 }
-_SIZES = ("weights", "kv", "graphs", "free_at_start", "memory")
+_SIZES = ("weights", "kv", "graphs", "free", "memory")
 # Every line that is read, as an expression for `grep -E`.
 LINES = (
     "vLLM API server version|LLM engine \\(v|odel loading took|odel weights take|Available KV cache memory|"
@@ -99,4 +99,4 @@ def _joined(key: str, before: float | int | str | None, now: float | int | str) 
         return now
     if key == "weights":
         return max(before, now)
-    return min(before, now) if key in ("kv", "tokens", "free_at_start") else now
+    return min(before, now) if key in ("kv", "tokens", "free") else now

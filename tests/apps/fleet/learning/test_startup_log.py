@@ -33,7 +33,7 @@ def seen(text: str) -> dict[str, Any]:
     start = last_start(text.splitlines())
     assert start is not None
     found = {key: getattr(start.observed, key) for key in start.observed.__slots__}
-    for key in ("memory", "free_at_start", "weights", "kv", "graphs"):
+    for key in ("memory", "free", "weights", "kv", "graphs"):
         found[key] = None if found[key] is None else round(found[key] / GIB, 2)
     return {key: value for key, value in found.items() if value is not None}
 
@@ -42,7 +42,7 @@ def test_a_start_of_today() -> None:
     assert seen(NOW) == {
         "engine": "0.33.0",
         "memory": 119.67,
-        "free_at_start": 116.01,
+        "free": 116.01,
         "utilization": 0.85,
         "window": 65536,
         "cache_dtype": "fp8",
