@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gateway.cli.options import key_option, load_or_exit, server_url
+from gateway.cli.options import key_option, server_url, snapshot_served
 from gateway.printable import visible, visible_all
 
 if TYPE_CHECKING:
@@ -34,13 +35,18 @@ def url_of(config: Path, at: str | None, *, as_json: bool) -> str:
     """The URL of the gateway: `at`, else that of the file."""
     if at is not None:
         return server_url(at).removesuffix("/v1")
-    return address(load_or_exit(config, as_json=as_json).snapshot.server)
+    return address(snapshot_served(config, as_json=as_json).server)
 
 
 def address(server: Server) -> str:
-    """The URL of the gateway of this file, as seen from its own machine."""
+    """The URL of the gateway of this file, as seen from its own machine. Where it has TLS, a further address without is
+    preferred: the certificate is for a name of the machine."""
+    if server.tls is not None and server.also_listen:
+        host, port = server.also_listen[0]
+        return address(replace(server, host=host, port=port, tls=None))
+    scheme = "http" if server.tls is None else "https"
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(server.host, server.host)
-    return f"http://[{host}]:{server.port}" if ":" in host else f"http://{host}:{server.port}"
+    return f"{scheme}://[{host}]:{server.port}" if ":" in host else f"{scheme}://{host}:{server.port}"
 
 
 async def is_running(url: str) -> bool:

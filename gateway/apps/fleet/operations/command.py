@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import click
 
-from gateway.cli.options import complete_backend, config_option, end_with, examples, json_option, load_or_exit
+from gateway.cli.options import complete_backend, config_option, end_with, examples, json_option, snapshot_served
 from gateway.cli.running import GatewayClient, GatewayRefusal, GatewayUnreachable, gateway_options, url_of
 
 operator_options = gateway_options("Key of a client with `admin: true`")
@@ -55,7 +55,7 @@ def _from_file(mode: str, config: Path, away: str, *, as_json: bool) -> dict[str
     from gateway.apps.control.planning import assumed_presence, steps_of
     from gateway.apps.control.record import described
 
-    snapshot = load_or_exit(config, as_json=as_json).snapshot
+    snapshot = snapshot_served(config, as_json=as_json)
     if mode not in snapshot.modes:
         there = ", ".join(snapshot.modes) or "none: the file has no `modes`"
         leave(GatewayRefusal(404, f"There is no mode '{mode}'. Modes: {there}."), as_json=as_json)
