@@ -1,5 +1,5 @@
-"""When an engine is looked at because requests wait for it: others' sequences take slots, and what the last look saw of
-them may be over. Pure."""
+"""When an engine is looked at because requests wait for it: sequences of others take slots, and what the last look saw
+of them may be over; or it may bear more than the slots that were learned so far. Pure."""
 
 from __future__ import annotations
 
@@ -22,4 +22,5 @@ def may_be_over(state: BackendState, now: float) -> bool:
 
 def look_due(state: BackendState, now: float) -> bool:
     """Is a look due, now that requests wait for this backend?"""
-    return state.foreign > 0 and state.progress.last is not None and state.progress.age(now) > EVERY
+    wanted = state.foreign > 0 or state.slots_to_find > 0
+    return wanted and state.progress.last is not None and state.progress.age(now) > EVERY

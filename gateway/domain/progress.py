@@ -31,7 +31,8 @@ class Sample:
     `prefill_seconds` are of finished requests and include cached prompt tokens (`hits` of `queries` looked up).
     `accepted`: of the `drafts` of speculative decoding, how many were right at each position; `drafted_tokens` and
     `accepted_tokens`: of all positions together. `sleep_level`: 0 = awake; None = not reported. `steps`: anything
-    that changes with each step of the engine, where the other counts do not."""
+    that changes with each step of the engine, where the other counts do not. `first_seconds`: from the arrival of
+    requests to their first tokens (`firsts`), all together."""
 
     at: float
     running: float = 0.0
@@ -53,6 +54,8 @@ class Sample:
     accepted: tuple[float, ...] = ()
     sleep_level: float | None = None
     steps: float = 0.0
+    preemptions: float = 0.0
+    first_seconds: float = 0.0
 
     def begins_anew(self, before: Sample) -> bool:
         """Is this one of a new process? Then counts that only grow are smaller."""

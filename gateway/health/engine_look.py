@@ -30,7 +30,7 @@ def looks_at_engine(probe: Probe) -> bool:
 def pause(state: BackendState) -> float:
     """Seconds until the next look."""
     every = state.backend.health.every or MOVING
-    if state.progress.doubted:
+    if state.progress.doubted or (state.is_full and state.slots_to_find):
         return min(every, AGAIN)
     return min(every, MOVING) if state.inflight else every
 
@@ -72,6 +72,7 @@ class EngineLooks:
                 state.start_over()
             state.progress.add(sample)
             state.foreign = state.progress.foreign(state.inflight + state.shared.elsewhere_lately, now)
+            state.saw_work(before, sample)
         elif state.foreign and state.progress.age(now) > SEEN_LATELY:
             state.foreign = 0
         if sample is not None or state.progress.doubted:

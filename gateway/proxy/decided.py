@@ -76,7 +76,8 @@ TABLE: Mapping[type, Fields] = {
     ),
     BackendState: Fields(
         decided="backend client reported facts revision name server traits model checkpoint",
-        each="health shared ratio progress inflight prompt_tokens foreign last_event cooldown_until known_slots slots",
+        each="health shared ratio progress inflight prompt_tokens foreign last_event cooldown_until known_slots slots"
+        " learned",
         nothing="observers disobeys evidence counting reserved_tokens sleepless flag_drift held load load_seconds"
         " unloaded_at",
         never="pool",
