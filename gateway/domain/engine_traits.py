@@ -407,7 +407,11 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
         # What one of these serves is in routes.yaml (`serves`). Speech servers have no path in common, so any answer
         # counts as alive.
         "http": EngineTraits(
-            frozenset(), model_optional=True, named_calls="never", probe=Probe(liveness=None, models=None, version=None)
+            frozenset(),
+            model_optional=True,
+            named_calls="never",
+            answers_late=True,
+            probe=Probe(liveness=None, models=None, version=None),
         ),
         **{name: _cloud(forms) for name, (_, forms) in clouds.CLOUDS.items()},
     }

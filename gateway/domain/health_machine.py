@@ -64,12 +64,14 @@ class Health(HealthRecord):
             return self._ready(f"{self.oks} good health checks", now)
         return None
 
-    def dead(self, reason: str, now: float, *, refused: bool = False, answered: bool = False) -> Transition | None:
+    def dead(
+        self, reason: str, now: float, *, refused: bool = False, answered: bool = False, silent: bool = False
+    ) -> Transition | None:
         """A liveness check failed. `refused`: its port refuses connections; `answered`: it answered with an error
-        status; neither: it timed out."""
+        status; neither: it timed out. `silent`: nothing else came from it either."""
         self.oks = 0
         self.fails += 1
-        self.silent = not (refused or answered)
+        self.silent = silent
         self.gone = self.gone or refused
         if self.asleep and refused:
             return self._up("its engine was asleep, and is gone", now)

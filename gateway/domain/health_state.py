@@ -100,7 +100,7 @@ class HealthRecord:
     trial: bool = False  # that request, or a canary, is under way
     retry_at: float = 0.0  # no trial request before that
     backoff: float = BACKOFF_LEAST
-    silent: bool = False  # its last check got no answer, though its port is open
+    silent: bool = False  # its last check got no answer, and nothing else came from it
     gone: bool = False  # since it was last well its port refused a connection
     hopeless: bool = False  # it did not start within `start_grace`
     well: bool = False  # ready, and not fallen since

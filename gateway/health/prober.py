@@ -282,7 +282,7 @@ class Prober:
             # Any other busy backend may answer late, while it sends something or its engine moves.
             hangs = response.silent and not state.traits.answers_late and quiet_for >= QUIET
             if response.refused or mute or hangs or quiet_for > RECENT:
-                state.evidence.dead(response.reason, refused=response.refused)
+                state.evidence.dead(response.reason, refused=response.refused, silent=mute or hangs)
             if mute:
                 state.report_mute()
                 self.hurry(state)

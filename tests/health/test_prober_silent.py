@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -135,4 +136,18 @@ async def test_a_server_that_still_streams_is_not_suspected() -> None:
         before = one.seen["/health"]
         await gateway.until(lambda: one.seen["/health"] >= before + 3)
         assert gateway.state("a") in WELL
+        assert (await waiting).headers["x-gateway-backend"] == "a"
+
+
+async def test_a_server_that_answers_nothing_while_it_computes_keeps_its_requests() -> None:
+    """Such as a speech server of one thread: its checks say no more than that it is busy."""
+    async with pair() as (gateway, one, _):
+        state = gateway.gateway.fleet["a"]
+        state.traits = replace(state.traits, answers_late=True)
+        hang(one)
+        waiting = asyncio.create_task(gateway.client.post(CHAT, json=chat("chain")))
+        before = one.seen["/health"]
+        await gateway.until(lambda: one.seen["/health"] >= before + 3)
+        assert (state.inflight, state.health.silent) == (1, False)
+        one.clear()
         assert (await waiting).headers["x-gateway-backend"] == "a"
