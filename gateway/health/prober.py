@@ -58,6 +58,7 @@ VERSION_MOST = 100  # characters of a version that are kept
 RECENT = 10.0  # seconds for which an event of a stream, or progress of the engine, shows that the backend works
 EXPORTER_EVERY = 5.0  # seconds between two readings of a node's exporter
 QUIET = PROBE_TIMEOUT  # seconds: nothing came while a check waited for its answer
+OWN_LAG = 1.0  # seconds
 AGAIN = 0.5  # seconds until the next check of a backend that has answered none
 REREAD = 12  # good health checks until the model list and the version are read again
 
@@ -270,6 +271,7 @@ class Prober:
         probe = probe_of(state.backend) and state.traits.probe
         assert probe is not None
         path = probe.liveness or state.backend.health.path
+        began = time.monotonic()
         response = await self._client.get(state.backend, path, ALIVE_MOST)
         if isinstance(response, ProbeFailure) and response.own:
             return  # the probe failed inside this process and shows nothing about the backend
@@ -277,10 +279,12 @@ class Prober:
         if isinstance(response, ProbeFailure):
             if response.refused:
                 self._recogniser.forget(state)
-            quiet_for = time.monotonic() - max(state.last_event, state.progress.moved_at)
+            now = time.monotonic()
+            quiet_for = now - max(state.last_event, state.progress.moved_at)
             mute = response.silent and state.traits.always_answers
             # Any other busy backend may answer late, while it sends something or its engine moves.
             hangs = response.silent and not state.traits.answers_late and quiet_for >= QUIET
+            hangs = hangs and now - began < QUIET + OWN_LAG  # else this process was not there to read an answer
             if response.refused or mute or hangs or quiet_for > RECENT:
                 state.evidence.dead(response.reason, refused=response.refused, silent=mute or hangs)
             if mute:

@@ -151,3 +151,14 @@ async def test_a_server_that_answers_nothing_while_it_computes_keeps_its_request
         assert (state.inflight, state.health.silent) == (1, False)
         one.clear()
         assert (await waiting).headers["x-gateway-backend"] == "a"
+
+
+async def test_a_gateway_that_was_busy_itself_suspects_nobody_the_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pair(every="30s") as (gateway, one, _):
+        state = gateway.gateway.fleet["a"]
+        monkeypatch.setattr(prober, "OWN_LAG", 0.0)
+        monkeypatch.setattr(prober, "QUIET", 0.01)  # the check takes longer: as if this process had not run meanwhile
+        state.last_event = time.monotonic()
+        one.fault("hang_health")
+        await gateway.gateway.prober.check(state, read_models=False)
+        assert gateway.state("a") is State.READY
