@@ -17,6 +17,7 @@ from gateway.config.secret import ExpandedText
 from gateway.config.snapshot import (
     Backend,
     HealthSettings,
+    ImageSettings,
     Launch,
     Node,
     Price,
@@ -65,7 +66,7 @@ SERVED = {
     "litellm": ("chat", "embeddings"),
 }
 
-T = TypeVar("T", Timeouts, HealthSettings, QueueSettings)
+T = TypeVar("T", Timeouts, HealthSettings, QueueSettings, ImageSettings)
 
 
 def resolve_backends(file: Section, report: Report) -> Mapping[str, Backend]:
@@ -106,6 +107,7 @@ class _BackendResolver:
             timeouts=_merged(Timeouts, defaults.timeouts, section.timeouts),
             health=self._health(cloud),
             queue=_merged(QueueSettings, defaults.queue, section.queue),
+            images=_merged(ImageSettings, defaults.images, section.images),
             launch=self.launch,
         )
         check_profiles(found, self.report)

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
+from urllib.parse import urlsplit
 
 from gateway.config.problems import Read, each
 from gateway.config.secret import ExpandedText, Secret, shown
@@ -253,6 +254,21 @@ def _host_name(value: Any) -> str:
     return name
 
 
+def _picture_sources(value: Any) -> tuple[str, ...]:
+    """Beginnings of addresses, each with its scheme, host and path: "https://" (any host) or "https://host/path"."""
+    return tuple(dict.fromkeys(_members(value, _picture_source)))
+
+
+def _picture_source(value: Any) -> str:
+    text = read_text(value)
+    parts = urlsplit(text)
+    if parts.scheme not in ("https", "http") or "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError(
+            f"{shown(text)} is no beginning of an address; write https://images.example.com/path or https://"
+        )
+    return f"{parts.scheme}://{parts.netloc.lower()}{parts.path if parts.netloc else ''}"
+
+
 def _networks(value: Any) -> tuple[Network, ...]:
     return _members(value, _network)
 
@@ -372,6 +388,7 @@ BudgetText = Annotated[Budget | None, Kind(_budget, _pattern(BUDGET_PATTERN, "no
 Listen = Annotated[tuple[str, int], Kind(_listen, _LISTEN, "HOST:PORT", _address)]
 Names = Annotated[tuple[str, ...], Kind(_many, _TEXTS, "list of names", private=True)]
 HostNames = Annotated[tuple[str, ...], Kind(_host_names, _TEXTS, "list of names")]
+PictureSources = Annotated[tuple[str, ...], Kind(_picture_sources, _TEXTS, "list of beginnings of addresses")]
 Networks = Annotated[tuple[Network, ...], Kind(_networks, _TEXTS, "list of addresses or networks")]
 OneOrMany = Annotated[tuple[str, ...], Kind(_one_or_many, _ONE_OR_MANY, "name or list of names")]
 Steps = Annotated[

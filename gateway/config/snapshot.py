@@ -39,6 +39,7 @@ Engine = Literal["vllm", "openai", "llamacpp", "mlx", "ollama", "litellm", "http
 ModelServer = Literal[
     "vllm", "llamacpp", "mlx", "transformers", "lmstudio", "sglang", "tensorrt-llm", "tgi", "llama-cpp-python",
     "openai-cloud", "nvidia", "deepseek", "mistral", "moonshot", "zai", "minimax", "openrouter", "fireworks",
+    "chatgpt", "opencode", "router",
 ]  # fmt: skip
 Serves = Literal["transcriptions", "translations", "speech", "chat", "completions", "embeddings", "rerank", "score"]
 Balance = Literal["affinity", "least_busy", "round_robin"]
@@ -95,12 +96,22 @@ class QueueSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageSettings:
+    """Pictures that a client names by their address, for a server that fetches none itself (Ollama)."""
+
+    fetch: k.PictureSources = setting(
+        (), "Beginnings of the public addresses that the gateway fetches pictures from; https:// = any host."
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Defaults:
     """For every backend; a backend may override any single key."""
 
     timeouts: Timeouts = setting(Timeouts())
     health: HealthSettings = setting(HealthSettings())
     queue: QueueSettings = setting(QueueSettings())
+    images: ImageSettings = setting(ImageSettings())
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +192,7 @@ class Backend:
     timeouts: Timeouts = setting(Timeouts(), "Overrides of defaults.timeouts.")
     health: HealthSettings = setting(HealthSettings(), "Overrides of defaults.health.")
     queue: QueueSettings = setting(QueueSettings(), "Overrides of defaults.queue.")
+    images: ImageSettings = setting(ImageSettings(), "Overrides of defaults.images.")
     launch: Launch | None = setting(None)
     profiles: Mapping[str, Mapping[str, Any]] = setting(
         {}, "Named changes of the command: {NAME: {max-model-len: 200000}}; none leaves a flag out.", kind=lk.Profiles

@@ -20,6 +20,7 @@ class Translation(Protocol):
     ProtocolFailure for a backend's. `own`: after `request`, the request as it came, if servers may be asked with it."""
 
     own: OwnForm | None
+    session: bytes | None  # after `request`: its id in the client's body, where the chat does not have it
 
     def request(self, body: bytes) -> bytes:
         """The body of the equivalent chat request."""
@@ -72,6 +73,10 @@ class TranslatedExchange:
     @property
     def own(self) -> OwnForm | None:
         return self._translation.own
+
+    @property
+    def session(self) -> bytes | None:
+        return self._translation.session
 
     @property
     def peer(self) -> str:

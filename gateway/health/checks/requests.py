@@ -14,6 +14,7 @@ from gateway.health.checks.profile import Profile
 SHORT, LONG = 64, 256  # max_tokens of a greeting, and of any other answer
 THOUGHT = 2048  # max_tokens where the model may think first
 WORD = "word "  # at least one token in every tokenizer, and exactly one in most
+THOUGHT_WORDS = 600  # of a thought in the history: more tokens than the rest of that prompt has in any template
 
 Body = dict[str, Any]
 
@@ -91,6 +92,18 @@ def tool_named(profile: Profile) -> Body:
 def tool_parallel(profile: Profile) -> Body:
     question = "What is the weather in Oslo, and what is it in Rome? Call get_weather for both cities at once."
     return {**_without_thinking(profile, question, LONG), "tools": list(TOOLS)}
+
+
+def thoughts_kept(profile: Profile) -> Body:
+    """A long thought before a call whose result has just come, where every template that reads thoughts keeps them."""
+    call = {"id": "call00001", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Oslo"}'}}
+    thought = WORD * THOUGHT_WORDS
+    turns = [
+        {"role": "user", "content": "What is the weather in Oslo?"},
+        {"role": "assistant", "content": "", "reasoning": thought, "reasoning_content": thought, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call00001", "content": "Sunny."},
+    ]
+    return {**_without_thinking(profile, "", 1), "messages": turns, "max_tokens": 1, "tools": list(TOOLS)}
 
 
 def json_schema(profile: Profile) -> Body:

@@ -28,11 +28,13 @@ _PART = re.compile(r"[\w.+@-]+")  # of a path; ".." is refused apart from it
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """The model in `path`. `geometry`: or why it is not known. `weights` in GiB."""
+    """The model in `path`. `geometry`: or why it is not known. `weights` in GiB. `architecture`: vLLM's class for
+    it."""
 
     path: Path
     geometry: Geometry | str
     weights: float | None
+    architecture: str | None = None
 
 
 def read_models(snapshot: Snapshot, roots: Sequence[Path] = ()) -> dict[str, ModelFiles]:
@@ -102,16 +104,29 @@ def _read_folder(folder: Path) -> ModelFiles | None:
     try:
         if not (folder / "config.json").is_file():
             return None
-        return ModelFiles(folder, _geometry(folder / "config.json"), _weights(folder))
+        config = _config(folder / "config.json")
+        return ModelFiles(folder, _geometry(folder / "config.json", config), _weights(folder), _architecture(config))
     except (OSError, ValueError):
         return None
 
 
-def _geometry(path: Path) -> Geometry | str:
+def _config(path: Path) -> Any:
+    """The parsed config.json, or the error that it has."""
     try:
-        return read_geometry(_json(path, _MOST_CONFIG))
+        return _json(path, _MOST_CONFIG)
     except (OSError, ValueError, RecursionError) as error:
-        return f"{path} cannot be read: {str(error)[:100] or type(error).__name__}"
+        return error
+
+
+def _geometry(path: Path, config: Any) -> Geometry | str:
+    if isinstance(config, Exception):
+        return f"{path} cannot be read: {str(config)[:100] or type(config).__name__}"
+    return read_geometry(config)
+
+
+def _architecture(config: Any) -> str | None:
+    named = config.get("architectures") if isinstance(config, dict) else None
+    return named[0] if isinstance(named, list) and named and isinstance(named[0], str) else None
 
 
 def _weights(folder: Path) -> float | None:
