@@ -351,7 +351,7 @@ AUTO = 0  # the word `auto` for a count
 SlotCount = Annotated[
     int | None,
     Kind(
-        _or(_whole(1), {"none": None, "auto": AUTO}, "write a number, auto or none"),
+        _or(_whole(1), {"none": None, "auto": AUTO}, "write a number or none"),
         {"type": ["integer", "string"], "minimum": 1, "pattern": f"^(none|auto)$|{VARIABLE}"},
         "count, auto or none",
     ),

@@ -46,6 +46,7 @@ class Observers:
     gone: list[OnBackend] = field(default_factory=list)  # its port is closed
     stalled: list[OnBackend] = field(default_factory=list)  # its engine makes no progress
     mute: list[OnBackend] = field(default_factory=list)  # it takes connections and answers nothing new
+    silent: list[OnBackend] = field(default_factory=list)  # its health check got no answer, and nothing came from it
     closed: list[OnBackend] = field(default_factory=list)  # taken out of routes.yaml, and what ran there has ended
     news: list[OnNews] = field(default_factory=list)  # (backend, kind, subject) to report to other gateways
 
@@ -141,6 +142,12 @@ class BackendState:
     def under_way(self) -> int:
         """Sequences that all gateways together run on it."""
         return self.inflight + self.shared.elsewhere
+
+    @property
+    def sign_of_life(self) -> float:
+        """When its server last answered or sent anything, or its engine moved; 0 = never."""
+        evidence = self.evidence
+        return max(self.last_event, self.progress.moved_at, evidence.alive_at, evidence.answered_at)
 
     @property
     def is_full(self) -> bool:
@@ -287,7 +294,8 @@ class BackendState:
     @property
     def slots_to_find(self) -> int:
         """Slots more than now that it may soon be found to have."""
-        return MOST - self.slots if self.learns_slots and self.learned.eager and self.progress.last is not None else 0
+        may_tell = self.progress.last is not None or not self.progress.looked_at
+        return MOST - self.slots if self.learns_slots and self.learned.eager and may_tell else 0
 
     @property
     def slots_why(self) -> str:
@@ -356,6 +364,11 @@ class BackendState:
         """Report that it takes connections and answers nothing new, while what it has begun may go on."""
         self.evidence.mute = True
         for observer in self.observers.mute:
+            observer(self)
+
+    def report_silent(self) -> None:
+        """Report that a health check got no answer, and that nothing came from it meanwhile."""
+        for observer in self.observers.silent:
             observer(self)
 
     def _on_fact(self, news: str, subject: Any) -> None:

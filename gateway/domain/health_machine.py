@@ -32,7 +32,7 @@ class Health(HealthRecord):
     def alive(self, now: float) -> Transition | None:
         """A liveness check was good."""
         self.oks += 1
-        self.hopeless = False
+        self.hopeless = self.silent = False
         if self.oks == 1:
             self.good_since = now
         if self.state in WELL and not self.from_requests:
@@ -69,6 +69,7 @@ class Health(HealthRecord):
         status; neither: it timed out."""
         self.oks = 0
         self.fails += 1
+        self.silent = not (refused or answered)
         self.gone = self.gone or refused
         if self.asleep and refused:
             return self._up("its engine was asleep, and is gone", now)

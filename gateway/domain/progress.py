@@ -87,8 +87,8 @@ IDLE = Work()
 
 class Progress:
     """What the samples of one engine add up to. `last`: the latest; None = it has no metrics, or none yet. `moved_at`:
-    when it last made progress; 0 = not known. `prefill`: prompt tokens per second; `decode`: answer tokens per second
-    of one sequence; both None until learned."""
+    when it last made progress; 0 = not known. `looked_at`: when it was last looked at, answered or not. `prefill`:
+    prompt tokens per second; `decode`: answer tokens per second of one sequence; both None until learned."""
 
     __slots__ = (
         "_clean",
@@ -100,6 +100,7 @@ class Progress:
         "_raw_foreign",
         "decode",
         "last",
+        "looked_at",
         "moved_at",
         "prefill",
     )
@@ -107,6 +108,7 @@ class Progress:
     def __init__(self) -> None:
         self.last: Sample | None = None
         self.moved_at = 0.0
+        self.looked_at = 0.0
         self.prefill: float | None = None
         self.decode: float | None = None
         self._lost = 0.0  # requests that ended without a first token

@@ -57,6 +57,7 @@ class EngineLooks:
             ended.set()
 
     async def _look(self, state: BackendState) -> None:
+        state.progress.looked_at = time.monotonic()
         probe = state.traits.probe
         sample = None
         if probe is not None and probe.slots is not None:

@@ -42,8 +42,7 @@ async def test_32_streams_all_run_within_10_seconds() -> None:
         await gateway.until_ready("a")
         assert await told(gateway) == (8, True, "assumed: nothing tells how many it bears")
         asked = ask(gateway, 32)
-        async with asyncio.timeout(WITHIN):
-            await sim.wait_inflight(32)
+        await sim.wait_inflight(32, WITHIN)
         assert (await told(gateway))[1:] == (False, "learned: it takes so many without queueing")
         assert gateway.metric("gateway_slots_reason", backend="a", reason="rising") == 1
         await leave(asked)
@@ -53,10 +52,8 @@ async def test_a_burst_waits_for_what_the_engine_may_bear_instead_of_being_refus
     sim = SimVllm("a", slots=256, decode=40.0)
     async with one_backend(sim, "queue: {length: 4}", before="") as gateway:
         await gateway.until_ready("a")
-        await gateway.gateway.prober.look_at_engine(gateway.gateway.fleet["a"])
         asked = ask(gateway, 60)
-        async with asyncio.timeout(WITHIN):
-            await sim.wait_inflight(60)
+        await sim.wait_inflight(60, WITHIN)
         await leave(asked)
 
 
