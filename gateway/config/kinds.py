@@ -222,6 +222,10 @@ def _listen(value: Any) -> tuple[str, int]:
     return host or "0.0.0.0", int(port)
 
 
+def _listens(value: Any) -> tuple[tuple[str, int], ...]:
+    return _members(value, _listen)
+
+
 def _one_or_many(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         return (read_text(value),)
@@ -343,6 +347,9 @@ HeaderSecret = Annotated[Secret | None, Kind(_header_secret, _TEXT, "text or non
 Yes = Annotated[bool, Kind(_yes, _YES, "true or false")]
 Count = Annotated[int, Kind(_whole(1), _number_schema(1), "count")]
 CountFromZero = Annotated[int, Kind(_whole(0), _number_schema(0), "count or 0")]
+CountToMillion = Annotated[
+    int, Kind(_whole(0, 10**6), {**_number_schema(0), "maximum": 10**6}, "count to a million, or 0")
+]
 CountOrNone = Annotated[
     int | None,
     Kind(_or(_whole(1), {"none": None}, "write a number or none"), _number_schema(1, none=True), "count or none"),
@@ -386,6 +393,9 @@ SizeOrNone = Annotated[
 ]
 BudgetText = Annotated[Budget | None, Kind(_budget, _pattern(BUDGET_PATTERN, "none"), "budget or none")]
 Listen = Annotated[tuple[str, int], Kind(_listen, _LISTEN, "HOST:PORT", _address)]
+Listens = Annotated[
+    tuple[tuple[str, int], ...], Kind(_listens, {"type": "array", "items": _LISTEN}, "list of HOST:PORT")
+]
 Names = Annotated[tuple[str, ...], Kind(_many, _TEXTS, "list of names", private=True)]
 HostNames = Annotated[tuple[str, ...], Kind(_host_names, _TEXTS, "list of names")]
 PictureSources = Annotated[tuple[str, ...], Kind(_picture_sources, _TEXTS, "list of beginnings of addresses")]

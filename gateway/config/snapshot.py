@@ -341,6 +341,14 @@ class Client:
         return allowed
 
 
+@dataclass(frozen=True)
+class PastRequests:
+    """What is kept of past requests, without their bodies, in server.data."""
+
+    keep: k.CountToMillion = setting(10_000, "The last so many; 0 = none.")
+    days: k.Count = setting(7, "For so many days.")
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """The process itself. Only this section needs a restart.
@@ -350,6 +358,7 @@ class Server:
     listen: ClassVar[k.Listen] = in_file(LISTEN, "Address and port to listen on.")
     host: str = LISTEN[0]
     port: int = LISTEN[1]
+    also_listen: k.Listens = setting((), "Further addresses: 127.0.0.1:11434 for programs that speak Ollama's API.")
     shared: k.OptionalSecret = setting(
         None, "redis://host:6379/0 when several gateways share one fleet; none = this one is alone."
     )
@@ -372,6 +381,7 @@ class Server:
     log: LogForm = setting(
         "auto", "Form of the log; auto = pretty on a terminal, else JSON; none = no lines of single requests."
     )
+    requests: PastRequests = setting(PastRequests())
     proxies: k.Networks = setting(
         (), "Addresses or networks of the proxies in front, whose connections are those of many callers."
     )

@@ -40,7 +40,8 @@ TABLE: Mapping[type, Fields] = {
     Server: Fields(
         decided="hosts",
         each="max_body memory",
-        nothing="host port data keep_responses max_kept max_file shutdown metrics log proxies shared",
+        nothing="host port also_listen data keep_responses max_kept max_file shutdown metrics log proxies requests"
+        " shared",
     ),
     Alias: Fields(
         decided="name steps also params thinking reasoning_field",

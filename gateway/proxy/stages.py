@@ -211,6 +211,11 @@ class PlannedRequest:
         return self._failover
 
     @property
+    def plan(self) -> Plan | None:
+        """The latest plan; None: none was needed."""
+        return None if self._failover is None else self._failover.plan
+
+    @property
     def slots(self) -> SlotAcquirer:
         if self._slots is None:
             context, received = self._context, self.received

@@ -18,6 +18,7 @@ class MessageTranslation:
     __slots__ = ("_left_out", "_request_id", "_stream", "session")
 
     own: OwnForm | None = None
+    stream_type: bytes | None = None
 
     def __init__(self) -> None:
         self.session: bytes | None = None
