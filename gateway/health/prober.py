@@ -32,7 +32,15 @@ from gateway.engines.vllm.reported_flags import read_flags
 from gateway.health.canary_schedule import CanarySchedule
 from gateway.health.engine_look import EngineLooks, looks_at_engine, pause
 from gateway.health.nodes import Machine, NodeHealth, read_machine
-from gateway.health.probe_client import ALIVE_MOST, ProbeClient, ProbeFailure, decoded, origin_of, target_of
+from gateway.health.probe_client import (
+    ALIVE_MOST,
+    PROBE_TIMEOUT,
+    ProbeClient,
+    ProbeFailure,
+    decoded,
+    origin_of,
+    target_of,
+)
 from gateway.health.recogniser import Recogniser
 from gateway.health.suspect_probes import SuspectProbes
 from gateway.health.voices import Voices
@@ -49,6 +57,7 @@ NAME_SHOWN = 100  # characters of a model name in a reason
 VERSION_MOST = 100  # characters of a version that are kept
 RECENT = 10.0  # seconds for which an event of a stream, or progress of the engine, shows that the backend works
 EXPORTER_EVERY = 5.0  # seconds between two readings of a node's exporter
+QUIET = PROBE_TIMEOUT  # seconds: nothing came while a check waited for its answer
 AGAIN = 0.5  # seconds until the next check of a backend that has answered none
 REREAD = 12  # good health checks until the model list and the version are read again
 
@@ -261,7 +270,6 @@ class Prober:
         probe = probe_of(state.backend) and state.traits.probe
         assert probe is not None
         path = probe.liveness or state.backend.health.path
-        began = time.monotonic()
         response = await self._client.get(state.backend, path, ALIVE_MOST)
         if isinstance(response, ProbeFailure) and response.own:
             return  # the probe failed inside this process and shows nothing about the backend
@@ -269,11 +277,11 @@ class Prober:
         if isinstance(response, ProbeFailure):
             if response.refused:
                 self._recogniser.forget(state)
-            sign = max(state.last_event, state.progress.moved_at)
+            quiet_for = time.monotonic() - max(state.last_event, state.progress.moved_at)
             mute = response.silent and state.traits.always_answers
             # Any other busy backend may answer late, while it sends something or its engine moves.
-            hangs = response.silent and not state.traits.answers_late and sign < began
-            if response.refused or mute or hangs or time.monotonic() - sign > RECENT:
+            hangs = response.silent and not state.traits.answers_late and quiet_for >= QUIET
+            if response.refused or mute or hangs or quiet_for > RECENT:
                 state.evidence.dead(response.reason, refused=response.refused)
             if mute:
                 state.report_mute()

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gateway.domain.health_state import WELL, State
-from gateway.health import probe_client
+from gateway.health import probe_client, prober
 from simulator import SimVllm
 from tests.raw_client import chat, raw_client
 from tests.support import RunningGateway, from_clients, running_gateway
@@ -24,6 +24,7 @@ SLOTS, LENGTH = 2, 2
 @pytest.fixture(autouse=True)
 def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe_client, "PROBE_TIMEOUT", 0.3)
+    monkeypatch.setattr(prober, "QUIET", 0.3)
 
 
 @asynccontextmanager
