@@ -20,6 +20,7 @@ from gateway.config.snapshot import (
     ImageSettings,
     Launch,
     Node,
+    Observed,
     Price,
     QueueSettings,
     Timeouts,
@@ -109,6 +110,7 @@ class _BackendResolver:
             queue=_merged(QueueSettings, defaults.queue, section.queue),
             images=_merged(ImageSettings, defaults.images, section.images),
             launch=self.launch,
+            observed=None if section.observed is None else built(Observed, section.observed),
         )
         check_profiles(found, self.report)
         self._check_on_request(found)

@@ -367,6 +367,7 @@ Usd = Annotated[float, Kind(_number("price", sys.float_info.max, "USD per millio
 Share = Annotated[
     float, Kind(_number("share", 1, "a number from 0 to 1, e.g. 0.1"), {**_PRICE, "maximum": 1}, "0 to 1")
 ]
+Number = Annotated[float, Kind(_number("number", sys.float_info.max, "e.g. 7.18"), _PRICE, "number")]
 Duration = Annotated[float, Kind(_positive_duration, _DURATION, "duration", format_duration)]
 DurationFromZero = Annotated[float, Kind(_duration, _DURATION, "duration", format_duration)]
 DurationOrNone = Annotated[

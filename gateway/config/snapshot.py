@@ -23,6 +23,7 @@ from gateway.config.kinds import Network as Network
 from gateway.config.machines import Launch as Launch
 from gateway.config.machines import Mode as Mode
 from gateway.config.machines import Node as Node
+from gateway.config.machines import Observed as Observed
 from gateway.config.receivers import Alerts as Alerts
 from gateway.config.receivers import Telegram as Telegram
 from gateway.config.receivers import Traces as Traces
@@ -194,6 +195,7 @@ class Backend:
     queue: QueueSettings = setting(QueueSettings(), "Overrides of defaults.queue.")
     images: ImageSettings = setting(ImageSettings(), "Overrides of defaults.images.")
     launch: Launch | None = setting(None)
+    observed: Observed | None = setting(None)
     profiles: Mapping[str, Mapping[str, Any]] = setting(
         {}, "Named changes of the command: {NAME: {max-model-len: 200000}}; none leaves a flag out.", kind=lk.Profiles
     )

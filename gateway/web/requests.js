@@ -8,12 +8,13 @@ const HEAD = ["Request", "State", "Client", "Alias", "Tokens", "Tokens/s", "Firs
 const SHOWN = 30; // past requests
 const PATH = "/admin/requests";
 
-const view = { found: null, opened: "", story: null, trouble: "" };
+const view = { found: null, opened: "", story: null, trouble: "", replayed: null };
 let looking = null; // the look under way
 let again = false; // what is wanted has changed since it began
 
 /** Look again, and draw. Nothing is asked where the viewer may see no request. */
 export async function lookAtRequests(status) {
+  view.admin = Boolean(status && status.you.admin);
   const may = Boolean(status && (status.you.admin || status.you.client));
   again = Boolean(looking);
   if (may) await (looking ??= look().finally(() => { looking = null; }));
@@ -42,9 +43,19 @@ function draw(may) {
   const rows = [...found.running.map((one) => row(one, true)), ...found.requests.map((one) => row(one, false))];
   const none = found.kept.keep ? "No such request." : "Past requests are not kept (server.requests).";
   const lost = found.kept.lost ? h("p", { class: "small warn" }, `${number(found.kept.lost)} could not be written.`) : null;
-  return show(at("requests"), rows.length
+  return show(at("requests"), captureOf(found.capture), rows.length
     ? table({ class: "cards requests", "aria-label": "Requests" }, HEAD, h("tbody", { role: "rowgroup" }, rows))
     : h("p", { class: "muted" }, none), lost);
+}
+
+/** An admin may turn it on; while it runs, everybody who sees requests is told. */
+function captureOf(capture) {
+  if (!capture) {
+    return view.admin ? h("p", { "data-key": "capture" }, h("button", { class: "quiet", "data-action": "capture", "data-name": "15m" }, "Capture bodies for 15 min")) : null;
+  }
+  const whose = capture.client ? `of ${capture.client}` : "of all clients";
+  return h("p", { "data-key": "capture", class: "warn" }, `◔ Bodies ${whose} are captured until ${time(capture.until)}: ${number(capture.requests)} so far. `,
+    view.admin ? h("button", { class: "quiet", "data-action": "capture", "data-name": "0s" }, "End it") : null);
 }
 
 function badge(one, running) {
@@ -88,26 +99,50 @@ function storyRow(key) {
   const { story } = view;
   return h("tr", { role: "row", class: "story", "data-key": `story of ${key}` }, h("td", { role: "cell", colspan: HEAD.length },
     h("ol", {}, (story ? story.story : ["Reading."]).map((sentence) => h("li", {}, sentence))),
-    h("p", { class: "small muted" }, "x-request-id ", h("code", {}, view.opened), story && story.others ? `; ${story.others} more have this id` : "")));
+    h("p", { class: "small muted" }, "x-request-id ", h("code", {}, view.opened), story && story.others ? `; ${story.others} more have this id` : "", " ",
+      story && story.captured ? h("button", { class: "quiet", "data-action": "replay", "data-name": view.opened }, "Send it again") : null),
+    bothAnswers()));
+}
+
+/** The answer that was captured beside that of a replay. */
+function bothAnswers() {
+  const { replayed } = view;
+  if (!replayed || replayed.of !== view.opened) return null;
+  if (!replayed.now) return h("p", { class: "muted" }, "Sent again; waiting for the answer.");
+  const part = (title, said) => h("div", {}, h("p", { class: "small muted" }, title),
+    h("pre", { class: "answer" }, [said.thoughts, said.text, ...said.calls, said.error].filter(Boolean).join("\n\n") || "nothing"));
+  return h("div", { class: "columns" }, part("then", replayed.then), part(`now, ${replayed.backend || replayed.status}`, replayed.now));
+}
+
+async function order(notice, refresh, path, how, done) {
+  refresh();
+  const answer = await ask(path, how).catch((error) => error);
+  if (answer instanceof NeedsKey) throw answer;
+  if (answer.ok) done(await answer.json());
+  else {
+    view.replayed = null;
+    notice(answer instanceof Error ? answer.message : await messageOf(answer), "bad");
+  }
+  refresh();
 }
 
 /** The buttons of the panel, for the page's table of actions. `refresh` looks and draws at once. */
 export const requestActions = (refresh, notice) => ({
   story: ({ name }) => {
     view.opened = view.opened === name ? "" : name;
+    view.replayed = null;
     view.story = null;
     refresh();
   },
-  "cancel-request": async ({ name }) => {
-    if (!confirm(`Cancel ${name}? Its client gets an error, request_cancelled.`)) return;
-    try {
-      const answer = await ask(`${PATH}/${encodeURIComponent(name)}`, { method: "DELETE" });
-      notice(answer.ok ? `${name} was cancelled.` : await messageOf(answer), answer.ok ? "ok" : "bad");
-    } catch (error) {
-      if (error instanceof NeedsKey) throw error;
-      notice(`Cancel ${name}: ${error.message}`, "bad");
-    }
-    refresh();
+  "cancel-request": ({ name }) => confirm(`Cancel ${name}? Its client gets an error, request_cancelled.`)
+    && order(notice, refresh, `${PATH}/${encodeURIComponent(name)}`, { method: "DELETE" }, () => notice(`${name} was cancelled.`)),
+  capture: ({ name }) => (name === "0s" || confirm("Keep the requests and answers of all clients for 15 minutes? They are dropped after a day."))
+    && order(notice, refresh, "/admin/capture", { method: "POST", body: { for: name } }, () => {}),
+  replay: ({ name }) => {
+    view.replayed = { of: name };
+    return order(notice, refresh, `${PATH}/${encodeURIComponent(name)}/replay`, { method: "POST", body: {} }, (found) => {
+      view.replayed = { of: name, ...found };
+    });
   },
 });
 

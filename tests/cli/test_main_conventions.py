@@ -119,6 +119,8 @@ ARGUMENTS = {
     "explain": ["reviewer"],
     "bench": ["reviewer"],
     "why": ["0f8d"],
+    "replay": ["0f8d"],
+    "backup": ["state.tar"],
     "fleet switch": ["daily"],
     "fleet start": ["qwen36"],
     "fleet stop": ["qwen36"],

@@ -82,3 +82,21 @@ async def test_a_client_sees_its_own_requests(browser: Browser) -> None:
         await shows(page, of("of-hermes-key"), "200")
         await lacks(page, "#requests", "ops")
         assert all("401" in error for error in seen.errors)
+
+
+async def test_bodies_are_captured_and_a_request_is_sent_again(browser: Browser) -> None:
+    async with house() as h, looking(browser, h.url) as (page, seen):
+        page.on("dialog", lambda dialog: dialog.accept())
+        await page.click('[data-action="capture"]')
+        await shows(page, "#requests", "Bodies of all clients are captured until", "0 so far")
+        await h.gateway.client.post(CHAT, json=chat("coder"), headers={"x-request-id": "first"})
+        await shows(page, "#requests", "1 so far")
+        await page.click(of("first") + " button")
+        await page.click('[data-action="replay"]')
+        await shows(page, "#requests tr.story", "then", "now, qwen36")
+        first, second = await page.locator("#requests tr.story pre").all_inner_texts()
+        assert first
+        assert first == second
+        await page.click('[data-action="capture"]')
+        await shows(page, "#requests", "Capture bodies for 15 min")
+        seen.quiet(h.url)

@@ -19,6 +19,6 @@ def app(gateway: Gateway) -> Extension:
     def routers() -> Sequence[APIRouter]:
         from gateway.apps.requests import api
 
-        return (api.router(gateway, requests),)
+        return api.router(gateway, requests), api.capture_router(gateway, requests)
 
     return Extension(part=requests, lost=requests.lost, routers=routers)

@@ -14,6 +14,7 @@ import click
 
 from gateway.cli.options import (
     complete_alias,
+    complete_backend,
     complete_client,
     config_option,
     end_with,
@@ -22,6 +23,7 @@ from gateway.cli.options import (
 )
 from gateway.cli.running import GatewayClient, GatewayRefusal, GatewayUnreachable, gateway_options, url_of
 
+REPLAY_WAIT = 1800.0  # seconds for the answer of a request that is sent again
 EVERY = 1.0  # seconds between two looks of --follow
 PATH = "/admin/requests"
 _options = gateway_options("Key of an admin, or of the client whose requests they are")
@@ -37,6 +39,9 @@ _options = gateway_options("Key of an admin, or of the client whose requests the
 @click.option("--client", shell_complete=complete_client, help="Of this client.")
 @click.option("--alias", shell_complete=complete_alias, help="To this alias.")
 @click.option("--failed", is_flag=True, help="Those that failed by the gateway's or a backend's fault.")
+@click.option(
+    "--capture", metavar="DURATION", help="Keep the bodies of what comes from now on for so long; 0s ends it."
+)
 @click.option("--limit", type=click.IntRange(1, 1000), default=30, show_default=True, help="So many past requests.")
 @_options
 @config_option
@@ -46,6 +51,7 @@ def requests(
     client: str | None,
     alias: str | None,
     failed: bool,
+    capture: str | None,
     limit: int,
     config: Path,
     at: str | None,
@@ -54,17 +60,27 @@ def requests(
 ) -> None:
     """List the last requests, the newest last, and below them those that run (`gateway why ID` tells one's story).
 
+    With --capture an admin has the bodies kept, of --client or of all; `gateway replay ID` sends such a request again.
+
     With --json a line for each past request. Exit code 0: listed; 1: the gateway could not be asked.
     """
     asking = GatewayClient(url_of(config, at, as_json=as_json), key)
     wanted = {"client": client, "alias": alias, "outcome": "failed" if failed else None, "limit": limit}
     try:
+        if capture is not None:
+            asked = {"for": capture, **({"client": client} if client is not None else {})}
+            asking.post("/admin/capture", asked)
         found = _ask(asking, wanted)
         past = found["requests"][::-1]
         _list(past, as_json=as_json)
         if not as_json:
             for one in found["running"]:
                 click.echo(_running_line(one))
+            if capturing := found["capture"]:
+                until, whose = time.strftime("%H:%M:%S", time.localtime(capturing["until"])), capturing["client"]
+                click.echo(
+                    f"Bodies are captured until {until}, of {whose or 'all clients'}: {capturing['requests']} so far"
+                )
             if not past and not found["running"]:
                 click.echo("No request." if found["kept"]["keep"] else "No past requests are kept (server.requests).")
         while follow:
@@ -108,6 +124,50 @@ def why(id: str, config: Path, at: str | None, key: str | None, as_json: bool) -
         end_with(error, as_json=as_json)
     except (KeyError, TypeError):
         end_with(ValueError(f"what listens at {asking.url} does not answer as a gateway"), as_json=as_json)
+
+
+@examples("gateway replay 0f8d2c4be1f04cc59b4f6a7b2a1e33c0", "gateway replay ID --on qwen36")
+@click.command()
+@click.argument("id")
+@click.option("--on", metavar="BACKEND", shell_complete=complete_backend, help="To this backend alone.")
+@_options
+@config_option
+@json_option
+def replay(id: str, on: str | None, config: Path, at: str | None, key: str | None, as_json: bool) -> None:
+    """Send the request with this `x-request-id` again, for its client, and show both answers side by side. Its body has
+    to be captured (`gateway requests --capture 15m`).
+
+    Exit code 0: it was answered; 1: it was not, or could not be sent.
+    """
+    asking = GatewayClient(url_of(config, at, as_json=as_json), key)
+    try:
+        found = asking.post(f"{PATH}/{quote(id, safe='')}/replay", {"on": on}, REPLAY_WAIT)
+        if as_json:
+            click.echo(json.dumps(found, indent=2))
+        else:
+            _print_both(id, found)
+        sys.exit(0 if found["status"] == 200 else 1)
+    except (GatewayUnreachable, GatewayRefusal) as error:
+        end_with(error, as_json=as_json)
+    except (KeyError, TypeError):
+        end_with(ValueError(f"what listens at {asking.url} does not answer as a gateway"), as_json=as_json)
+
+
+def _print_both(id: str, found: Mapping[str, Any]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    both = Table(box=box.SIMPLE_HEAD, expand=True)
+    both.add_column("")
+    both.add_column(f"then: {id}", ratio=1, overflow="fold")
+    both.add_column(f"now: {found['backend'] or '-'}, {found['id']}", ratio=1, overflow="fold")
+    for part in ("thoughts", "text", "calls", "end", "error"):
+        shown = [found[when][part] for when in ("then", "now")]
+        if any(shown):
+            both.add_row(part, *(Text("\n".join(one) if isinstance(one, list) else one) for one in shown))
+    Console().print(both)
 
 
 def _ask(asking: GatewayClient, wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
+from gateway.apps.requests.capture import Capture, CapturedRequest
+from gateway.apps.requests.captured_store import CapturedStore
 from gateway.apps.requests.recorder import Recorder
 from gateway.apps.requests.running import RunningRequests
 from gateway.apps.requests.store import RequestStore, Search
@@ -21,16 +24,30 @@ class Requests:
         self._observers = gateway.services.line_observers
         self.running = RunningRequests(gateway.active)
         store = RequestStore(Path(server.data), settings.keep, settings.days)
+        self.capture = Capture(gateway, self._keep)
+        self.captured = CapturedStore(Path(server.data))
+        self._failures = gateway.metrics.failures
+        self._keeping: set[asyncio.Task[Any]] = set()
         self._recorder = Recorder(store, gateway.metrics.failures) if settings.keep else None
 
     async def open(self) -> None:
+        await asyncio.to_thread(self.captured.drop_old, time.time())
         if self._recorder is not None:
             self._recorder.open()
             self._observers.append(self._recorder.put)
 
     async def close(self) -> None:
+        self.capture.end()
+        if self._keeping:
+            await asyncio.wait(self._keeping)
+        await asyncio.to_thread(self.captured.close)
         if self._recorder is not None:
             await asyncio.to_thread(self._recorder.close)
+
+    def _keep(self, one: CapturedRequest) -> None:
+        task = self._failures.once("requests", asyncio.to_thread(self.captured.add, one), f"keeping {one.id}")
+        self._keeping.add(task)
+        task.add_done_callback(self._keeping.discard)
 
     def find(self, search: Search) -> list[dict[str, Any]]:
         """Blocks. Raises sqlite3.Error, OSError."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,13 @@ _PART = re.compile(r"[\w.+@-]+")  # of a path; ".." is refused apart from it
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
     """The model in `path`. `geometry`: or why it is not known. `weights` in GiB. `architecture`: vLLM's class for
-    it."""
+    it. `drafter`: that of speculative decoding, where it is a checkpoint of its own."""
 
     path: Path
     geometry: Geometry | str
     weights: float | None
     architecture: str | None = None
+    drafter: ModelFiles | None = None
 
 
 def read_models(snapshot: Snapshot, roots: Sequence[Path] = ()) -> dict[str, ModelFiles]:
@@ -42,10 +43,21 @@ def read_models(snapshot: Snapshot, roots: Sequence[Path] = ()) -> dict[str, Mod
     found = {}
     for backend in snapshot.backends.values():
         if backend.launch is not None and (model := backend.launch.parsed.model or backend.model):
-            files = next((read for folder in _folders(model, backend, roots) if (read := _read_folder(folder))), None)
+            files = _find(model, backend, roots)
             if files is not None:
-                found[backend.name] = files
+                drafter = _drafter(backend.launch)
+                found[backend.name] = replace(files, drafter=_find(drafter, backend, roots)) if drafter else files
     return found
+
+
+def _find(model: str, backend: Backend, roots: Sequence[Path]) -> ModelFiles | None:
+    return next((read for folder in _folders(model, backend, roots) if (read := _read_folder(folder))), None)
+
+
+def _drafter(launch: Launch) -> str | None:
+    config = launch.parsed.flags.get("speculative-config")
+    model = config.get("model") if isinstance(config, Mapping) else None
+    return model if isinstance(model, str) else None
 
 
 # -- where a model may be ---------------------------------------------------------------------------------------------
