@@ -8,7 +8,7 @@ EXTRA  := $(if $(CLOUD),-cloud)
 RUN    := $(VENV)/.run$(EXTRA)
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run serve test fuzz chaos lint format bench loadtest lock schema test-vllm test-engines vllm-flags vllm-rust test-clients docs reference clean
+.PHONY: run serve test fuzz chaos lint format bench loadtest lock schema test-vllm test-engines test-machines vllm-flags vllm-rust test-clients docs reference release clean
 
 run: $(RUN)                 ## a simulated Spark fleet and the gateway on :4000
 	$(BIN)/gateway demo
@@ -52,11 +52,17 @@ reference: $(VENV)/.dev      ## write docs/reference.md anew
 	mv $(VENV)/reference.md docs/reference.md
 	$(BIN)/python docs/tools/servers.py
 
+release: $(VENV)/.dev        ## dist/: wheel and sdist (installed and tried), the image, an SBOM and hashes; uploads nothing
+	VENV=$(VENV) deploy/release/release.sh
+
 test-vllm: $(VENV)/.dev      ## against a real vLLM on the CPU, in an environment of its own
 	tests/vllm/run.sh
 
 test-engines: $(VENV)/.dev   ## against real servers other than vLLM, on the CPU, in environments of their own
 	tests/servers/run.sh
+
+test-machines: $(VENV)/.dev  ## the image on a real docker daemon; gateway and fleet on machines with systemd and ssh; root on Debian
+	BIN=$(BIN) tests/machines/run.sh
 
 vllm-flags:                  ## write gateway/launch/vllm_flags.json anew, from the vLLM of the environment VLLM_VENV
 	VLLM_TARGET_DEVICE=cpu $(VLLM_VENV)/bin/python docs/tools/vllm_flags.py > gateway/launch/vllm_flags.json.new

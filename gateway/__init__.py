@@ -6,4 +6,4 @@ import sys
 # where the import fails, and this makes it fail.
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # None is how an import is made to fail
 
-__version__ = "0.1.0"
+__version__ = "0.3.0"

@@ -76,6 +76,7 @@ CATALOGUE: dict[str, Code] = {
         ),
         Code("upstream_error", 502, "server_error", "Every backend that was tried failed."),
         Code("upstream_timeout", 504, "server_error", "The last backend that was tried stayed silent too long."),
+        Code("request_cancelled", 499, "invalid_request_error", "An admin has ended this request; do not repeat it."),
         Code("stream_interrupted", 500, "server_error", "In a stream only: it broke after content had been sent."),
         Code("invalid_config", 409, "invalid_request_error", "routes.yaml is not valid: of `/admin/reload` only."),
         Code("operation_running", 409, "invalid_request_error", "Of `/admin`: another operation is under way."),

@@ -85,19 +85,21 @@ class SqliteFile:
 def read_only(path: Path, version: int) -> Iterator[sqlite3.Connection | None]:
     """A connection that reads a file of this version; None while another process makes its tables. Raises
     sqlite3.Error."""
-    with closing(_open_read_only(path)) as connection:
+    with closing(open_read_only(path)) as connection:
         yield connection if _version_of(connection, path, version) else None
 
 
-def _open_read_only(path: Path) -> sqlite3.Connection:
+def open_read_only(path: Path, *, immutable: bool = True) -> sqlite3.Connection:
+    """A connection that reads. `immutable`: also where the directory is not writable and no gateway has the file open:
+    nothing changes it, so it is read as it is, without a journal beside it. Raises sqlite3.Error."""
     uri = path.absolute().as_uri()
     connection = sqlite3.connect(f"{uri}?mode=ro", uri=True, timeout=BUSY)
     try:
         connection.execute("SELECT 1 FROM sqlite_schema")
     except sqlite3.OperationalError:
-        # The directory is not writable, and no gateway has the file open: nothing changes it, so it can be read as
-        # immutable.
         connection.close()
+        if not immutable:
+            raise
         connection = sqlite3.connect(f"{uri}?mode=ro&immutable=1", uri=True)
     connection.text_factory = lambda text: text.decode(errors="replace")
     return connection

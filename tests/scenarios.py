@@ -11,12 +11,11 @@ from dataclasses import replace as with_
 from typing import Any
 
 import httpx
-from msgspec.structs import replace
 
 from gateway.accounting.record import RequestLine
 from gateway.domain.health_state import State
 from gateway.proxy.services import DecidesAhead
-from tests.proxy.test_decisions_random import USAGE, chunk, counted
+from tests.proxy.test_decisions_random import USAGE, chunk, counted, timeless
 from tests.raw_client import chat
 from tests.scripted import SSE_HEAD, Script, ScriptedBackend, Turn, chunked, json_answer
 from tests.support import RunningGateway, running_gateway
@@ -144,8 +143,5 @@ async def outcome(name: str, decides_ahead: DecidesAhead) -> list[object]:
             house = House(gateway, a, b)
             await run(house)
             for line in lines:
-                adapted = list(line.adapted)
-                house.seen.append(
-                    replace(line, at=0.0, id="", adapted=adapted, queued=0.0, total=0.0, first_token=None)
-                )
+                house.seen.append(timeless(line))
             return house.seen + list(counted(gateway))

@@ -187,7 +187,7 @@ def command_rows(name: str, command: click.Command) -> Iterator[str]:
 def option_default(option: click.Option) -> str:
     if not option.show_default or option.default is None or option.is_flag:
         return ""
-    given = option.default
+    given = option.show_default if isinstance(option.show_default, str) else option.default
     return f"`{', '.join(given) if isinstance(given, list | tuple) else given}`"
 
 

@@ -90,6 +90,7 @@ FORMS: dict[str, Callable[[Forms], str]] = {
     "ids of calls": lambda f: (
         {None: "any", "mistral": "nine letters and digits"}.get(f.ids) or "letters, digits, _ and -"
     ),
+    "id of a session": lambda f: "not told" if f.session is None else f"`{f.session}`",
     "left out": lambda f: ", ".join(f"`{name}`" for name in sorted(f.refused)) or "nothing",
 }
 
@@ -97,7 +98,7 @@ FORMS: dict[str, Callable[[Forms], str]] = {
 def clouds() -> str:
     head = ["| cloud | hosts | " + " | ".join(FORMS) + " |", "|---" * (len(FORMS) + 2) + "|"]
     rows = [
-        "| " + " | ".join([f"`{name}`", ", ".join(hosts), *(cell(forms) for cell in FORMS.values())]) + " |"
+        "| " + " | ".join([f"`{name}`", ", ".join(hosts) or "any", *(cell(forms) for cell in FORMS.values())]) + " |"
         for name, (hosts, forms) in CLOUDS.items()
     ]
     return "\n".join([*head, *rows]) + "\n"

@@ -89,6 +89,8 @@ def _flag(action: argparse.Action) -> dict[str, Any]:
         row["short"] = short
     if type(action).__name__ in _NEGATED:
         row["negated"] = True
+    elif also := [name.removeprefix("--") for name in long[1:]]:
+        row["also"] = also
     for prefix, other in _OPPOSITES.items():
         opposite = other + row["name"].removeprefix(prefix)
         if f"--{opposite}" in long[1:]:
@@ -113,7 +115,10 @@ def _flag(action: argparse.Action) -> dict[str, Any]:
 
 def _choices(action: argparse.Action) -> list[Any]:
     """The values that the flag takes; empty = any. Those of the cache's type are checked behind the parser, because
-    platforms add theirs."""
+    platforms add theirs. One way to exchange tokens between experts is known to the settings, and taken out of the
+    parser's choices: no error is made of it."""
+    if action.dest == "all2all_backend":
+        return sorted({*(action.choices or ()), "passthrough"})
     if action.dest == "kv_cache_dtype" and not action.choices:
         return list(getattr(import_module("vllm.config.cache"), "KV_CACHE_DTYPES", ()))
     return list(action.choices or ())

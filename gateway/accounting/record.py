@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from gateway.domain.usage import NO_TOKENS, Tokens
 from gateway.errors import CATALOGUE
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer
+from gateway.routing.plan import Plan
 from gateway.routing.refusal import FailedAttempt
 
 
@@ -66,6 +67,9 @@ class RequestRecord:
     resumed: str = ""  # the backend that went on with the stream after it had broken at another one
     committed: bool = False  # the status of a stream was sent
     outcome: str = "200"  # the HTTP status of an answer, an error code, "client_gone" or "client_stalled"
+    error: str = ""  # the message of the error that the client got
+    plan: Plan | None = None  # the latest one; None: none was made, because the first choice served
+    usd: float | None = 0.0  # what its tokens cost; None: not known for all of them
     seconds: float = 0.0  # from its beginning to its end
 
     def release_bytes(self) -> None:
@@ -86,9 +90,11 @@ class RequestRecord:
 
 class RequestLine(msgspec.Struct, frozen=True, gc=False):
     """A request that has ended. `at`: Unix seconds. `backend`: the one that answered, else the last one that was
-    tried; "" = none. `left`: (backend, reason) of the failed attempts. `detour`: ("fallback" | "routed", reason).
+    tried; "" = none. `left`: the failed attempts. `detour`: ("fallback" | "routed", reason).
     `queued`, `first_token` (None without a token) and `total` in seconds. `resumed`: the backend that went on with a
-    stream that broke at another one."""
+    stream that broke at another one. `skipped`: (backend, reason) of those that could not serve, where it
+    mattered. `mended`, `left_out`: as in the headers of the answer. `translated`: it was asked in another form than a
+    chat's. `error`: the message that the client got. `usd`: None where not all of it is known."""
 
     at: float
     id: str
@@ -101,13 +107,20 @@ class RequestLine(msgspec.Struct, frozen=True, gc=False):
     outcome: str
     detour: tuple[str, str] | None
     adapted: Sequence[str]
-    left: Sequence[tuple[str, str]]
+    left: Sequence[FailedAttempt]
     tokens: Tokens
     queued: float
     first_token: float | None
     total: float
     resumed: str = ""
     audio_seconds: float = 0.0
+    skipped: Sequence[tuple[str, str]] = ()
+    mended: Collection[str] = ()
+    left_out: Sequence[str] = ()
+    translated: bool = False
+    local_only: bool = False
+    error: str = ""
+    usd: float | None = 0.0
 
     @property
     def level(self) -> int:
@@ -124,7 +137,9 @@ def is_failure(outcome: str) -> bool:
 def request_line(record: RequestRecord, at: float) -> RequestLine:
     """The line of a request that ended at `at`."""
     served, request, trying = record.served_by(), record.request, record.trying
-    left = [(tried.backend, tried.kind) for tried in record.tried] if record.tried else ()
+    answer = served.answer if served is not None else None
+    detour = served.detour if served is not None else None
+    plan = record.plan if detour is not None or record.tried or record.error else None
     if served is not None:
         backend = served.state.name
         tokens = served.tokens
@@ -133,7 +148,7 @@ def request_line(record: RequestRecord, at: float) -> RequestLine:
             token = max([attempt.first_token for attempt in record.attempts])  # content is begun once
         first = token - record.began if token else None
     else:
-        backend = trying.state.name if trying is not None else left[-1][0] if left else ""
+        backend = trying.state.name if trying is not None else record.tried[-1].backend if record.tried else ""
         tokens, first = NO_TOKENS, None
     return RequestLine(
         at,
@@ -145,13 +160,20 @@ def request_line(record: RequestRecord, at: float) -> RequestLine:
         backend,
         len(record.attempts),
         record.outcome,
-        served.detour if served is not None else None,
+        detour,
         served.adapted if served is not None else (),
-        left,
+        record.tried,
         tokens,
         record.queued or 0.0,
         first,
         record.seconds,
         record.resumed,
         served.audio_seconds if served is not None else 0.0,
+        [(skip.state.name, skip.reason) for skip in plan.skipped] if plan is not None and plan.skipped else (),
+        answer.mended if answer is not None else (),
+        request.own.left_out if request is not None and request.own is not None else (),
+        record.endpoint.becomes is not None,
+        record.privacy.local_only,
+        record.error,
+        record.usd,
     )

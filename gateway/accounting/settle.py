@@ -153,6 +153,10 @@ class Settler:
     ) -> None:
         """Add an entry to the ledger; an unused answer does not count as a request."""
         requests, unpriced = int(outcome != "unused"), int(usd is None)
+        if usd is None or record.usd is None:
+            record.usd = None
+        elif usd:
+            record.usd += usd
         client, alias, endpoint = record.client_label, record.alias, record.endpoint.name
         audio = (0.0, audio_seconds) if record.endpoint is SPEECH else (audio_seconds, 0.0)
         counts = requests, seconds, *astuple(used), usd or 0.0, unpriced, *audio

@@ -15,7 +15,7 @@ from gateway.admission.origins import check_json
 from gateway.config.snapshot import Snapshot
 from gateway.domain.privacy import Privacy
 from gateway.engines.outgoing import passed_on
-from gateway.routing.balance import session_of
+from gateway.routing.session_ids import session_in_headers
 
 
 class Caller:
@@ -67,4 +67,4 @@ class Caller:
 
     @cached_property
     def session(self) -> bytes | None:
-        return session_of(self.headers)
+        return session_in_headers(self.headers)

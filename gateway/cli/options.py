@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -23,19 +24,29 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=click.Command)
+HERE = Path("routes.yaml")
+SERVICE = Path("/etc/spark-gateway/routes.yaml")  # where docs/deploy.md puts the file of the service
+CONFIG_VARIABLE = "GATEWAY_CONFIG"
 _HOST = re.compile(r"[A-Za-z0-9]([\w.-]*\w)?|[0-9A-Fa-f:]+", re.ASCII)
 
 
 def config_option(command: F) -> F:
-    """`--config FILE`, given to the command as `config: Path`."""
+    """`--config FILE`, given to the command as `config: Path`; without it `GATEWAY_CONFIG`, else `default_config`."""
     option = click.option(
         "--config",
         type=click.Path(dir_okay=False, path_type=Path),
-        default=Path("routes.yaml"),
-        show_default=True,
-        help="The file that says which backends and aliases there are.",
+        envvar=CONFIG_VARIABLE,
+        default=default_config,
+        show_default=str(HERE),
+        help="The file that says which backends and aliases there are. Without it: GATEWAY_CONFIG, the file of the "
+        "service.",
     )
     return option(command)
+
+
+def default_config() -> Path:
+    """The routes.yaml of this folder; where there is none, that of the service on this machine."""
+    return SERVICE if not os.path.exists(HERE) and os.path.exists(SERVICE) else HERE
 
 
 def key_option(whose: str) -> Callable[[F], F]:
@@ -132,8 +143,9 @@ def is_there(path: Path) -> bool:
 def no_file(path: Path) -> click.UsageError:
     """The error for a missing routes.yaml, with the way to get one."""
     return click.UsageError(
-        f"there is no file '{path}': name another one with --config, or make one with `gateway init` "
-        "(looks for running servers) or `gateway import FILE` (from LiteLLM, llama-swap, Olla, or what starts vLLM)"
+        f"there is no file '{path}': name another one with --config or {CONFIG_VARIABLE}, or make one with "
+        "`gateway init` (looks for running servers) or `gateway import FILE` (from LiteLLM, llama-swap, Olla, or what "
+        "starts vLLM)"
     )
 
 
@@ -239,7 +251,7 @@ def _section(context: click.Context, name: str) -> dict[str, object]:
     from gateway.config.sources import read_file
 
     try:
-        config = Path(context.params.get("config") or "routes.yaml")
+        config = Path(context.params.get("config") or default_config())
         text = read_file(config, patience=0.0).decode("utf-8-sig")
     except (OSError, ValueError):
         return {}

@@ -81,17 +81,20 @@ class GatewayClient:
     def get(self, path: str) -> dict[str, Any]:
         return self._ask("GET", path)
 
-    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        return self._ask("POST", path, json=dict(body))
+    def delete(self, path: str) -> dict[str, Any]:
+        return self._ask("DELETE", path)
 
-    def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+    def post(self, path: str, body: Mapping[str, Any], wait: float = WAIT) -> dict[str, Any]:
+        return self._ask("POST", path, wait, json=dict(body))
+
+    def _ask(self, method: str, path: str, wait: float = WAIT, **options: Any) -> dict[str, Any]:
         import httpx
 
         from gateway.transport.bounded import client, fetch_now
 
         try:
-            with client(WAIT, base_url=self.url, headers=self._headers) as asking:
-                answer = fetch_now(asking, method, path, most=ANSWER_MOST, seconds=WAIT, **options)
+            with client(wait, base_url=self.url, headers=self._headers) as asking:
+                answer = fetch_now(asking, method, path, most=ANSWER_MOST, seconds=wait, **options)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             why = visible(str(error)) or type(error).__name__
             raise GatewayUnreachable(f"the gateway at {self.url} cannot be reached: {why}") from None

@@ -68,14 +68,17 @@ def run(
     port = server.port if port is None else port
     warnings = warnings_of(loaded, host, port)
     host = server.host if host is None else host
-    try:
-        sock = listen(host, port, takeover=takeover)
-    except OSError as error:
-        click.echo(f"Cannot listen on {host}:{port}: {error.strerror}. Is another gateway running there?", err=True)
-        sys.exit(1)
-    snapshot = replace(loaded.snapshot, server=replace(server, host=host, port=sock.getsockname()[1]))
+    socks = []
+    for at, number in ((host, port), *server.also_listen):
+        try:
+            socks.append(listen(at, number, takeover=takeover))
+        except OSError as error:
+            who = "another gateway" if not socks else "another program (an Ollama?)"
+            click.echo(f"Cannot listen on {at}:{number}: {error.strerror}. Is {who} running there?", err=True)
+            sys.exit(1)
+    snapshot = replace(loaded.snapshot, server=replace(server, host=host, port=socks[0].getsockname()[1]))
     announce(snapshot, warnings)
-    serve(config, loaded, snapshot, sock)
+    serve(config, loaded, snapshot, socks)
 
 
 def warnings_of(loaded: LoadedFile, host: str | None, port: int) -> list[str]:
@@ -89,7 +92,7 @@ def warnings_of(loaded: LoadedFile, host: str | None, port: int) -> list[str]:
     return found if message is None else [*found, f"{message} - {SHUT}"]
 
 
-def serve(config: Path, loaded: LoadedFile, snapshot: Snapshot, sock: socket.socket) -> None:
+def serve(config: Path, loaded: LoadedFile, snapshot: Snapshot, socks: list[socket.socket]) -> None:
     import uvloop
 
     from gateway.http.app import App
@@ -102,16 +105,16 @@ def serve(config: Path, loaded: LoadedFile, snapshot: Snapshot, sock: socket.soc
     app.gateway.follow(config, loaded)
     tune()
     with suppress(KeyboardInterrupt):  # Ctrl-C, raised again after the gateway has stopped
-        uvloop.run(_serve(app, sock), loop_factory=Loop)
+        uvloop.run(_serve(app, socks), loop_factory=Loop)
 
 
-async def _serve(app: App, sock: socket.socket) -> None:
+async def _serve(app: App, socks: list[socket.socket]) -> None:
     from gateway.cli.startup_report import log_when_seen
     from gateway.http.server import make_server
 
     report = app.gateway.metrics.failures.once("first look", log_when_seen(app.gateway))
     try:
-        await make_server(app).serve(sockets=[sock])
+        await make_server(app).serve(sockets=socks)
     finally:
         report.cancel()
 
@@ -121,7 +124,8 @@ def announce(snapshot: Snapshot, warnings: list[str]) -> None:
     address = snapshot.server.host
     shown = "localhost" if address in ("0.0.0.0", "::") else address
     url = f"http://{shown}:{snapshot.server.port}"
-    click.echo(f"gateway on {url}/v1  (listening on {address}), its page on {url}/", err=True)
+    listening = ", ".join([address, *(f"{host}:{port}" for host, port in snapshot.server.also_listen)])
+    click.echo(f"gateway on {url}/v1  (listening on {listening}), its page on {url}/", err=True)
     for alias in snapshot.aliases.values():
         steps = " -> ".join((" + " if alias.ask_all else " | ").join(step) for step in alias.steps)
         cloud = "   LEAVES THE LAN" if snapshot.leaves_lan(alias) else ""

@@ -17,8 +17,10 @@ from gateway.config.secret import ExpandedText
 from gateway.config.snapshot import (
     Backend,
     HealthSettings,
+    ImageSettings,
     Launch,
     Node,
+    Observed,
     Price,
     QueueSettings,
     Timeouts,
@@ -65,7 +67,7 @@ SERVED = {
     "litellm": ("chat", "embeddings"),
 }
 
-T = TypeVar("T", Timeouts, HealthSettings, QueueSettings)
+T = TypeVar("T", Timeouts, HealthSettings, QueueSettings, ImageSettings)
 
 
 def resolve_backends(file: Section, report: Report) -> Mapping[str, Backend]:
@@ -106,7 +108,9 @@ class _BackendResolver:
             timeouts=_merged(Timeouts, defaults.timeouts, section.timeouts),
             health=self._health(cloud),
             queue=_merged(QueueSettings, defaults.queue, section.queue),
+            images=_merged(ImageSettings, defaults.images, section.images),
             launch=self.launch,
+            observed=None if section.observed is None else built(Observed, section.observed),
         )
         check_profiles(found, self.report)
         self._check_on_request(found)

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
+from urllib.parse import urlsplit
 
 from gateway.config.problems import Read, each
 from gateway.config.secret import ExpandedText, Secret, shown
@@ -221,6 +222,10 @@ def _listen(value: Any) -> tuple[str, int]:
     return host or "0.0.0.0", int(port)
 
 
+def _listens(value: Any) -> tuple[tuple[str, int], ...]:
+    return _members(value, _listen)
+
+
 def _one_or_many(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         return (read_text(value),)
@@ -251,6 +256,21 @@ def _host_name(value: Any) -> str:
     if not HOST_NAME.fullmatch(name):
         raise ValueError(f"{shown(text)} is not the name of a host; write it without scheme and port: sparkgw.lan")
     return name
+
+
+def _picture_sources(value: Any) -> tuple[str, ...]:
+    """Beginnings of addresses, each with its scheme, host and path: "https://" (any host) or "https://host/path"."""
+    return tuple(dict.fromkeys(_members(value, _picture_source)))
+
+
+def _picture_source(value: Any) -> str:
+    text = read_text(value)
+    parts = urlsplit(text)
+    if parts.scheme not in ("https", "http") or "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError(
+            f"{shown(text)} is no beginning of an address; write https://images.example.com/path or https://"
+        )
+    return f"{parts.scheme}://{parts.netloc.lower()}{parts.path if parts.netloc else ''}"
 
 
 def _networks(value: Any) -> tuple[Network, ...]:
@@ -327,6 +347,9 @@ HeaderSecret = Annotated[Secret | None, Kind(_header_secret, _TEXT, "text or non
 Yes = Annotated[bool, Kind(_yes, _YES, "true or false")]
 Count = Annotated[int, Kind(_whole(1), _number_schema(1), "count")]
 CountFromZero = Annotated[int, Kind(_whole(0), _number_schema(0), "count or 0")]
+CountToMillion = Annotated[
+    int, Kind(_whole(0, 10**6), {**_number_schema(0), "maximum": 10**6}, "count to a million, or 0")
+]
 CountOrNone = Annotated[
     int | None,
     Kind(_or(_whole(1), {"none": None}, "write a number or none"), _number_schema(1, none=True), "count or none"),
@@ -344,6 +367,7 @@ Usd = Annotated[float, Kind(_number("price", sys.float_info.max, "USD per millio
 Share = Annotated[
     float, Kind(_number("share", 1, "a number from 0 to 1, e.g. 0.1"), {**_PRICE, "maximum": 1}, "0 to 1")
 ]
+Number = Annotated[float, Kind(_number("number", sys.float_info.max, "e.g. 7.18"), _PRICE, "number")]
 Duration = Annotated[float, Kind(_positive_duration, _DURATION, "duration", format_duration)]
 DurationFromZero = Annotated[float, Kind(_duration, _DURATION, "duration", format_duration)]
 DurationOrNone = Annotated[
@@ -370,8 +394,12 @@ SizeOrNone = Annotated[
 ]
 BudgetText = Annotated[Budget | None, Kind(_budget, _pattern(BUDGET_PATTERN, "none"), "budget or none")]
 Listen = Annotated[tuple[str, int], Kind(_listen, _LISTEN, "HOST:PORT", _address)]
+Listens = Annotated[
+    tuple[tuple[str, int], ...], Kind(_listens, {"type": "array", "items": _LISTEN}, "list of HOST:PORT")
+]
 Names = Annotated[tuple[str, ...], Kind(_many, _TEXTS, "list of names", private=True)]
 HostNames = Annotated[tuple[str, ...], Kind(_host_names, _TEXTS, "list of names")]
+PictureSources = Annotated[tuple[str, ...], Kind(_picture_sources, _TEXTS, "list of beginnings of addresses")]
 Networks = Annotated[tuple[Network, ...], Kind(_networks, _TEXTS, "list of addresses or networks")]
 OneOrMany = Annotated[tuple[str, ...], Kind(_one_or_many, _ONE_OR_MANY, "name or list of names")]
 Steps = Annotated[

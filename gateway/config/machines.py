@@ -21,6 +21,9 @@ class Node:
     name: str
     address: lk.Host | None = setting(None, "Its host name or address in the LAN, without port.")
     memory: k.Size | None = setting(None, "Memory that GPU and CPU share, e.g. 119.67GiB.")
+    reserve: k.Size | None = setting(
+        None, "Memory of it that is not free when it has booted, before any engine; default 3.6GiB."
+    )
     exporter: k.Text | None = setting(None, "URL of its Prometheus exporter (temperatures, memory).")
     ssh: lk.SshTarget | None = setting(
         None, "Where `gateway fleet` reaches it by ssh: USER@HOST, or a Host of ssh_config."
@@ -64,6 +67,24 @@ class Launch:
     def mounts(self) -> tuple[str, ...]:
         """Everything that is mounted, as for `docker run -v`."""
         return (*self.volumes, *self.container.volumes)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What an engine said of its memory when it started, as `gateway fleet learn` wrote it. In bytes, of one node;
+    None: it did not say so."""
+
+    engine: k.Text | None = setting(None, "Its version.")
+    memory: k.Size | None = setting(None, "Memory of the node, as the engine counts it.")
+    free: k.Size | None = setting(None, "Memory that was free when it started.")
+    utilization: k.Share | None = setting(None, "The --gpu-memory-utilization that it ran with.")
+    window: k.Count | None = setting(None, "The --max-model-len that it ran with.")
+    cache_dtype: k.Text | None = setting(None, "The --kv-cache-dtype that it ran with.")
+    weights: k.Size | None = setting(None, "Memory that its model took, a drafter's included.")
+    kv: k.Size | None = setting(None, "Memory of its KV cache.")
+    tokens: k.Count | None = setting(None, "Tokens that its KV cache holds.")
+    concurrency: k.Number | None = setting(None, "Sequences of the whole window that its KV cache holds.")
+    graphs: k.Size | None = setting(None, "Memory of its CUDA graphs.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from gateway.config.snapshot import (
     Alerts,
     Backend,
     Node,
+    PastRequests,
     Server,
     Snapshot,
     Telegram,
@@ -62,13 +63,17 @@ def _nodes(file: Section, backends: Iterable[Backend], report: Report) -> Mappin
 def _server(file: Section, report: Report) -> Server:
     section = file.server
     host, port = section.listen or LISTEN
-    if not report.was_dropped("clients") and (message := exposure(host, port, clients=bool(file.clients))):
-        report.warn(("server", "listen"), message, SHUT)
+    also: tuple[tuple[str, int], ...] = section.also_listen or ()
+    for key, (at, number) in (("listen", (host, port)), *(("also_listen", one) for one in also)):
+        if not report.was_dropped("clients") and (message := exposure(at, number, clients=bool(file.clients))):
+            report.warn(("server", key), message, SHUT)
+    if len({number for _, number in also} - {port}) < len(also):
+        report.error(("server", "also_listen"), "each address needs a port of its own", f"`listen` has {port}")
     if section.metrics == "key" and not any(client.admin for client in file.clients.values()):
         who = "nobody may read" if file.clients else "only this machine may read"
         report.warn(("server", "metrics"), f"no client is an admin: {who} /metrics", "give a client `admin: true`")
     _check_redis_url(section.shared, ("server", "shared"), report)
-    return built(Server, section, host=host, port=port)
+    return built(Server, section, host=host, port=port, requests=built(PastRequests, section.requests))
 
 
 def _alerts(section: Section, report: Report) -> Alerts:

@@ -23,6 +23,7 @@ from gateway.config.kinds import Network as Network
 from gateway.config.machines import Launch as Launch
 from gateway.config.machines import Mode as Mode
 from gateway.config.machines import Node as Node
+from gateway.config.machines import Observed as Observed
 from gateway.config.receivers import Alerts as Alerts
 from gateway.config.receivers import Telegram as Telegram
 from gateway.config.receivers import Traces as Traces
@@ -39,6 +40,7 @@ Engine = Literal["vllm", "openai", "llamacpp", "mlx", "ollama", "litellm", "http
 ModelServer = Literal[
     "vllm", "llamacpp", "mlx", "transformers", "lmstudio", "sglang", "tensorrt-llm", "tgi", "llama-cpp-python",
     "openai-cloud", "nvidia", "deepseek", "mistral", "moonshot", "zai", "minimax", "openrouter", "fireworks",
+    "chatgpt", "opencode", "router",
 ]  # fmt: skip
 Serves = Literal["transcriptions", "translations", "speech", "chat", "completions", "embeddings", "rerank", "score"]
 Balance = Literal["affinity", "least_busy", "round_robin"]
@@ -95,12 +97,22 @@ class QueueSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageSettings:
+    """Pictures that a client names by their address, for a server that fetches none itself (Ollama)."""
+
+    fetch: k.PictureSources = setting(
+        (), "Beginnings of the public addresses that the gateway fetches pictures from; https:// = any host."
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Defaults:
     """For every backend; a backend may override any single key."""
 
     timeouts: Timeouts = setting(Timeouts())
     health: HealthSettings = setting(HealthSettings())
     queue: QueueSettings = setting(QueueSettings())
+    images: ImageSettings = setting(ImageSettings())
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +193,9 @@ class Backend:
     timeouts: Timeouts = setting(Timeouts(), "Overrides of defaults.timeouts.")
     health: HealthSettings = setting(HealthSettings(), "Overrides of defaults.health.")
     queue: QueueSettings = setting(QueueSettings(), "Overrides of defaults.queue.")
+    images: ImageSettings = setting(ImageSettings(), "Overrides of defaults.images.")
     launch: Launch | None = setting(None)
+    observed: Observed | None = setting(None)
     profiles: Mapping[str, Mapping[str, Any]] = setting(
         {}, "Named changes of the command: {NAME: {max-model-len: 200000}}; none leaves a flag out.", kind=lk.Profiles
     )
@@ -329,6 +343,14 @@ class Client:
         return allowed
 
 
+@dataclass(frozen=True)
+class PastRequests:
+    """What is kept of past requests, without their bodies, in server.data."""
+
+    keep: k.CountToMillion = setting(10_000, "The last so many; 0 = none.")
+    days: k.Count = setting(7, "For so many days.")
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """The process itself. Only this section needs a restart.
@@ -338,6 +360,7 @@ class Server:
     listen: ClassVar[k.Listen] = in_file(LISTEN, "Address and port to listen on.")
     host: str = LISTEN[0]
     port: int = LISTEN[1]
+    also_listen: k.Listens = setting((), "Further addresses: 127.0.0.1:11434 for programs that speak Ollama's API.")
     shared: k.OptionalSecret = setting(
         None, "redis://host:6379/0 when several gateways share one fleet; none = this one is alone."
     )
@@ -360,6 +383,7 @@ class Server:
     log: LogForm = setting(
         "auto", "Form of the log; auto = pretty on a terminal, else JSON; none = no lines of single requests."
     )
+    requests: PastRequests = setting(PastRequests())
     proxies: k.Networks = setting(
         (), "Addresses or networks of the proxies in front, whose connections are those of many callers."
     )

@@ -31,9 +31,13 @@ CLOUDS: Mapping[str, tuple[tuple[str, ...], Forms]] = MappingProxyType(
                 thinking="reasoning_effort",
                 thoughts="none",
                 ids="short",
+                session="prompt_cache_key",
                 refused=_refused("reasoning", *_LOCAL, *_SAMPLING),
             ),
         ),
+        "chatgpt": (("chatgpt.com",), Forms(developer=True, session="session-id")),
+        "opencode": (("opencode.ai",), Forms(session="x-opencode-session")),
+        "router": ((), Forms(limit="both", session="x-session-id")),  # another gateway or router before engines
         "nvidia": (
             ("integrate.api.nvidia.com",),
             Forms(

@@ -31,8 +31,9 @@ class Forms:
     type alone; "none" = not at all; None = as it came.
     `thoughts`: the name of thoughts in the history; "none" = it refuses them; None = it reads both names. `ids`: the
     ids of calls that it takes: nine letters and digits ("mistral"), up to 64 letters, digits, "_" and "-" ("safe"), up
-    to 40 of these ("short"); None = any. `refused`: fields that it answers with an error, and `extras` those
-    of a message, its parts and its calls."""
+    to 40 of these ("short"); None = any. `session`: the header, or the field (a name without "-"), in which it reads
+    the id of a session; None = it reads none, and is told none. `refused`: fields that it answers with an error, and
+    `extras` those of a message, its parts and its calls."""
 
     developer: bool = False
     system: bool = True
@@ -44,6 +45,7 @@ class Forms:
     thinking: Spelling | None = None
     thoughts: History | None = None
     ids: Ids | None = None
+    session: str | None = None
     refused: frozenset[str] = frozenset()
     extras: frozenset[str] = frozenset()
 

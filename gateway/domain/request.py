@@ -29,9 +29,9 @@ ToolChoice = Literal["none", "auto", "required", "named"]
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """One inference path. `prompt` and `limits` name the body's fields that hold the prompt and cap the answer.
-    `becomes`: its requests are translated into those of another endpoint, and the answers back (dialects/). `pools`:
-    the field of the answer that lists one result for each input (vectors, scores); empty = it generates text. `also`:
-    further whole paths."""
+    `becomes`: its requests are translated into those of another endpoint, and the answers back (dialects/);
+    `completes`: into that one, where the translated body has a `prompt`. `pools`: the field of the answer that lists
+    one result for each input (vectors, scores); empty = it generates text. `also`: further whole paths."""
 
     name: str
     path: str  # below the API path
@@ -40,6 +40,7 @@ class Endpoint:
     chunk_object: str = ""  # of a stream's events; empty = cannot stream
     id_prefix: str = ""
     becomes: Endpoint | None = None
+    completes: Endpoint | None = None
     pools: str = ""
     also: tuple[str, ...] = ()
 
@@ -60,10 +61,17 @@ SCORE = Endpoint(
 )
 MESSAGES = Endpoint("messages", "/messages", CHAT.prompt, CHAT.limits, becomes=CHAT)  # Anthropic's
 RESPONSES = Endpoint("responses", "/responses", CHAT.prompt, CHAT.limits, becomes=CHAT)  # OpenAI's newer one
+OLLAMA_CHAT = Endpoint("ollama_chat", "/api/chat", CHAT.prompt, CHAT.limits, becomes=CHAT)
+OLLAMA_GENERATE = Endpoint(
+    "ollama_generate", "/api/generate", CHAT.prompt, CHAT.limits, becomes=CHAT, completes=COMPLETIONS
+)
+OLLAMA_EMBED = Endpoint("ollama_embed", "/api/embed", EMBEDDINGS.prompt, becomes=EMBEDDINGS)
+OLLAMA_EMBEDDINGS = Endpoint("ollama_embeddings", "/api/embeddings", EMBEDDINGS.prompt, becomes=EMBEDDINGS)
+OLLAMA = (OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_EMBED, OLLAMA_EMBEDDINGS)
 SPEECH = Endpoint("speech", "/audio/speech", ("input",))
 TRANSCRIPTIONS = Endpoint("transcriptions", "/audio/transcriptions", ("file", "prompt"))
 TRANSLATIONS = Endpoint("translations", "/audio/translations", ("file", "prompt"))
-ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE, MESSAGES, RESPONSES, SPEECH)
+ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE, MESSAGES, RESPONSES, *OLLAMA, SPEECH)
 UPLOADS = (TRANSCRIPTIONS, TRANSLATIONS)  # their bodies are forms with a file, not JSON
 
 BINARY = ("bytes", "bytes_only")  # values of `encoding_format` for vectors that are no JSON
@@ -229,8 +237,9 @@ _BRACKET, _BRACE = ord("["), ord("{")
 def parse(endpoint: Endpoint, body: bytes | dict[str, Raw], own: OwnForm | None = None) -> InferenceRequest:
     """Parse a body, or its fields (of an endpoint that `becomes` another: the translated body; `own`: the client's).
     Raises `invalid_request_body` with what is wrong with it, and `request_too_large`."""
-    endpoint = endpoint.becomes or endpoint
     fields = body if isinstance(body, dict) else read_fields(body)
+    if endpoint.becomes is not None:
+        endpoint = endpoint.completes if endpoint.completes and "prompt" in fields else endpoint.becomes
     model = value_of(fields.get("model"))
     if not isinstance(model, str) or not model:
         raise invalid_body("`model` is missing or not a string: it names the alias to use.", "model")

@@ -42,6 +42,7 @@ class EngineRequest:
     sender: str = ""  # the client, for work that is done apart
     head: RequestHead | None = None  # of the HTTP request, where it is known ahead: it has `sent_id`, and no `headers`
     sent_id: str = ""
+    local_only: bool = False  # nothing of it may leave the LAN
     checks: bool = False  # it is one of the gateway's own, which may load a model but does not have others wait for it
 
 

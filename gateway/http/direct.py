@@ -58,6 +58,7 @@ class DirectExchange:
     )
 
     own: OwnForm | None = None
+    session: bytes | None = None
 
     def __init__(
         self,

@@ -154,11 +154,25 @@ def _without_repeated_subcommand(positional: list[str], mistakes: list[Mistake])
     return positional[repeated:]
 
 
+def _without_references(words: list[str]) -> list[str]:
+    """The words without those that a shell has yet to expand: it may make any words of them, or none."""
+    kept, is_open = [], False
+    for word in words:
+        if is_open:
+            is_open = "}" not in word
+        elif is_reference(word):
+            is_open = word.count("{") > word.count("}")
+        else:
+            kept.append(word)
+    return kept
+
+
 def _model(read: Arguments, mistakes: list[Mistake]) -> str | None:
     """The model: --model, which vLLM puts first, else the first positional word. Further words are a mistake."""
     named = read.flags.get("model")
     positional = _without_repeated_subcommand(list(read.positional), mistakes)
     model = named if isinstance(named, str) else positional.pop(0) if positional else None
+    positional = _without_references(positional)
     if positional:
         words = masked_keys(" ".join(MASK if word in read.private else word for word in positional))[:60]
         near = f"vllm: error: unrecognized arguments: {words}"

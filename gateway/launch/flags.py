@@ -15,15 +15,17 @@ Kind = Literal["switch", "integer", "number", "count", "count or auto", "text", 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag. `name` without dashes. `count`: an integer that may be written 8k or 8K. `folded`: capitals and dashes
-    of its value are read as small letters and underscores. `negated`: a switch that has a --no- form; `opposite`: the
-    name that switches it off too, from OPPOSITES_FROM on ("disable-prefix-caching"). `many`: takes one or several
-    words; `repeated`: each time it is written adds a value; `optional`: takes one word or none. `least`, `above`,
-    `most`, `below`: the numbers that vLLM takes (`auto` is none of them)."""
+    """One flag. `name`, and other names that it has `also`, without dashes. `count`: an integer that may be written 8k
+    or 8K. `folded`: capitals and dashes of its value are read as small letters and underscores. `negated`: a switch
+    that has a --no- form; `opposite`: the name that switches it off too, from OPPOSITES_FROM on
+    ("disable-prefix-caching"). `many`: takes one or several words; `repeated`: each time it is written adds a value;
+    `optional`: takes one word or none. `least`, `above`, `most`, `below`: the numbers that vLLM takes (`auto` is none
+    of them)."""
 
     name: str
     kind: Kind
     short: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
     choices: tuple[str | int, ...] = ()
     folded: bool = False
     negated: bool = False
@@ -69,10 +71,10 @@ def vllm_flags() -> FlagTable:
     flags = {}
     options: dict[str, tuple[Flag, bool]] = {}
     for row in data["flags"]:
-        flag = Flag(**{**row, "short": tuple(row.get("short", ())), "choices": tuple(row.get("choices", ()))})
+        flag = Flag(**{**row, **{key: tuple(row.get(key, ())) for key in ("short", "also", "choices")}})
         flags[flag.name] = flag
         options[f"--{flag.name}"] = (flag, False)
-        options |= dict.fromkeys(flag.short, (flag, False))
+        options |= dict.fromkeys((*flag.short, *(f"--{name}" for name in flag.also)), (flag, False))
         if flag.negated:
             options[f"--no-{flag.name}"] = (flag, True)
         if flag.opposite:

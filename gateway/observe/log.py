@@ -98,7 +98,7 @@ def _logged(line: RequestLine) -> _RequestFields:
     if line.adapted:
         logged.adapted = line.adapted
     if line.left:
-        logged.left = [f"{backend}: {why}" for backend, why in line.left]
+        logged.left = [f"{left.backend}: {left.kind}" for left in line.left]
     return logged
 
 
@@ -165,7 +165,7 @@ def _request_text(line: RequestLine) -> str:
     notes = [f"{line.detour[0]}: {line.detour[1]}"] if line.detour is not None else []
     notes += [f"resumed: {line.resumed}"] if line.resumed else []
     notes += line.adapted
-    notes += [f"left {backend}: {why}" for backend, why in line.left]
+    notes += [f"left {left.backend}: {left.kind}" for left in line.left]
     if notes:
         words.append(f"({'; '.join(notes)})")
     numbers = []

@@ -38,6 +38,7 @@ class MemberExchange(InnerExchange):
         headers[b"x-request-id"] = f"{owner.context.record.id[:ID_MOST]}-{member.index}".encode()
         privacy = owner.context.record.privacy
         super().__init__(headers, outer.peer, body, outer.share.sibling(), outer.share, privacy)
+        self.session = outer.session
         self.stream = MemberStream(owner.shared, member)
         self.ended = False  # its request has ended, with an answer or without
         self._owner = owner

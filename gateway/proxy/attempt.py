@@ -8,6 +8,10 @@ import time
 from collections.abc import Collection
 from functools import partial
 
+import msgspec
+from msgspec import Raw
+
+from gateway.domain.backend import BackendState
 from gateway.domain.body import UNREADABLE, unreadable
 from gateway.domain.reason import prefixed, quoting, reason_of
 from gateway.domain.request import EMBEDDINGS
@@ -191,6 +195,7 @@ class Attempt:
         """The request for the backend. Also sets the response headers about this attempt."""
         request, state, record, decided = self.request, self.candidate.state, self.record, self._decided
         adapted: list[str] = []
+        told: list[tuple[str, str]] = []
         if decided is not None:
             fields = decided.fields(request)
         else:
@@ -199,6 +204,7 @@ class Attempt:
             except UNREADABLE as error:
                 self.record.unsent = True
                 raise unreadable(error) from None
+            told = self._tell_session(state, fields)
         # Each attempt has an id of its own, so that two backends never share one (vLLM derives the id of its reply from
         # it).
         up_id = self.request_id if record.number == 1 else f"{self.request_id}-{record.number}"
@@ -215,11 +221,23 @@ class Attempt:
         if own is None and request.own is not None and request.own.left_out:
             self._headers.append((b"x-gateway-left-out", listed(request.own.left_out)))
         head = decided.head if decided is not None else None
-        headers = self._context.headers_sent(up_id) if head is None else []
+        headers = [*self._context.headers_sent(up_id), *told] if head is None else []
         call = EngineRequest(request.endpoint, request.stream, fields, headers, self.request_id, own)
         call.head, call.sent_id = head, up_id
         call.memory, call.sender = self.exchange.share, request.sender
+        call.local_only = self._context.record.privacy.local_only
         return call
+
+    def _tell_session(self, state: BackendState, fields: dict[str, Raw]) -> list[tuple[str, str]]:
+        """Write the session's id into the field where the server reads it, or return it as a header. Others are not
+        told."""
+        name = state.forms(time.monotonic()).session
+        if name is None or name in fields or (told := self._admitted.planned.session_sent(name)) is None:
+            return []
+        if "-" in name:
+            return [(name, told)]
+        fields[name] = Raw(msgspec.json.encode(told))
+        return []
 
     def _expect_first(self) -> None:
         timer, state = self.timer, self.candidate.state

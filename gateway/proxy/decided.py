@@ -40,7 +40,8 @@ TABLE: Mapping[type, Fields] = {
     Server: Fields(
         decided="hosts",
         each="max_body memory",
-        nothing="host port data keep_responses max_kept max_file shutdown metrics log proxies shared",
+        nothing="host port also_listen data keep_responses max_kept max_file shutdown metrics log proxies requests"
+        " shared",
     ),
     Alias: Fields(
         decided="name steps also params thinking reasoning_field",
@@ -60,7 +61,7 @@ TABLE: Mapping[type, Fields] = {
         " vision audio pdf serves server api_key launch",
         each="slots slots_assumed timeouts price",
         nothing="nodes dimensions embedding_model max_batch responses paths fields fixed run stop_after min_run budget"
-        " exclusive health queue profiles start stop parked in_mode",
+        " exclusive health queue images observed profiles start stop parked in_mode",
         never="cloud",
     ),
     EngineTraits: Fields(

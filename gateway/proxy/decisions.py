@@ -277,7 +277,8 @@ def _decided_backend(
     now = time.monotonic()
     if not is_usual(state, state.backend, state.traits, state.facts):
         return None
-    if not isinstance(engine_of(state), OpenAIEngine) or state.forms(now).changes_messages:
+    forms = state.forms(now)
+    if not isinstance(engine_of(state), OpenAIEngine) or forms.changes_messages or forms.session is not None:
         return None
     if request.tool_choice == "named" and state.traits.named_calls == "only_tool":
         return None

@@ -66,6 +66,11 @@ class Exchange(Protocol):
         ...
 
     @property
+    def session(self) -> bytes | None:
+        """After `read_body`: the id of the session in a body that was translated, where the translation has it not."""
+        ...
+
+    @property
     def headers(self) -> dict[bytes, bytes]: ...
 
     @property
@@ -130,6 +135,7 @@ class AsgiExchange:
     )
 
     own: OwnForm | None = None
+    session: bytes | None = None
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, memory: Memory) -> None:
         self._scope = scope

@@ -387,6 +387,7 @@ class RequestHandler:
         """Send the error: as a status if none was sent yet, else as an error event, and then cut the stream."""
         record, reply = self.record, self.reply
         record.outcome = str(error.status) if isinstance(error, PassedOn) else error.code
+        record.error = error.message
         self.timer.rest()
         self.timer.last_write()  # a client that does not read even this is not waited for
         if reply is not None and reply.committed:
@@ -413,7 +414,9 @@ class RequestHandler:
         """The request was ended from outside, or its stream broke."""
         self.timer.rest()
         planned, record = self.planned, self.record
-        if isinstance(reason, ClientGone):
+        if isinstance(reason, GatewayError):
+            await self._refuse(reason)
+        elif isinstance(reason, ClientGone):
             record.outcome = "client_gone"
         elif isinstance(reason, ReaderStalled):
             record.outcome = "client_stalled"
@@ -435,6 +438,7 @@ class RequestHandler:
         record.seconds = self.timer.now() - record.began
         if planned is not None:
             record.queued = planned.queued
+            record.plan = planned.plan
             record.committed = planned.reply is not None and planned.reply.committed
         used = services.settle(record)
         if record.charge is not None and planned is not None:

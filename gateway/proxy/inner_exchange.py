@@ -33,6 +33,7 @@ class InnerExchange:
     counted in `kept`, which the caller releases. `privacy`: of what it is made of."""
 
     own: OwnForm | None = None
+    session: bytes | None = None
 
     def __init__(
         self,

@@ -28,12 +28,13 @@ from gateway.proxy.exchange import Exchange
 from gateway.proxy.feedback import Feedback
 from gateway.proxy.reply import LOADING_TOLD, StreamReply, base_headers
 from gateway.proxy.services import Services
-from gateway.routing.balance import affinity_key
+from gateway.routing.conversation_key import affinity_key
 from gateway.routing.first_choice import first_choice
 from gateway.routing.loads import loads_first
 from gateway.routing.needs import Resort, resort_of
 from gateway.routing.plan import Candidate, Plan, make_plan, with_forced_call
 from gateway.routing.resume import Continuation
+from gateway.routing.session_ids import sent_on, session_id
 
 
 @dataclass(slots=True, eq=False)
@@ -104,8 +105,21 @@ class Planner:
         )
 
     def _affinity_key(self) -> bytes:
-        received, caller = self._received, self._context.exchange.caller
-        return affinity_key(received.request, caller.session, received.client.name, received.alias.name)
+        received = self._received
+        return affinity_key(received.request, self._session(), received.client.name, received.alias.name)
+
+    def _session(self) -> bytes | None:
+        exchange = self._context.exchange
+        caller = exchange.caller
+        return session_id(caller.headers, caller.session, exchange.session, self._received.request.fields)
+
+    def session_sent(self, name: str) -> str | None:
+        """The session's id for a server that reads it by this name; None = the client sends none, and a field (which
+        has no "-") needs none."""
+        session = self._session()
+        if session is None and "-" not in name:
+            return None
+        return sent_on(session, self._affinity_key())
 
     def __call__(self, resort: Resort | None, outcomes: Mapping[str, str] | None) -> Plan:
         """A plan of the fleet as it is now. `outcomes`: backend name -> how its attempt ended."""
@@ -182,6 +196,10 @@ class PlannedRequest:
         first = plan.candidates or plan.skipped
         return first[0].state if first else None
 
+    def session_sent(self, name: str) -> str | None:
+        """As `Planner.session_sent`."""
+        return self._planner.session_sent(name)
+
     @property
     def failover(self) -> FailoverState:
         if self._failover is None:
@@ -191,6 +209,11 @@ class PlannedRequest:
             if self.tried_first is not None:
                 self._failover.mark_begun(self.tried_first)
         return self._failover
+
+    @property
+    def plan(self) -> Plan | None:
+        """The latest plan; None: none was needed."""
+        return None if self._failover is None else self._failover.plan
 
     @property
     def slots(self) -> SlotAcquirer:

@@ -21,6 +21,7 @@ from gateway.routing.plan import KINDS
 from gateway.routing.serving import NOT_ENTERED, UNHEALTHY, ChainMember, members_now, reason_of
 
 Course = Literal["home", "fallback", "cloud", "nothing", "parked"]
+Load = Literal["loaded", "loading", "unloaded"]
 
 AWAY: frozenset[Course] = frozenset({"fallback", "cloud"})
 REASON_MOST = 300  # characters of a reason that are shown
@@ -67,6 +68,15 @@ class AliasView:
     step: int | None = None
     serving: tuple[str, ...] = ()
     why: str = ""
+
+
+def load_of(alias: Alias, states: Mapping[str, BackendState]) -> Load:
+    """Whether a model of the alias is in memory, in the words of llama-server's router."""
+    members = [states[name] for step in alias.steps for name in step]
+    if any(member.health.state in SERVING and member.reported.loaded is not False for member in members):
+        return "loaded"
+    loads = any(member.health.state is State.WARMING or member.load is not None for member in members)
+    return "loading" if loads else "unloaded"
 
 
 def public_reason(reason: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gateway.config.snapshot import Snapshot
 from gateway.domain.request import Endpoint, InferenceRequest
@@ -20,9 +20,17 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parents[1] / "apps"
 
 Translator = Callable[[Exchange], Exchange]
+Tap = Callable[[Endpoint, Exchange], Exchange]
 ReadRequest = Callable[[str, Any], InferenceRequest]
 BatchesShown = Callable[[Callable[[str], bool]], list[dict[str, Any]]]
-Preflight = Callable[[Snapshot, str, str], list[str]]
+Preflight = Callable[[Snapshot, str, str, bool], "PreflightFindings"]
+
+
+class PreflightFindings(NamedTuple):
+    """Lines for people, each problem followed by what mends it. `failures`: what keeps a backend from starting."""
+
+    failures: Sequence[str] = ()
+    warnings: Sequence[str] = ()
 
 
 class Component(Protocol):
@@ -58,8 +66,7 @@ class Extension:
     inference endpoint that is no chat -> wraps its exchange in that of a chat. `read_request`: reads the request of
     `gateway explain`. `operation`: the operation on the fleet that is under way, else the last one, for `/status`; with
     what its commands wrote, or without. `batches`: the batches for `/status` of the clients that the viewer may see.
-    `preflight`: the lines that tell why a backend cannot start on its nodes with a profile ("" = with none); empty
-    where it can."""
+    `preflight`: what may keep a backend from starting on its nodes with a profile ("" = with none)."""
 
     part: Component | None = None
     follow: Callable[[Snapshot], Awaitable[None]] | None = None
@@ -84,6 +91,7 @@ class Apps:
         found: dict[str, Extension] = {name: import_module(f"gateway.apps.{name}.app").app(gateway) for name in names}
         self._parts = {name: app.part for name, app in found.items() if app.part is not None}
         self._apps = apps = tuple(found.values())
+        self.tap: Tap | None = None  # wraps each exchange with a client; set by an app while it captures bodies
         self._translators = {name: wrap for app in apps for name, wrap in app.translators.items()}
         self.paths = frozenset(path for app in apps for path in app.paths)
         self.uploads = frozenset(path for app in apps for path in app.uploads)
@@ -130,6 +138,8 @@ class Apps:
 
     def translated(self, endpoint: Endpoint, exchange: Exchange) -> Exchange:
         """`exchange` for the request path: wrapped in a translator where the endpoint is none of OpenAI's chat API."""
+        if self.tap is not None:
+            exchange = self.tap(endpoint, exchange)
         wrap = self._translators.get(endpoint.name)
         return exchange if wrap is None else wrap(exchange)
 
@@ -137,6 +147,8 @@ class Apps:
         """The batches for `/status`, of the clients that the viewer may see."""
         return [row for app in self._apps if app.batches is not None for row in app.batches(may_see)]
 
-    def preflight(self, snapshot: Snapshot, backend: str, profile: str) -> list[str]:
-        """The lines that tell why the backend cannot start on its nodes; empty where it can. Takes seconds."""
-        return [] if self._preflight is None else self._preflight(snapshot, backend, profile)
+    def preflight(self, snapshot: Snapshot, backend: str, profile: str, early: bool) -> PreflightFindings:
+        """What may keep the backend from starting on its nodes. `early`: only what stopping others does not mend. Takes
+        seconds."""
+        ask = self._preflight
+        return PreflightFindings() if ask is None else ask(snapshot, backend, profile, early)

@@ -43,8 +43,9 @@ from gateway.observe.history import History
 from gateway.observe.log_writer import LogWriter
 from gateway.observe.usage_report import UsageReport
 from gateway.proxy.active import ActiveRequests
+from gateway.proxy.exchange import Exchange
 from gateway.proxy.handler import RequestHandler
-from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
+from gateway.proxy.inner_exchange import OnBehalf
 from gateway.proxy.sent_ids import SentIds
 from gateway.proxy.services import DecidesAhead, Services
 from gateway.routing.alias_status import AliasStatusTracker
@@ -119,7 +120,7 @@ class Gateway:
         self.reloader: Reloader | None = None  # None = the snapshot is not from a file; see `follow`
         self.metrics.registry.register(ScrapedMetrics(self._scraped))
 
-    async def handle(self, endpoint: Endpoint, exchange: InnerExchange, on_behalf: OnBehalf) -> None:
+    async def handle(self, endpoint: Endpoint, exchange: Exchange, on_behalf: OnBehalf) -> None:
         """Run a request that the gateway makes itself for a client."""
         await RequestHandler(self.services, endpoint, exchange, on_behalf).run()
 

@@ -11,11 +11,13 @@ import { span } from "./format.js";
 import { operationOf, questionOf } from "./operation.js";
 import { drawPlan, planOf } from "./plan.js";
 import { bannerOf, problemsOf, verdictOf } from "./problems.js";
+import { lookAtRequests, requestActions, wireRequests } from "./requests.js";
 import { openTry, wireTry } from "./trybox.js";
 import { eventsOf, usageOf } from "./usage.js";
 
 const STATUS_EVERY = 15_000; // ms; every event triggers a request too
 const USAGE_EVERY = 30_000; // the memory plan too
+const REQUESTS_EVERY = 2_000;
 const SOON = 200; // ms within which several events cause one request
 
 const page = { status: null, at: 0, usage: null, plan: null, gone: null, connected: false, chosen: null, pending: new Set() };
@@ -111,6 +113,8 @@ function statusSoon() {
   soon = setTimeout(() => quietly(loadStatus), SOON);
 }
 
+const requestsSoon = () => quietly(() => lookAtRequests(page.status));
+
 /** Errors are ignored here: the event stream fails too, and shows them. */
 async function quietly(load) {
   try {
@@ -148,6 +152,7 @@ async function live() {
       await loadStatus();
       setHistory(await read("/status/history"));
       quietly(loadUsage);
+      requestsSoon();
     },
     event: onEvent,
     gone: () => {
@@ -249,6 +254,7 @@ const ACTIONS = {
     act("probe", name, (reply) => `${name} was probed: ${reply.problems.length ? reply.problems.join("; ") : "nothing is wrong"}.`);
   },
   mode: ({ name }) => switchTo(name),
+  ...requestActions(() => requestsSoon(), (...words) => notice(...words)),
   reload: () => act("reload", "", () => "routes.yaml was read again."),
 };
 
@@ -265,8 +271,10 @@ at("key-form").addEventListener("submit", (event) => {
 });
 
 wireTry();
+wireRequests(() => requestsSoon());
 setInterval(() => { if (!document.hidden && page.connected) quietly(loadStatus); }, STATUS_EVERY);
 setInterval(() => { if (!document.hidden && page.connected) quietly(loadUsage); }, USAGE_EVERY);
+setInterval(() => { if (!document.hidden && page.connected) requestsSoon(); }, REQUESTS_EVERY);
 setInterval(() => { if (!page.gone && page.status && isBusy(page.status)) renderOperation(); }, 1000);
 setInterval(() => { if (page.gone) render(); }, 1000);
 start();

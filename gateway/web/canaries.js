@@ -5,7 +5,7 @@ import { span } from "./format.js";
 
 const ORDER = [
   "plain", "stream", "arithmetic", "reasoning", "thinking_on", "thinking_off", "tool_auto", "tool_required", "tool_named",
-  "tool_parallel", "tool_stream", "json_schema", "window",
+  "tool_parallel", "tool_stream", "thoughts_kept", "json_schema", "window",
 ];
 const RESULTS = { yes: ["ok", "✓", "yes"], mended: ["warn", "≈", "mended"], no: ["bad", "✕", "no"], untested: ["off", "·", "untested"] };
 

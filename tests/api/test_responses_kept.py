@@ -152,6 +152,26 @@ async def test_an_item_is_referred_to(stage: Stage) -> None:
         assert refused.status == 404
 
 
+async def test_an_item_of_a_server_that_gives_its_own_ids_is_referred_to(stage: Stage) -> None:
+    stage.s.responds = True
+    stage.s.play(
+        lambda turn: turn.send(json_answer(native.whole(native.thoughts("hm"), native.call({"city": "Oslo"}))))
+    )
+    kept = (await ask(stage, tools=[TOOL])).json["output"]
+    result = {"type": "function_call_output", "call_id": kept[1]["call_id"], "output": "rain"}
+    again = [
+        {"role": "user", "content": "hi"},
+        *({"type": "item_reference", "id": item["id"]} for item in kept),
+        result,
+    ]
+    stage.s.responds = False
+    stage.s.play(answers({"content": "It rains."}))
+    assert (await ask(stage, tools=[TOOL], input=again)).status == 200
+    sent = stage.s.turns[-1].json["messages"]
+    assert [message["role"] for message in sent] == ["user", "assistant", "tool"]
+    assert sent[1]["tool_calls"][0]["function"]["arguments"] == '{"city": "Oslo"}'
+
+
 async def test_an_item_that_was_said_inside_the_lan_does_not_leave_it(stage: Stage) -> None:
     kept = (await ask(stage, "key-one", "x-gateway-local-only: 1")).json["output"]
     reply = await ask(stage, model="far", input=[{"type": "item_reference", "id": kept[0]["id"]}])

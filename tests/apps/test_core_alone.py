@@ -23,6 +23,7 @@ SERVED = {
     "batches": ("GET", "/v1/batches"),
     "control": ("GET", "/admin/operations"),
     "tokens": ("POST", "/tokenize"),
+    "requests": ("GET", "/admin/requests"),
     "conversations": ("GET", "/v1/responses/resp_1"),
     "dialects": ("POST", "/v1/messages/count_tokens"),
 }

@@ -29,6 +29,7 @@ from gateway.apps.probing import command as probe
 from gateway.domain.usage import NO_TOKENS
 from gateway.observe.log import EventLine, as_json, as_pretty
 from gateway.printable import visible, visible_all, visible_json, visible_lines
+from gateway.routing.refusal import FailedAttempt
 from gateway.transport.bounded import client
 from tests.hostile import Write, body, endless, hostile
 
@@ -80,8 +81,8 @@ def test_text_of_any_language_stays_as_it_is(text: str) -> None:
 # -- the log ----------------------------------------------------------------------------------------------------------
 
 LINE = RequestLine(
-    1.0, EVIL, EVIL, EVIL, "chat", True, EVIL, 1, EVIL, ("fallback", EVIL), (EVIL,), ((EVIL, EVIL),), NO_TOKENS, 0.0,
-    None, 1.0,
+    1.0, EVIL, EVIL, EVIL, "chat", True, EVIL, 1, EVIL, ("fallback", EVIL), (EVIL,),
+    (FailedAttempt(EVIL, EVIL, EVIL),), NO_TOKENS, 0.0, None, 1.0,
 )  # fmt: skip
 
 

@@ -118,6 +118,9 @@ NEED_IT = [name for name in READ_ROUTES if name != "top"]  # which then looks wh
 ARGUMENTS = {
     "explain": ["reviewer"],
     "bench": ["reviewer"],
+    "why": ["0f8d"],
+    "replay": ["0f8d"],
+    "backup": ["state.tar"],
     "fleet switch": ["daily"],
     "fleet start": ["qwen36"],
     "fleet stop": ["qwen36"],

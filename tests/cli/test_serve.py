@@ -18,6 +18,7 @@ from gateway.cli.serve import warnings_of
 from gateway.config.load import load_text
 from simulator import SimVllm
 from tests.demo_process import GATEWAY, PATIENCE
+from tests.support import read, write
 
 ASK = {"model": "chat", "messages": [{"role": "user", "content": "Say it in 20 words."}]}
 
@@ -91,6 +92,20 @@ async def test_a_second_one_on_the_same_port_is_an_error_unless_it_takes_over(ro
         _, said = await asyncio.wait_for(second.communicate(), PATIENCE)
         assert second.returncode == 1
         assert f"Cannot listen on 127.0.0.1:{port}" in said.decode()
+
+
+async def test_further_addresses_are_listened_at(routes: Path) -> None:
+    port = free_ports(3)
+    write(routes, f"server: {{also_listen: ['127.0.0.1:{port + 1}']}}\n" + read(routes))
+    async with serving(routes, port):
+        async with httpx.AsyncClient(trust_env=False) as client:
+            for at in (port, port + 1):
+                assert (await client.get(f"http://127.0.0.1:{at}/api/version")).status_code == 200
+        command = [str(GATEWAY), "serve", "--config", str(routes), "--host", "127.0.0.1", "--port", str(port + 2)]
+        second = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+        _, said = await asyncio.wait_for(second.communicate(), PATIENCE)
+        assert second.returncode == 1
+        assert f"Cannot listen on 127.0.0.1:{port + 1}" in said.decode()
 
 
 async def test_a_new_one_takes_over_and_the_old_one_finishes_its_stream(routes: Path, sim: SimVllm) -> None:
@@ -192,5 +207,5 @@ def test_deciding_ahead_is_turned_off_by_a_variable(
         monkeypatch.setenv("GATEWAY_DECIDE_ALWAYS", value)
     loaded = load_text("backends: {a: {url: 'http://127.0.0.1:1'}}", "routes.yaml", {})
     with socket.socket() as sock, pytest.raises(Built):
-        serve.serve(tmp_path / "routes.yaml", loaded, loaded.snapshot, sock)
+        serve.serve(tmp_path / "routes.yaml", loaded, loaded.snapshot, [sock])
     assert built == [expected]

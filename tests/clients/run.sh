@@ -12,7 +12,7 @@ if ! "$CLIENTS/hermes/bin/python" -c "import anthropic" 2>/dev/null; then
   "${PYTHON:-python3}" -m venv "$CLIENTS/hermes"
   "$CLIENTS/hermes/bin/pip" install --quiet "hermes-agent[anthropic]==$(version hermes hermes-agent)"
 fi
-for sdks in sdks litellm; do           # apart: litellm chooses its openai itself
+for sdks in sdks litellm agents; do    # apart: litellm chooses its openai itself
   if ! cmp -s "tests/clients/requirements-$sdks.txt" "$CLIENTS/$sdks/requirements.txt"; then
     "${PYTHON:-python3}" -m venv "$CLIENTS/$sdks"
     "$CLIENTS/$sdks/bin/pip" install --quiet -r "tests/clients/requirements-$sdks.txt"
@@ -26,6 +26,11 @@ if [ ! -x "$CLIENTS/node_modules/.bin/openclaw" ]; then
 fi
 if [ ! -x "$CLIENTS/node_modules/.bin/claude" ]; then
   npm install --silent --prefix "$CLIENTS" "@anthropic-ai/claude-code@$(version claude-code claude-code)"
+fi
+if [ ! -x "$CLIENTS/node_modules/.bin/qwen" ]; then
+  npm install --silent --prefix "$CLIENTS" "@openai/codex@$(version codex codex)" "opencode-ai@$(version opencode opencode-ai)" \
+    "@qwen-code/qwen-code@0.15.10" "@mariozechner/pi-coding-agent@0.73.1" ai@6.0.326 @ai-sdk/openai@3.0.141 \
+    @ai-sdk/openai-compatible@2.0.92 @ai-sdk/anthropic@3.0.140 openai@6.49.0 zod@4.6.7
 fi
 # Open WebUI without its own models for speech and documents, which are some 3 GB of packages and are not asked here.
 webui=$CLIENTS/openwebui

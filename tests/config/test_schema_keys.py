@@ -12,7 +12,7 @@ from tests.config.test_schema_docs import DOC
 
 REFERENCE = DOC.partition("## Words of other programs")[0]
 ROWS = {m[1]: m[0] for m in re.finditer(r"^\| `([a-z_.*]+)` \|.*$", REFERENCE, re.M)}
-SAME_AS_DEFAULTS = re.compile(r"backends\.\*\.(timeouts|health|queue)\.")
+SAME_AS_DEFAULTS = re.compile(r"backends\.\*\.(timeouts|health|queue|images)\.")
 
 
 def leaves() -> list[str]:

@@ -196,6 +196,17 @@ def test_listening_to_everybody_without_clients_is_odd() -> None:
         assert not warned(f'server: {{listen: "{address}"}}\n{FINE}'), address
 
 
+def test_further_addresses_have_ports_of_their_own() -> None:
+    for also in ("127.0.0.1:4000", "0.0.0.0:1, 127.0.0.1:1"):
+        text = f"server: {{listen: 127.0.0.1:4000, also_listen: [{also}]}}\n{FINE}"
+        [line] = mistakes(text)
+        assert "server.also_listen: each address needs a port of its own" in line
+    assert "is not a list" in mistakes(f"server: {{also_listen: '127.0.0.1:1'}}\n{FINE}")[0]
+    found = load_text(f"server: {{listen: 127.0.0.1:4000, also_listen: ['0.0.0.0:1']}}\n{FINE}", environ={})
+    assert found.snapshot.server.also_listen == (("0.0.0.0", 1),)
+    assert "server.also_listen" in [warning.path for warning in found.warnings]
+
+
 def test_a_client_pattern_that_matches_nothing_is_odd() -> None:
     text = FINE + "aliases: {writer: {use: [a], also: [poet]}}\n"
     text += "clients:\n  x: {key: k, aliases: [writr, 'w*', 'spark-*', b, poet]}\n"

@@ -58,7 +58,7 @@ async def test_a_healthy_vllm_does_everything(form: str) -> None:
     }[form]
     seen = await probed(SimVllm(served=[model], tool_parser=form, reasoning_parser=reasoning, context=8192))
     assert list(seen) == list(ALL)
-    assert results(seen) == {"yes"}, seen
+    assert results(seen, "thoughts_kept") == {"yes"}, seen
     assert all(observation.at > 1.7e9 for observation in seen.values())
 
 
@@ -74,7 +74,7 @@ async def test_a_probe_of_a_healthy_vllm_costs_a_few_hundred_tokens_and_no_long_
 async def test_a_model_that_always_thinks_is_not_asked_to_stop() -> None:
     sim = SimVllm(served=["Qwen3-Next-80B-A3B-Thinking"], reasoning_parser="qwen3", thinking="always")
     seen = await probed(sim)
-    assert results(seen, "thinking_on", "thinking_off") == {"yes"}
+    assert results(seen, "thinking_on", "thinking_off", "thoughts_kept") == {"yes"}
     assert seen["thinking_off"].seen == seen["thinking_on"].seen == "its thinking cannot be switched"
     assert all("chat_template_kwargs" not in request.json for request in sim.requests)
 
@@ -82,7 +82,7 @@ async def test_a_model_that_always_thinks_is_not_asked_to_stop() -> None:
 async def test_an_instruct_model_has_no_thinking_to_check() -> None:
     seen = await probed(SimVllm(served=["Qwen3-4B-Instruct-2507"]))
     untested = {name for name in ALL if seen[name].result == "untested"}
-    assert untested == {"reasoning", "thinking_on", "thinking_off"}
+    assert untested == {"reasoning", "thinking_on", "thinking_off", "thoughts_kept"}
     assert seen["reasoning"].seen == "it never thinks"
 
 
@@ -99,13 +99,20 @@ async def test_ollama_is_probed_by_its_own_api() -> None:
     assert {request.path for request in sim.requests} == {"/api/chat"}
     assert seen["window"].result == "untested"
     wanted = ("plain", "stream", "arithmetic", "reasoning", "thinking_on", "thinking_off", "tool_auto", "tool_stream")
-    assert {seen[name].result for name in (*wanted, "json_schema")} == {"yes"}, seen
+    assert {seen[name].result for name in (*wanted, "json_schema", "thoughts_kept")} == {"yes"}, seen
+
+
+async def test_a_template_that_drops_the_thoughts_of_the_history_is_named() -> None:
+    sim = SimOllama(models=["qwen3:8b"], native=["qwen3:8b"])
+    seen = await probed(sim, ", engine: ollama, model: 'qwen3:8b', context: 8192")
+    assert seen["thoughts_kept"].result == "no"
+    assert "its template drops the thoughts" in seen["thoughts_kept"].seen
 
 
 async def test_an_openai_server_gets_no_words_of_vllm() -> None:
     sim = SimVllm(served=["m"], generic=True)
     seen = await probed(sim, ", engine: openai")
-    assert results(seen, "reasoning", "thinking_on", "thinking_off", "window") == {"yes"}
+    assert results(seen, "reasoning", "thinking_on", "thinking_off", "thoughts_kept", "window") == {"yes"}
     assert all("chat_template_kwargs" not in request.json for request in sim.requests)
 
 
@@ -118,7 +125,9 @@ async def test_a_missing_tool_parser_is_named_with_its_flags() -> None:
         assert seen[name].result == "no"
         assert seen[name].seen.endswith("start vLLM with --enable-auto-tool-choice --tool-call-parser qwen3_xml")
     assert seen["tool_stream"] == Observation("untested", "tool_auto did not work", seen["tool_stream"].at)
-    assert results(seen, "tool_auto", "tool_required", "tool_named", "tool_stream", "tool_parallel") == {"yes"}
+    assert results(
+        seen, "tool_auto", "tool_required", "tool_named", "tool_stream", "tool_parallel", "thoughts_kept"
+    ) == {"yes"}
 
 
 async def test_the_wrong_parser_is_seen_and_mended_where_the_text_is_left() -> None:
@@ -258,7 +267,7 @@ async def test_a_probe_takes_a_slot_for_one_check_at_a_time() -> None:
         await sim.wait_inflight(1)
         assert state.inflight == 1
         sim.clear()
-        assert results(await task) == {"yes"}
+        assert results(await task, "thoughts_kept") == {"yes"}
         assert state.inflight == 0
 
 
@@ -274,12 +283,12 @@ async def test_a_probe_waits_for_a_busy_backend(monkeypatch: pytest.MonkeyPatch)
         }
         assert not sim.requests
         assert state.facts.observed["tool_auto"].seen == "before"  # nothing was asked, so nothing is forgotten
-        assert results(await probe(state, now=True)) == {"yes"}
+        assert results(await probe(state, now=True), "thoughts_kept") == {"yes"}
         monkeypatch.undo()
         task = asyncio.create_task(probe(state))
         await turns()
         state.inflight -= 2
-        assert results(await task) == {"yes"}
+        assert results(await task, "thoughts_kept") == {"yes"}
 
 
 async def test_what_is_seen_is_kept_and_what_was_known_is_dropped() -> None:

@@ -20,7 +20,7 @@ FIELD = {
     "unsloth/Qwen3-Coder-Next-GGUF:Q4_K_M": ("qwen3_coder", None, "never", False, None),
     "qwen3-coder:30b": ("qwen3_coder", None, "never", False, None),
     "google/gemma-4-31B-it": ("gemma4", "gemma4", "optional", False, "enable_thinking"),
-    "google/gemma-4-26B-A4B-it": ("pythonic", "gemma4", "optional", False, "enable_thinking"),
+    "google/gemma-4-26B-A4B-it": ("gemma4", "gemma4", "optional", False, "enable_thinking"),
     "gemma-4-12B-coder": (None, None, "optional", False, "enable_thinking"),
     "google/functiongemma-270m-it": ("functiongemma", None, "never", False, None),
     "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8": ("qwen3_coder", "nano_v3", "optional", True, "enable_thinking"),

@@ -17,6 +17,7 @@ from gateway.domain.usage import NO_TOKENS, Tokens
 from gateway.observe import log_writer as module
 from gateway.observe.log import EventLine, as_json, as_pretty
 from gateway.observe.log_writer import LogWriter, QueueHandler
+from gateway.routing.refusal import FailedAttempt
 
 PATIENCE = 10.0
 SERVED = RequestLine(
@@ -31,7 +32,7 @@ SERVED = RequestLine(
     outcome="200",
     detour=("fallback", "failed"),
     adapted=("max_tokens_clamped",),
-    left=[("gemma4", "failed")],
+    left=[FailedAttempt("gemma4", "failed", "refused the connection")],
     tokens=Tokens(1203, 45, 900, 7),
     queued=0.25,
     first_token=0.31,

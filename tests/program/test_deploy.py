@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 from ruamel.yaml import YAML
@@ -50,6 +53,27 @@ def test_the_dockerfile_copies_only_what_exists_and_what_the_build_may_see() -> 
     for source in copied():
         assert (ROOT / source).exists(), source
         assert f"!{source}" in ignore, f".dockerignore hides {source}"
+
+
+def test_the_package_is_built_from_what_the_dockerfile_copies(tmp_path: Path) -> None:
+    """A wheel, built without a network in a folder that holds only the files that the build of the image sees."""
+    for source in copied():
+        target = tmp_path / "src" / source
+        target.parent.mkdir(parents=True, exist_ok=True)
+        leave_out = shutil.ignore_patterns("__pycache__")
+        copy = partial(shutil.copytree, ignore=leave_out) if (ROOT / source).is_dir() else shutil.copy
+        copy(ROOT / source, target)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    built = subprocess.run(
+        [*command, "--wheel-dir", str(tmp_path), str(tmp_path / "src")], capture_output=True, text=True, timeout=100
+    )
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    names = ZipFile(wheel).namelist()
+    for name in ("gateway/routes.yaml", "gateway/web/index.html", "simulator/fleet.py"):
+        assert name in names
+    recipes = {f"gateway/recipes/{path.name}" for path in (DEPLOY / "recipes").iterdir() if path.is_file()}
+    assert recipes <= set(names)
 
 
 def test_no_secret_and_no_state_is_seen_by_the_build() -> None:
@@ -113,13 +137,21 @@ def test_the_compose_file_is_one_that_compose_takes() -> None:
     command = compose()
     if command is None:
         pytest.skip("no `docker compose` here; the other tests read the file as YAML")
-    # The older program knows all of it but the project's name.
-    text = re.sub(r"^name: .*\n", "", COMPOSE_FILE.read_text(), flags=re.M) if len(command) == 1 else None
-    file = str(COMPOSE_FILE) if text is None else "-"
     checked = subprocess.run(
-        [*command, "-f", file, "config", "--quiet"], input=text, cwd=DEPLOY, capture_output=True, text=True, timeout=30
+        [*command, "-f", str(COMPOSE_FILE), "config", "--quiet"], cwd=DEPLOY, capture_output=True, text=True, timeout=30
     )
     assert checked.returncode == 0, checked.stderr
+
+
+def test_compose_uses_no_key_that_docker_compose_1_29_refuses_and_no_limit_that_a_daemon_may() -> None:
+    assert set(COMPOSE) == {"services", "volumes"}
+    assert not [name for name, service in SERVICES.items() if "ulimits" in service]
+
+
+def test_the_volumes_are_the_same_whatever_the_project_is_called() -> None:
+    assert {name: volume["name"] for name, volume in COMPOSE["volumes"].items()} == {
+        name: f"spark-gateway_{name}" for name in ("gateway-state", "open-webui", "prometheus", "grafana")
+    }
 
 
 def test_the_services_are_there_and_what_they_name_exists() -> None:
@@ -139,8 +171,10 @@ def test_the_services_are_there_and_what_they_name_exists() -> None:
 
 def test_the_gateway_gets_its_routes_read_only_and_time_to_finish_its_streams() -> None:
     gateway = SERVICES["gateway"]
-    assert "${ROUTES:-../routes.yaml}:/etc/gateway/routes.yaml:ro" in gateway["volumes"]
-    assert "/etc/gateway/routes.yaml" in DOCKERFILE
+    assert "${ROUTES:-./routes}:/etc/gateway:ro" in gateway["volumes"], "a folder: an edit may replace the file"
+    assert "GATEWAY_CONFIG=/etc/gateway/routes.yaml" in DOCKERFILE
+    assert "COPY routes.yaml /etc/gateway/routes.yaml" in DOCKERFILE
+    load_text((DEPLOY / "routes/routes.yaml").read_text(), "routes.yaml", {})
     assert parse_duration(gateway["stop_grace_period"]) > SERVER.shutdown
     assert gateway["ports"] == [f"${{GATEWAY_BIND:-127.0.0.1}}:{SERVER.port}:{SERVER.port}"]
 
@@ -148,7 +182,8 @@ def test_the_gateway_gets_its_routes_read_only_and_time_to_finish_its_streams() 
 def test_of_the_host_the_gateway_sees_its_routes_and_nothing_else() -> None:
     gateway = SERVICES["gateway"]
     mounts = [volume.rpartition(":/")[0] for volume in gateway["volumes"]]
-    assert mounts == ["${ROUTES:-../routes.yaml}:/etc/gateway/routes.yaml".rpartition(":/")[0], "gateway-state"]
+    assert mounts == ["${ROUTES:-./routes}", "gateway-state"]
+    assert [file.name for file in (DEPLOY / "routes").iterdir()] == ["routes.yaml"]
     assert gateway["read_only"] is True
     assert gateway["cap_drop"] == ["ALL"]
     for service in SERVICES.values():
@@ -167,7 +202,7 @@ def test_everything_is_published_on_this_host_alone_unless_it_is_told_otherwise(
 
 def test_the_files_that_compose_names_by_default_are_there_and_hold_no_secret() -> None:
     text = COMPOSE_FILE.read_text()
-    for default in re.findall(r"\$\{(?:ROUTES|GATEWAY_ENV|METRICS_KEY_FILE):-([^}]+)\}", text):
+    for default in re.findall(r"\$\{(?:GATEWAY_ENV|METRICS_KEY_FILE):-([^}]+)\}", text):
         assert (DEPLOY / default).is_file(), default
     assert (DEPLOY / "metrics-key").read_text().strip() == "none"
     assert not [line for line in (DEPLOY / "gateway.env").read_text().splitlines() if not line.startswith("#")]

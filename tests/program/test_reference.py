@@ -53,8 +53,9 @@ def test_the_table_of_servers_is_current() -> None:
 def test_every_key_is_there(reference: str) -> None:
     leaves = {key for key in all_keys() if not any(other.startswith(f"{key}.") for other in all_keys())}
     shown = part(reference, "Keys of routes.yaml")
-    overrides = tuple(key for key in shown if key in ("backends.*.timeouts", "backends.*.health", "backends.*.queue"))
-    assert len(overrides) == 3
+    merged = [f"backends.*.{section}" for section in ("timeouts", "health", "queue", "images")]
+    overrides = tuple(key for key in shown if key in merged)
+    assert len(overrides) == len(merged)
     assert {key for key in leaves if not key.startswith(overrides)} == shown - set(overrides)
 
 

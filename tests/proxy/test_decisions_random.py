@@ -196,6 +196,14 @@ asks = st.tuples(
 )
 
 
+def timeless(line: RequestLine) -> RequestLine:
+    """The line without what differs from run to run: its id and all times."""
+    error = re.sub(r"\d+ s\b", "N s", line.error.replace(line.id, "ID"))
+    skipped = [(name, re.sub(r"\d[\d.]* ", "N ", reason)) for name, reason in line.skipped]
+    never = {"at": 0.0, "id": "", "queued": 0.0, "total": 0.0, "first_token": None}
+    return replace(line, **never, adapted=list(line.adapted), error=error, skipped=skipped)
+
+
 async def outcome(asked: list[Ask]) -> list[object]:
     """What all parties see of these requests, one after the other."""
     found: list[object] = []
@@ -216,9 +224,7 @@ async def outcome(asked: list[Ask]) -> list[object]:
             await gateway.until_ready("a", "b", "bare")  # one that failed is probed, and found well
             turns = [(name, turn) for name, one in (("a", a), ("b", b)) for turn in one.turns if not is_probe(turn)]
             found += [(name, turn.path, turn.json) for name, turn in turns]
-        for line in lines:
-            adapted = list(line.adapted)
-            found.append(replace(line, at=0.0, id="", adapted=adapted, queued=0.0, total=0.0, first_token=None))
+        found += map(timeless, lines)
         found += counted(gateway)
     return found
 

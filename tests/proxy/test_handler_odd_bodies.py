@@ -39,7 +39,7 @@ from gateway.engines.ollama.request import chat_call, completion_call, embedding
 from gateway.engines.outgoing import outgoing_fields
 from gateway.engines.tokenize import tokenize_body
 from gateway.errors import GatewayError
-from gateway.routing.balance import affinity_key
+from gateway.routing.conversation_key import affinity_key
 from gateway.routing.inspection_policy import policy_for
 from gateway.routing.plan import make_plan
 from gateway.routing.tasks import is_task

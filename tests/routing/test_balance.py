@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from gateway.config.snapshot import Balance
 from gateway.domain.backend import BackendState
-from gateway.domain.request import COMPLETIONS
-from gateway.routing.balance import affinity_key, order, session_of
-from tests.routing.parts import backend, request
+from gateway.routing.balance import order
+from tests.routing.parts import backend
 
 unhurried = settings(deadline=None)  # the machine may be busy
 
@@ -136,88 +135,3 @@ def test_round_robin_takes_turns_whatever_is_in_flight() -> None:
 def test_round_robin_passes_over_a_full_one() -> None:
     members = replicas(4, 0, 0)
     assert "spark0" not in [ordered(members, balance="round_robin", turn=turn)[0] for turn in range(6)]
-
-
-# -- what makes a session ---------------------------------------------------------------------------------------------
-
-TALK = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hello"}]
-
-
-def key_of(headers: dict[bytes, bytes] | None = None, client: str = "c", alias: str = "a", **body: Any) -> bytes:
-    body.setdefault("messages", TALK)
-    return affinity_key(request(**body), session_of(headers or {}), client, alias)
-
-
-@pytest.mark.parametrize("name", [b"x-claude-code-session-id", b"x-openwebui-chat-id"])
-def test_a_clients_own_session_id_is_the_session(name: bytes) -> None:
-    one = key_of({name: b"s1"})
-    assert one == key_of({name: b"s1"}, messages=[{"role": "user", "content": "something else"}])
-    assert one != key_of({name: b"s2"})
-
-
-def test_prompt_cache_key_is_the_session_where_there_is_no_header() -> None:
-    one = key_of(prompt_cache_key="s1")
-    assert one == key_of(prompt_cache_key="s1", messages=[])
-    assert one != key_of(prompt_cache_key="s2")
-    assert key_of({b"x-openwebui-chat-id": b"h"}, prompt_cache_key="s1") == key_of({b"x-openwebui-chat-id": b"h"})
-
-
-def test_else_the_beginning_of_the_conversation_is_the_session() -> None:
-    first = key_of()
-    later = [*TALK, {"role": "assistant", "content": "hi"}, {"role": "user", "content": "and then?"}]
-    assert key_of(messages=later) == first
-    assert key_of(temperature=0.3, stream=True, tools=[]) == first
-    assert key_of(messages=[TALK[0], {"role": "user", "content": "bye"}]) != first
-    assert key_of(messages=[{"role": "system", "content": "be rude"}, TALK[1]]) != first
-
-
-LONG = [{"role": "assistant", "content": 'she said "user"} and [left]'}, {"role": "user", "content": "and then?"}] * 40
-
-
-@pytest.mark.parametrize(
-    "first",
-    [
-        {"role": "user", "content": 'hello "user"}]'},
-        {"content": 'hello {"role":"user"}', "role": "user"},
-        {"role": "user", "content": [{"type": "text", "text": "hello}"}, {"type": "text", "text": "{"}]},
-        {"role": "user", "content": "hello", "name": "user", "more": [[{}, {"role": "user"}], {"a": {"b": {"c": {}}}}]},
-    ],
-    ids=["role first", "role last", "parts", "deep"],
-)
-@pytest.mark.parametrize("before", [[], [TALK[0]], [{"role": "system", "content": 'you talk to a "user"'}]])
-def test_a_session_stays_itself_however_long_it_grows(before: list[Any], first: dict[str, Any]) -> None:
-    begun = [*before, first]
-    key = key_of(messages=begun)
-    assert [key_of(messages=begun + LONG[:n]) for n in (1, 2, 30, 80)] == [key] * 4
-    assert key_of(messages=[*before, {**first, "content": "bye"}, *LONG]) != key
-
-
-def test_two_callers_and_two_aliases_are_two_sessions() -> None:
-    assert len({key_of(), key_of(client="d"), key_of(alias="b")}) == 3
-
-
-def test_traceparent_is_no_session_since_many_clients_change_it_per_request() -> None:
-    assert key_of({b"traceparent": b"00-1-2-01"}) == key_of({b"traceparent": b"00-3-4-01"}) == key_of()
-
-
-def test_only_the_first_bytes_of_a_long_beginning_count() -> None:
-    start = "x" * 9000
-    assert key_of(messages=[{"role": "user", "content": start + "a"}]) == key_of(
-        messages=[{"role": "user", "content": start + "b"}]
-    )
-
-
-@unhurried
-@given(
-    st.one_of(st.none(), st.text(), st.integers(), st.lists(st.one_of(st.integers(), st.dictionaries(names, names))))
-)
-def test_messages_of_any_shape_make_a_key(messages: Any) -> None:
-    assert key_of(messages=messages) == key_of(messages=messages)
-
-
-def test_a_plain_prompt_makes_a_key() -> None:
-    def key(prompt: Any) -> bytes:
-        return affinity_key(request(COMPLETIONS, prompt=prompt), None, "c", "a")
-
-    assert key("one") == key("one") != key("two")
-    assert key(["one", "two"]) == key(["one", "two"])

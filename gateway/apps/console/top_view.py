@@ -240,6 +240,8 @@ def _backend(name: str, backend: Fields, now: Any, others: Iterable[str]) -> lis
     idle = backend.get("idle")
     if number(idle) and idle >= IDLE_SHOWN and not backend.get("inflight"):
         why = Text(f"on request, idle for {ago(idle)}", style="dim")
+    if state in WELL and (model := held(backend, now)):
+        why = Text(model, style="dim")
     if drift:
         why = Text(f"drift: {one_line('; '.join(drift))}", style="yellow")
     numbers = mapping_of(backend, "now")
@@ -254,6 +256,21 @@ def _backend(name: str, backend: Fields, now: Any, others: Iterable[str]) -> lis
         Text(figure(numbers.get("kv"), ".0%")),
         why,
     ]
+
+
+def held(backend: Fields, now: Any) -> str:
+    """`holds its model: 32,768 tokens, 5.2 GiB, for 4 min more`; empty for a server that does not tell."""
+    model = mapping_of(backend, "held")
+    if not model:
+        return ""
+    if not model.get("loaded"):
+        last = f", the last load took {ago(model['load_seconds'])}" if number(model.get("load_seconds")) else ""
+        return f"its model is not loaded{last}"
+    window, size, until = model.get("window"), model.get("bytes"), model.get("until")
+    told = [f"{window:,} tokens"] if number(window) else []
+    told += [f"{size / 2**30:.1f} GiB"] if number(size) else []
+    told += [f"for {ago(until - now)} more"] if number(until) and number(now) and until > now else []
+    return "holds its model" + (f": {', '.join(told)}" if told else "")
 
 
 def busy(backend: Fields) -> str:

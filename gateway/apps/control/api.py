@@ -1,5 +1,5 @@
-"""Operations on the fleet: `POST /admin/mode`, `POST /admin/backends/{name}/start | stop`, `GET /admin/operations`. And
-its memory plan: `GET /status/plan`."""
+"""Operations on the fleet: `POST /admin/mode`, `POST /admin/backends/{name}/start | stop`, `GET | DELETE
+/admin/operations`. And its memory plan: `GET /status/plan`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def router(gateway: Gateway, operations: Operations) -> APIRouter:
         if order.dry_run:
             steps = await operations.planned(kind, name, profile=order.profile)
             return JSONResponse(described(kind, name, gateway.snapshot.mode, steps))
-        operation = await operations.begin(kind, name, force=order.force, profile=order.profile)
+        by = _whose(gateway, request)
+        operation = await operations.begin(kind, name, force=order.force, profile=order.profile, by=by)
         return JSONResponse(operation.as_json(), BEGUN)
 
     @routes.post("/mode")
@@ -92,7 +93,22 @@ def router(gateway: Gateway, operations: Operations) -> APIRouter:
         admit(gateway, request)
         return JSONResponse(operations.get(name).as_json())
 
+    @routes.delete("/operations/{name}")
+    async def cancel(request: Request, name: str) -> Response:
+        """End an operation in the middle: its commands are killed, what was drained and not stopped serves again.
+        `latest` is the one under way. Answers with the operation."""
+        admit(gateway, request)
+        if name == "latest" and (latest := operations.latest) is not None:
+            name = latest.id
+        return JSONResponse((await operations.cancel(name, _whose(gateway, request))).as_json())
+
     return routes
+
+
+def _whose(gateway: Gateway, request: Request) -> str:
+    """The client whose key it is; empty without `clients`."""
+    client = identify_caller(gateway, caller_of(request.scope)).client
+    return client.name if client is not None else ""
 
 
 def _order(body: bytes) -> Order:

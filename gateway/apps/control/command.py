@@ -24,15 +24,16 @@ class CommandOutcome(NamedTuple):
     output: str
 
 
-async def run(argv: tuple[str, ...], seconds: float) -> CommandOutcome:
+async def run(argv: tuple[str, ...], seconds: float, most: int = OUTPUT_MOST) -> CommandOutcome:
     """Run a command in a session of its own, without input. It is killed with its children after `seconds`, and when
-    the caller is cancelled. What it leaves behind in the background is not waited for."""
+    the caller is cancelled. What it leaves behind in the background is not waited for. `most`: bytes of its output
+    that are kept."""
     try:
         reading, writing = os.pipe()
     except OSError as error:
         return _not_run(argv, error)
     os.set_blocking(reading, False)
-    tail = _Tail(reading)
+    tail = _Tail(reading, most)
     loop = asyncio.get_running_loop()
     loop.add_reader(reading, tail.read)
     try:
@@ -83,8 +84,9 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
 class _Tail:
     """The last bytes of a pipe."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, most: int) -> None:
         self._descriptor = descriptor
+        self._most = most
         self._kept = b""
 
     def read(self) -> None:
@@ -96,7 +98,7 @@ class _Tail:
             if not chunk:
                 asyncio.get_running_loop().remove_reader(self._descriptor)
                 return
-            self._kept = (self._kept + chunk)[-OUTPUT_MOST:]
+            self._kept = (self._kept + chunk)[-self._most :]
 
     def text(self) -> str:
         lines = self._kept.decode(errors="replace").strip().splitlines()

@@ -50,12 +50,14 @@ def demands_of(snapshot: Snapshot) -> Demands:
 def rooms_of(snapshot: Snapshot, demands: Demands, machines: Mapping[str, Machine]) -> dict[str, Room]:
     """The memory of each node, with what its exporter has reported lately."""
     names = {*demands, *snapshot.nodes}
-    return {name: Room(_memory(snapshot, name), _free(machines.get(name)), demands.get(name, {})) for name in names}
+    return {name: _room(snapshot, name, machines.get(name), demands.get(name, {})) for name in names}
 
 
-def _memory(snapshot: Snapshot, node: str) -> float | None:
+def _room(snapshot: Snapshot, node: str, machine: Machine | None, demands: Mapping[str, Demand]) -> Room:
     known = snapshot.nodes.get(node)
-    return known.memory / GIB if known is not None and known.memory else None
+    memory = known.memory / GIB if known is not None and known.memory else None
+    room = Room(memory, _free(machine), demands)
+    return room if known is None or known.reserve is None else replace(room, reserve=known.reserve / GIB)
 
 
 def _free(machine: Machine | None) -> float | None:

@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 
 from gateway.apps.control.other_gateways import OtherGateways
-from gateway.apps.control.planning import presence_of, steps_of
+from gateway.apps.control.planning import beside_units, presence_of, steps_of
 from gateway.apps.control.record import (
+    CANCELLED,
     GAVE_WAY,
     INTERRUPTED,
     Cause,
@@ -24,7 +25,9 @@ from gateway.apps.control.record import (
     saved,
 )
 from gateway.apps.control.runner import CommandLimits, Runner
-from gateway.apps.control.switching import Steps
+from gateway.apps.control.switching import Presence, Steps
+from gateway.apps.control.unit_commands import units_of
+from gateway.apps.control.units import activity, look
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.domain.events import Event
 from gateway.errors import GatewayError
@@ -34,6 +37,7 @@ from gateway.supervision import Failures
 log = logging.getLogger("gateway.operations")
 
 KEPT = 20  # operations that are known by their id
+LOOK_MOST = 12.0  # seconds for which a plan waits for the nodes to tell how their units are
 _LOUD = ("failed",)
 
 
@@ -116,8 +120,15 @@ class Operations:
         if (unasked := self._unasked()) is not None and presence.get(unasked.backend or "") == "away":
             presence[unasked.backend or ""] = "drained"  # it loads, and goes on loading when its start gives way
         started, idle = self._profiles(), self.latest.not_started if self.latest is not None else ()
-        known = presence, started, idle
+        known = await self._seen(snapshot, presence), started, idle
         return await asyncio.to_thread(steps_of, kind, name, snapshot, self._gateway.snapshot.mode, *known, profile)
+
+    async def _seen(self, snapshot: Snapshot, presence: dict[str, Presence]) -> dict[str, Presence]:
+        """With what runs on the machines and does not answer: it is asked of them, never concluded."""
+        away = [name for name, one in presence.items() if one == "away" and name in snapshot.backends]
+        units = {name: units_of(snapshot.backends[name], snapshot.nodes) for name in away}
+        states = await look([unit for there in units.values() for unit in there], most=LOOK_MOST)
+        return beside_units(presence, {name: activity(map(states.get, there)) for name, there in units.items()})
 
     def _profiles(self) -> dict[str, str]:
         """Backend -> the profile that the gateway last started it with."""
@@ -132,10 +143,12 @@ class Operations:
 
     # -- running --------------------------------------------------------------------------------------------------
 
-    async def begin(self, kind: Kind, name: str, *, force: bool = False, profile: str | None = None) -> Operation:
+    async def begin(
+        self, kind: Kind, name: str, *, force: bool = False, profile: str | None = None, by: str = ""
+    ) -> Operation:
         """Begin an operation, and return it at once; what nobody has ordered gives way to it. `profile`: as for
-        `planned`. Raises `not_found`, `operation_running`, and `operation_refused` with the reasons unless it is
-        forced."""
+        `planned`. `by`: the client that orders it. Raises `not_found`, `operation_running`, and `operation_refused`
+        with the reasons unless it is forced."""
         self._check_free(unasked_too=False)
         self._planning, self._switching_to = True, name if kind == "switch" else None
         try:
@@ -145,7 +158,7 @@ class Operations:
                 raise GatewayError("operation_refused", f"{'; '.join(steps.refusals)} (`force` begins anyway)")
             self._check_open()
             await self._end_unasked()
-            return await self._begin(kind, name, steps, written, force)
+            return await self._begin(kind, name, steps, written, force, by=by)
         finally:
             self._planning, self._switching_to = False, None
 
@@ -165,9 +178,16 @@ class Operations:
             await asyncio.wait({self._task})
 
     async def _begin(
-        self, kind: Kind, name: str, steps: Steps, written: Snapshot, force: bool, cause: Cause = "operator"
+        self,
+        kind: Kind,
+        name: str,
+        steps: Steps,
+        written: Snapshot,
+        force: bool,
+        cause: Cause = "operator",
+        by: str = "",
     ) -> Operation:
-        operation = new_operation(kind, name, self._gateway.snapshot.mode, steps, forced=force, cause=cause)
+        operation = new_operation(kind, name, self._gateway.snapshot.mode, steps, forced=force, cause=cause, by=by)
         operation.profiles = self._profiles()
         if self._elsewhere is not None:
             await self._elsewhere.claim(operation)
@@ -178,7 +198,7 @@ class Operations:
             self._release()
             raise
         self.know(operation)
-        runner = Runner(self._gateway, operation, steps, written, self._changed, self.limits)
+        runner = Runner(self._gateway, operation, steps, written, self._changed, self._save, self.limits)
         failures = self._gateway.metrics.failures
         self._task = failures.once("operation", self._run(runner, operation), operation.title)
         return operation
@@ -211,14 +231,30 @@ class Operations:
         latest = self.latest
         return latest if latest is not None and latest.state == "running" and latest.cause != "operator" else None
 
+    async def cancel(self, name: str, by: str = "") -> Operation:
+        """End the operation with this id, in the middle of whatever it does; its commands are killed. One that has
+        ended stays as it is. Raises `not_found`, and `operation_running` where another gateway runs it."""
+        operation = self.get(name)
+        if operation.state == "running":
+            if self._elsewhere is not None and not self._elsewhere.owns(operation):
+                raise GatewayError("operation_running", f"{operation.named} is ended there: ask that gateway.")
+            await self._end(f"{CANCELLED} by {by}" if by else CANCELLED)
+        return operation
+
     async def _end_unasked(self) -> None:
-        if self._unasked() is not None and self._task is not None:
-            self._interruption = GAVE_WAY
-            try:
-                self._task.cancel()
-                await asyncio.wait({self._task})
-            finally:
-                self._interruption = INTERRUPTED
+        if self._unasked() is not None:
+            await self._end(GAVE_WAY)
+
+    async def _end(self, why: str) -> None:
+        """End the operation of this gateway."""
+        if self._task is None:
+            return
+        self._interruption = why
+        try:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        finally:
+            self._interruption = INTERRUPTED
 
     def _check_free(self, *, unasked_too: bool = True) -> None:
         self._check_open()
@@ -228,7 +264,7 @@ class Operations:
         if not self._planning and not unasked_too and self._unasked() is not None:
             return
         if self._planning or latest is not None:
-            what = f": {latest.named}" if latest is not None else ""
+            what = f": {latest.under_way}" if latest is not None else ""
             raise GatewayError("operation_running", f"Another operation is under way{what}.")
 
     def _check_open(self) -> None:
@@ -267,7 +303,7 @@ class Operations:
         state = operation.state if step is None else step.state
         what = operation.title if step is None else f"{operation.title}: {step.what} {step.backend}"
         output = (operation.error or "") if step is None else step.output.replace("\n", "; ")
-        level = logging.WARNING if state in _LOUD else logging.INFO
+        level = logging.WARNING if state in _LOUD or (state == "running" and output) else logging.INFO  # a death
         log.log(level, "%s: %s%s", what, state, f": {output}" if output else "")
         # Without the output: everybody who may read the status reads events.
         self._gateway.emit(Event(time.time(), "operation", step.backend if step else "", what, after=state))

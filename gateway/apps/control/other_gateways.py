@@ -51,6 +51,10 @@ class OtherGateways:
         knows of the others."""
         return running.id == self._own or self._shared.joined
 
+    def owns(self, operation: Operation) -> bool:
+        """Does this gateway run it?"""
+        return operation.id == self._own
+
     async def claim(self, operation: Operation) -> None:
         """Nobody else may begin one now. Raises `operation_running` while another gateway runs one."""
         operation.gateway = self._shared.name

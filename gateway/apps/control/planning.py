@@ -20,6 +20,7 @@ from gateway.apps.control.switching import (
     switch_steps,
     usual_profile,
 )
+from gateway.apps.control.units import Activity
 from gateway.config.modes import in_mode
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Snapshot
@@ -64,6 +65,12 @@ def _lost(snapshot: Snapshot, target: str, current: str | None) -> list[str]:
     lost = [name for name in after if name not in before]
     count = sum(not alias.implicit for alias in snapshot.aliases.values())
     return [f"{len(lost)} of {count} aliases lose their service: {', '.join(lost)}"] if lost else []
+
+
+def beside_units(presence: Mapping[str, Presence], units: Mapping[str, Activity | None]) -> dict[str, Presence]:
+    """With what the units say of the backends that do not answer. `units`: backend -> how its units are."""
+    seen: dict[Activity | None, Presence] = {"runs": "loading", "partly": "partly"}
+    return {name: seen.get(units.get(name), "away") if one == "away" else one for name, one in presence.items()}
 
 
 def presence_of(state: BackendState) -> Presence:

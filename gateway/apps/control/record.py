@@ -26,6 +26,7 @@ _NOT_RUN = "not run"
 SHARED_MOST = 2000  # characters of a step's output that other gateways get
 INTERRUPTED = "interrupted: the gateway ended while it ran"
 GAVE_WAY = "gave way to an order of an operator"
+CANCELLED = "cancelled"
 
 
 _WHY: dict[Cause, str] = {"operator": "", "request": " for a request", "idle": ", which is idle"}
@@ -33,13 +34,17 @@ _WHY: dict[Cause, str] = {"operator": "", "request": " for a request", "idle": "
 
 class Step(msgspec.Struct):
     """`seconds`: how long it took, None = it did not run, or runs. `output`: what its command wrote, or why it was
-    skipped or failed."""
+    skipped or failed. `began`: Unix seconds. `sign`: the last sign of life of what is waited for, seen first at
+    `sign_at`."""
 
     backend: str
     what: What
     state: Progress = "waiting"
     seconds: float | None = None
     output: str = ""
+    began: float | None = None
+    sign: str = ""
+    sign_at: float | None = None
 
 
 class Operation(msgspec.Struct):
@@ -47,7 +52,8 @@ class Operation(msgspec.Struct):
     `ended`: Unix seconds. `error`: why it failed, `hint`: what to do then. `notes`: what the operator should know.
     `since`: when the step under way began, and those beside it; None = none is. `profiles`: backend -> the profile that
     the gateway last started it with ("" = none), here or in an earlier operation. `gateway`: the one that runs it,
-    where several share the fleet. `cause`: who wanted it, an operator, a request, or nobody any more (`stop_after`)."""
+    where several share the fleet. `cause`: who wanted it, an operator, a request, or nobody any more (`stop_after`).
+    `by`: the client whose key it was; empty without `clients`."""
 
     id: str
     kind: Kind
@@ -66,6 +72,7 @@ class Operation(msgspec.Struct):
     profiles: dict[str, str] = {}
     gateway: str | None = None
     cause: Cause = "operator"
+    by: str = ""
 
     @property
     def title(self) -> str:
@@ -92,14 +99,25 @@ class Operation(msgspec.Struct):
         """With its id, and the gateway that runs it."""
         return f"{self.title} ({self.id})" + (f" at gateway {self.gateway}" if self.gateway is not None else "")
 
+    @property
+    def under_way(self) -> str:
+        """For somebody who wants to begin another one: how far it is, whose it is, and how to look or end it."""
+        now = time.time()
+        running = [one for one in self.steps if one.state == "running"]
+        steps = " and ".join(f"`{one.what} {one.backend}` for {now - (one.began or now):.0f} s" for one in running)
+        since = f"since {time.strftime('%H:%M:%S', time.localtime(self.began))} ({now - self.began:.0f} s)"
+        whose = f", by {self.by}" if self.by else ""
+        look = "`gateway fleet status` looks, `gateway fleet cancel` ends it"
+        return f"{self.named}, {since}{whose}; step {steps or 'none yet'}. {look}"
+
     def as_json(self) -> dict[str, Any]:
         """`{id, kind, mode, state, steps: [{backend, what, state, seconds, output}], ...}`."""
         return dict(msgspec.to_builtins(self))
 
     def shown_to_all(self) -> dict[str, Any]:
         """As `as_json`, for people who are no admins: without what commands wrote, and without reasons."""
-        steps = [{**msgspec.to_builtins(step), "output": ""} for step in self.steps]
-        return {**self.as_json(), "steps": steps, "error": None, "notes": []}
+        steps = [{**msgspec.to_builtins(step), "output": "", "sign": ""} for step in self.steps]
+        return {**self.as_json(), "steps": steps, "error": None, "notes": [], "by": ""}
 
     def for_others(self) -> dict[str, Any]:
         """As `as_json`, with the end of each output only: every gateway keeps it."""
@@ -123,14 +141,23 @@ class Operation(msgspec.Struct):
 
     def _way_on(self) -> str:
         if self.kind != "switch":
-            return f"`gateway fleet {self.kind} {self.backend}` tries it again"
+            again = f"`gateway fleet {self.kind} {self.backend}` tries it again"
+            begun = f", `gateway fleet stop {self.backend}` stops what it has begun" if self.has_started else ""
+            return again + begun
         again = f"`gateway fleet switch {self.mode}` does what is left"
         back = f", `gateway fleet switch {self.before}` goes back" if self.before not in (None, self.mode) else ""
         return again + back if self.has_stopped else f"nothing was stopped; {again}"
 
 
 def new_operation(
-    kind: Kind, name: str, current: str | None, steps: Steps, *, forced: bool = False, cause: Cause = "operator"
+    kind: Kind,
+    name: str,
+    current: str | None,
+    steps: Steps,
+    *,
+    forced: bool = False,
+    cause: Cause = "operator",
+    by: str = "",
 ) -> Operation:
     """An operation that has not begun; what the plan skips is skipped already. `name`: the mode or the backend;
     `current`: the mode in force."""
@@ -150,6 +177,7 @@ def new_operation(
         steps=planned,
         notes=[*steps.notes, *(f"forced: {refusal}" for refusal in steps.refusals)],
         cause=cause,
+        by=by,
     )
 
 

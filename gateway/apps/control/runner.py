@@ -9,32 +9,47 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from gateway.apps.control.command import run
+from gateway.apps.control.command import CommandOutcome, run
+from gateway.apps.control.lanes import run_lanes
 from gateway.apps.control.record import Operation, Step
-from gateway.apps.control.switching import PlannedStep, Steps
-from gateway.apps.control.unit_commands import Command, has_failed, with_credentials
+from gateway.apps.control.ssh_errors import problem_of, was_cut
+from gateway.apps.control.start_watch import StartWatch
+from gateway.apps.control.switching import LOADS, PlannedStep, Steps
+from gateway.apps.control.unit_commands import (
+    SSH,
+    Command,
+    Unit,
+    park_commands,
+    stop_commands,
+    units_of,
+    with_credentials,
+)
+from gateway.apps.control.units import RUNS, look
 from gateway.config.snapshot import Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import WELL, State, Transition
 from gateway.runtime.gateway import Gateway
 
 LOOK = 0.1  # seconds between two looks whether the requests of a drained backend have ended
-_WATCH_MOST = 15.0  # seconds for one look at a unit
+_OF_A_START = ("preflight", "start", "wait", "resume")
+AGAIN = 2.0  # seconds until a command whose connection was cut is tried again
+PROOF = 0.5  # seconds between two looks whether a unit has stopped
 GONE = "was taken out of routes.yaml while this ran"
 
 
 @dataclass(frozen=True, slots=True)
 class CommandLimits:
     """Seconds for one command. `start` None = the backend's `health.start_grace`, which is also how long it may take
-    until it serves. `watch`: between two looks whether a unit that is waited for has failed."""
+    until it serves. `watch`: between two looks at a unit that is waited for. `park`: for telling a node the mode."""
 
     stop: float = 300.0
     start: float | None = None
-    watch: float = 10.0
+    watch: float = 5.0
+    park: float = 15.0
 
 
 class StepFailed(Exception):
@@ -46,10 +61,12 @@ class StepFailed(Exception):
 
 
 Changed = Callable[[Operation, Step], Awaitable[None]]
+Keep = Callable[[Operation], Awaitable[None]]
 
 
 class Runner:
-    """`written`: the snapshot of the plan. `changed` is called when a step has begun or ended."""
+    """`written`: the snapshot of the plan. `changed` is called when a step has begun or ended, or has news; `keep`
+    records the operation."""
 
     def __init__(
         self,
@@ -58,11 +75,12 @@ class Runner:
         steps: Steps,
         written: Snapshot,
         changed: Changed,
+        keep: Keep,
         limits: CommandLimits,
     ) -> None:
         self._gateway, self._operation, self._limits = gateway, operation, limits
         self._pairs = list(zip(operation.steps, steps.steps, strict=True))
-        self._changed = changed
+        self._changed, self._keep = changed, keep
         self._snapshot = written
         self._drained: dict[str, BackendState] = {}  # and not stopped
         self._is_in_force = operation.mode is None
@@ -91,25 +109,73 @@ class Runner:
         self._moved.set()
 
     async def run(self) -> str | None:
-        """Every step in turn; drains of several backends run side by side, because all wait for streams. Returns why a
-        step has failed, which is then the last one; None = all are done."""
-        for what, group in groupby(self._pairs, key=lambda pair: pair[1].what):
+        """Drains of several backends run side by side, because all wait for streams; then what leaves is stopped, then
+        what comes is started, one at a time per node and the nodes side by side. Returns why a step has failed; None =
+        all are done."""
+        coming = {planned.backend for _, planned in self._pairs if planned.what == "start"}
+        for phase, group in groupby(self._pairs, key=lambda pair: _phase(pair[1], coming)):
             pairs = list(group)
-            if what == "drain":
-                found = await asyncio.gather(*(self._step(step, planned) for step, planned in pairs))
-                for (step, _), error in zip(pairs, found, strict=True):
-                    if error is not None:
-                        return f"{step.what} {step.backend}: {_last_line(error)}"
+            if phase == "drain":
+                found = await asyncio.gather(*(self._told(step, planned) for step, planned in pairs))
+                error = next((error for error in found if error), None)
+            elif phase == "come":
+                error = await run_lanes(pairs, self._nodes_of, self._told)
             else:
-                for step, planned in pairs:
-                    error = await self._step(step, planned)
-                    if error is not None:
-                        return f"{step.what} {step.backend}: {_last_line(error)}"
+                error = await self._in_turn(pairs)
+            if error is not None:
+                return error
         try:
             await self._put_in_force()
         except StepFailed as error:
             return str(error)
+        return await self._stop_strays()
+
+    async def _in_turn(self, pairs: Sequence[tuple[Step, PlannedStep]]) -> str | None:
+        for step, planned in pairs:
+            if (error := await self._told(step, planned)) is not None:
+                return error
         return None
+
+    async def _told(self, step: Step, planned: PlannedStep) -> str | None:
+        """Run a step; why it failed, with its name."""
+        error = await self._step(step, planned)
+        return None if error is None else f"{step.what} {step.backend}: {_last_line(error)}"
+
+    def _nodes_of(self, name: str) -> tuple[str, ...]:
+        backend = self._snapshot.backends.get(name)
+        return backend.nodes if backend is not None else ()
+
+    async def _stop_strays(self) -> str | None:
+        """A switch ends with every unit outside its mode proved stopped. One that came meanwhile (its node has booted,
+        or somebody has started it) is stopped now."""
+        if (mode := self._snapshot.modes.get(self._operation.mode or "")) is None:
+            return None
+        others = {
+            name: units_of(backend, self._snapshot.nodes)
+            for name, backend in self._snapshot.backends.items()
+            if name not in mode.backends and backend.run != "on_request" and self._is_in_a_mode(name)
+        }
+        states = await look([unit for units in others.values() for unit in units])
+        for name, units in others.items():
+            unseen = dict.fromkeys(unit.node for unit in units if states.get(unit) is None)
+            if unseen:
+                self._operation.notes.append(
+                    f"{', '.join(unseen)} was not reached: whether {name} is stopped there is not known"
+                )
+            if any(state is not None and state.runs for state in map(states.get, units)):
+                step, planned = (
+                    Step(name, "stop"),
+                    PlannedStep(
+                        name, "stop", stop_commands(self._snapshot.backends[name], self._snapshot.nodes), units=units
+                    ),
+                )
+                self._operation.steps.append(step)
+                if (error := await self._told(step, planned)) is not None:
+                    return error
+        return None
+
+    def _is_in_a_mode(self, name: str) -> bool:
+        return any(name in mode.backends for mode in self._snapshot.modes.values())
 
     async def _step(self, step: Step, planned: PlannedStep) -> str | None:
         """Why it failed, in a line; None = it did not."""
@@ -118,10 +184,11 @@ class Runner:
             await self._changed(self._operation, step)
             return None
         began = time.monotonic()
-        step.state, self._operation.since = "running", time.time()
+        step.state, step.began = "running", time.time()
+        self._operation.since = step.began
         await self._changed(self._operation, step)
         try:
-            step.output = await self._do(planned)
+            step.output = await self._do(step, planned)
             step.state = "done"
         except StepFailed as failure:
             error = failure.short
@@ -132,19 +199,19 @@ class Runner:
         await self._changed(self._operation, step)
         return error
 
-    async def _do(self, planned: PlannedStep) -> str:
+    async def _do(self, step: Step, planned: PlannedStep) -> str:
         """What to show of the step. Raises StepFailed."""
         match planned.what:
             case "drain":
                 return await self._drain(planned.backend)
             case "stop":
-                return await self._stop(planned.backend, planned.commands)
+                return await self._stop(planned)
             case "preflight":
-                return await self._preflight(planned.backend, planned.profile)
+                return await self._preflight(planned)
             case "start":
                 return await self._start(planned)
             case "wait":
-                return await self._wait(planned.backend, planned.commands)
+                return await self._wait(step, planned)
             case "resume":
                 return await self._resume(planned.backend)
 
@@ -162,7 +229,7 @@ class Runner:
             return GONE
         if state.health.state is not State.DRAINING:
             self._drained[name] = state
-        state.evidence.drain()
+        state.evidence.drain(reason=f"{self._operation.title}: it is about to be stopped")
         limit = self._snapshot.server.shutdown
         until = time.monotonic() + limit
         while state.under_way and time.monotonic() < until:
@@ -173,9 +240,16 @@ class Runner:
             raise StepFailed(f"{state.under_way} still ran after {limit:g} s (server.shutdown): it is not stopped")
         return f"{state.under_way} still ran after {limit:g} s (server.shutdown): cut by the stop"
 
-    async def _stop(self, name: str, commands: Sequence[Command]) -> str:
+    async def _stop(self, planned: PlannedStep) -> str:
         self._check_target()
-        output = await self._run(commands, self._limits.stop)
+        name = planned.backend
+        try:
+            output = await self._run(planned.commands, self._limits.stop)
+            output += await self._prove_stopped(planned.units)
+        except StepFailed as failure:
+            if not self._operation.forced or any((await look(planned.units)).values()):
+                raise
+            output = f"{failure}\nforced: its node is not reached, and the rest goes on"
         self._drained.pop(name, None)
         self._operation.profiles.pop(name, None)
         state = self._gateway.fleet.states.get(name)
@@ -188,6 +262,25 @@ class Runner:
         elif state is not None and self._may_be_started_again(state):
             state.evidence.dismiss("stopped by the gateway; a request starts it again")
         return output
+
+    async def _prove_stopped(self, units: Sequence[Unit]) -> str:
+        """Until every unit is down, and the container of its name with it: one that somebody has started without its
+        unit is stopped too. What to show of it. A node that does not tell how its units are is believed. Raises
+        StepFailed."""
+        until = time.monotonic() + self._limits.stop
+        shown = ""
+        asked = set[Unit]()
+        while running := [one for one in (await look(units)).values() if one is not None and one.runs]:
+            stray = next((one.unit for one in running if one.active not in RUNS and one.unit not in asked), None)
+            if stray is not None:
+                asked.add(stray)
+                words = ("docker", "stop", "-t", "90", stray.name)
+                command = Command((*SSH, stray.target, *words), f"ssh {stray.target} {' '.join(words)}")
+                shown += "\n" + await self._run([command], self._limits.stop)
+            elif time.monotonic() >= until:
+                raise StepFailed("; ".join(f"{one.unit.name} still runs on {one.shown}" for one in running))
+            await asyncio.sleep(PROOF)
+        return shown
 
     def _may_be_started_again(self, state: BackendState) -> bool:
         """Requests start it again, unless an operator has ordered to stop this very backend."""
@@ -204,6 +297,16 @@ class Runner:
                 await self._gateway.put_mode_in_force(mode)
             except KeyError:
                 raise StepFailed(f"mode '{mode}' {GONE}") from None
+            await self._tell_nodes(mode)
+
+    async def _tell_nodes(self, mode: str) -> None:
+        """What the mode leaves out does not load when its node boots. A node that is not reached is no reason to fail:
+        the note says what it may do."""
+        commands = park_commands(self._snapshot, mode) if mode in self._snapshot.modes else ()
+        ended = await asyncio.gather(*(run(with_credentials(one.argv), self._limits.park) for one in commands))
+        for command, outcome in zip(commands, ended, strict=True):
+            if outcome.problem:
+                self._operation.notes.append(f"{command.shown}: {outcome.problem}; a boot there loads as it did before")
 
     def _check_target(self) -> None:
         mode = self._operation.mode
@@ -212,11 +315,13 @@ class Runner:
 
     # -- coming ---------------------------------------------------------------------------------------------------
 
-    async def _preflight(self, name: str, profile: str) -> str:
-        lines = await asyncio.to_thread(self._gateway.apps.preflight, self._snapshot, name, profile)
-        if lines and not self._operation.forced:
-            raise StepFailed("\n".join(lines), lines[0])
-        return "\n".join(lines)
+    async def _preflight(self, planned: PlannedStep) -> str:
+        """Raises StepFailed with what keeps it from starting; what may keep it is shown."""
+        asked = self._gateway.apps.preflight
+        found = await asyncio.to_thread(asked, self._snapshot, planned.backend, planned.profile, planned.early)
+        if found.failures and not self._operation.forced:
+            raise StepFailed("\n".join([*found.failures, *found.warnings]), found.failures[0])
+        return "\n".join([*found.failures, *found.warnings])
 
     async def _start(self, planned: PlannedStep) -> str:
         name = planned.backend
@@ -224,6 +329,7 @@ class Runner:
         await self._put_in_force()
         limit = self._limits.start
         self._operation.profiles[name] = planned.profile
+        await self._keep(self._operation)  # a gateway that is killed now has started it
         output = await self._run(planned.commands, max(backend.health.start_grace, 1.0) if limit is None else limit)
         state = self._gateway.fleet.states.get(name)
         if state is None:
@@ -233,39 +339,50 @@ class Runner:
         self._gateway.prober.hurry(state)
         return output
 
-    async def _wait(self, name: str, watch: Sequence[Command]) -> str:
+    async def _wait(self, step: Step, planned: PlannedStep) -> str:
         """Until the backend serves: its health checks are good, and its canary was answered. One that the mode parks
         only has to answer its health check."""
+        name = planned.backend
         grace = self._state(name).backend.health.start_grace
         until = time.monotonic() + grace
-        watch_at = time.monotonic() + self._limits.watch
+        watching = StartWatch(planned.units, begun_here=self._has_begun(name))
+        watch_at = time.monotonic() + min(self._limits.watch, 1.0)
         while True:
             self._moved.clear()
             health = self._state(name).health
             if health.state in WELL or (health.state is State.PARKED and health.oks > 0):
-                return health.reason
+                return "\n".join([*watching.deaths, health.reason])
             ended = self._operation.cause == "request" and health.state is State.PARKED and not health.summoned
             if ended or health.state is State.MISCONFIGURED:
                 raise StepFailed(health.reason)
-            if watch and time.monotonic() >= watch_at:
-                await self._check_unit(watch)
+            if planned.units and time.monotonic() >= watch_at:
+                await self._watch(step, watching)
                 watch_at = time.monotonic() + self._limits.watch
             left = until - time.monotonic()
             if left <= 0:
-                raise StepFailed(f"does not serve after {grace:g} s (health.start_grace): {health.reason}")
+                why = f"does not serve after {grace:g} s (health.start_grace): {health.reason}"
+                raise StepFailed("\n".join([*watching.deaths, *watching.words, why]))
             try:
                 async with asyncio.timeout(min(left, 1.0)):  # an edit may take it away, without a change of its state
                     await self._moved.wait()
             except TimeoutError:
                 pass
 
-    async def _check_unit(self, watch: Sequence[Command]) -> None:
-        """Raises StepFailed where systemd has given up on a unit. A node that does not tell is no reason."""
-        for command in watch:
-            ended = await run(with_credentials(command.argv), _WATCH_MOST)
-            why = has_failed(ended.output) if not ended.problem else None
-            if why is not None:
-                raise StepFailed(f"{command.shown}\n{ended.output}\n{why}", why)
+    def _has_begun(self, name: str) -> bool:
+        """Did this operation start it, and not find it loading?"""
+        return any(one.backend == name and one.what == "start" and one.skip != LOADS for _, one in self._pairs)
+
+    async def _watch(self, step: Step, watching: StartWatch) -> None:
+        """Note the last sign of life of its units, and a death at once. Raises StepFailed where no more is to be
+        expected."""
+        seen = await watching.look()
+        if seen.sign != step.sign:
+            step.sign, step.sign_at = seen.sign, time.time()
+        if seen.death:
+            step.output = "\n".join(watching.deaths)
+            await self._changed(self._operation, step)
+        if seen.over:
+            raise StepFailed("\n".join([*watching.deaths, *watching.words, seen.over]), seen.over)
 
     async def _resume(self, name: str) -> str:
         await self._put_in_force()
@@ -279,11 +396,41 @@ class Runner:
         """What the commands wrote. Raises StepFailed with the first one that fails."""
         outputs = []
         for command in commands:
-            ended = await run(with_credentials(command.argv), seconds)
+            ended = await self._ended(command, seconds)
             outputs += [command.shown, *([ended.output] if ended.output else [])]
             if ended.problem:
+                target = command.unit.target if command.unit is not None else None
+                found = problem_of(target, ended.output) if target is not None else None
+                if found is not None:
+                    raise StepFailed("\n".join([*outputs, f"{found.why}\nmend: {found.mend}"]), found.why)
                 raise StepFailed("\n".join([*outputs, ended.problem]))
         return "\n".join(outputs)
+
+    async def _ended(self, command: Command, seconds: float) -> CommandOutcome:
+        """How a command has ended. Where its connection was cut, it may have worked: the unit is looked at before it is
+        tried once more."""
+        ended = await run(with_credentials(command.argv), seconds)
+        if command.argv[: len(SSH)] != SSH or not was_cut(ended.problem, ended.output):
+            return ended
+        unit = command.unit
+        for cut in ("", ", twice"):
+            why = f"ssh was cut{cut} ({_last_line(ended.output) or ended.problem})"
+            state = (await look([unit]))[unit] if unit is not None else None
+            if state is not None and state.runs is not ("stop" in command.argv):
+                return CommandOutcome("", f"{why}; {state.unit.name} on {state.shown}")
+            if cut:
+                seen = f"{state.unit.name} on {state.shown}" if state is not None else "how its unit is cannot be seen"
+                return CommandOutcome(f"{why}; {seen}", ended.output)
+            await asyncio.sleep(AGAIN)
+            ended = await run(with_credentials(command.argv), seconds)
+            if not was_cut(ended.problem, ended.output):
+                break
+        return ended
+
+
+def _phase(planned: PlannedStep, coming: Collection[str]) -> str:
+    """What runs together. `coming`: the backends that are started; their steps are one phase."""
+    return "come" if planned.backend in coming and planned.what in _OF_A_START and not planned.early else planned.what
 
 
 def _last_line(text: str) -> str:

@@ -39,11 +39,12 @@ class StartMember:
 @dataclass(frozen=True, slots=True)
 class Room:
     """The memory of one node in GiB, None if not known. `free`: as its exporter reports it now. `demands`: backend ->
-    its demand on this node."""
+    its demand on this node. `reserve`: what is not free when the node has booted."""
 
     memory: float | None = None
     free: float | None = None
     demands: Mapping[str, Demand] = field(default_factory=dict)
+    reserve: float = 3.6  # `SYSTEM_GIB` of the planner, which serving has no use for
 
 
 def decide(
@@ -92,7 +93,6 @@ def _missing(
 
 
 def _missing_on(node: str, name: str, others: Sequence[StartMember], room: Room, gone: set[str]) -> str:
-    from gateway.apps.control.memory.arithmetic import SYSTEM_GIB  # the planner of memory, which serving has no use for
     from gateway.apps.control.memory.demand import Demand
 
     demand = room.demands.get(name, Demand(name, verdict="unknown"))
@@ -112,7 +112,7 @@ def _missing_on(node: str, name: str, others: Sequence[StartMember], room: Room,
     unknown_ones = [other.name for other, held in zip(others, taken, strict=True) if held is None]
     if unknown_ones and room.free is None:
         return f"what {', '.join(unknown_ones)} holds on {node} is not known: write launch.resident"
-    left = room.memory - SYSTEM_GIB - sum(held or 0.0 for held in taken)
+    left = room.memory - room.reserve - sum(held or 0.0 for held in taken)
     beside = f" beside {', '.join(other.name for other in others)}" if others else ""
     return f"it needs {needs:.1f} GiB on {node}, and {max(left, 0.0):.1f} are free{beside}" if needs > left else ""
 

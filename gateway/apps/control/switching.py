@@ -11,24 +11,29 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from gateway.apps.control.unit_commands import Command, journal_of, start_commands, stop_commands, watch_commands
+from gateway.apps.control.unit_commands import Command, Unit, journal_of, start_commands, stop_commands, units_of
 from gateway.config.snapshot import Backend, Mode, Snapshot
 
 if TYPE_CHECKING:
     from gateway.apps.control.memory.plan import FleetPlan
 
 What = Literal["drain", "stop", "preflight", "start", "wait", "resume"]
-Presence = Literal["up", "drained", "away"]
-"""Of a backend: it serves, it answers but gets no requests, or it does not answer or was not checked yet."""
+Presence = Literal["up", "drained", "loading", "partly", "away"]
+"""Of a backend: it serves; it answers but gets no requests; its units run and it does not answer yet; some of its units
+run; or it does not answer or was not checked yet."""
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
+LOADS = "loads already"
+_TO_WAIT_FOR = ("away", "loading")
 _ALONE = "start"  # the name of the mode that stands for one backend beside those that run
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """`commands`: those to run; of a wait, those that tell whether it is in vain. `skip`: why there is nothing to do.
-    `journal`: a command that shows why it failed. `profile`: the one that the backend is started with, "" = none."""
+    """`commands`: those to run. `units`: of a stop those that it has to bring down, of a wait those that tell whether
+    it is in vain. `skip`: why there is nothing to do. `journal`: a command that shows why it failed. `profile`: the one
+    that the backend is started with, "" = none. `early`: a preflight of what no stop mends, before anything is
+    stopped."""
 
     backend: str
     what: What
@@ -36,6 +41,8 @@ class PlannedStep:
     skip: str = ""
     journal: str = ""
     profile: str = ""
+    units: tuple[Unit, ...] = ()
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,24 +73,35 @@ class _StepList:
             skip = "" if commands else "no `stop` command"
             if not commands and self.presence.get(backend.name, "away") != "away":
                 self.refusals.append(_no_command(backend, "stop"))
-            self.steps.append(PlannedStep(backend.name, "stop", commands, skip))
+            units = units_of(backend, self.snapshot.nodes)
+            self.steps.append(PlannedStep(backend.name, "stop", commands, skip, units=units))
 
     def come(self, names: Iterable[str], profiles: Mapping[str, str] = NOTHING, again: Collection[str] = ()) -> None:
         """Start one after the other, each with its profile. `again`: those that ran with another one."""
         for backend in (self.snapshot.backends[name] for name in names):
             profile = profiles.get(backend.name, "")
             commands = start_commands(backend, self.snapshot.nodes, profile)
-            journal, watch = journal_of(backend, self.snapshot.nodes), watch_commands(backend, self.snapshot.nodes)
+            journal, units = journal_of(backend, self.snapshot.nodes), units_of(backend, self.snapshot.nodes)
+            loads = LOADS if self.presence.get(backend.name) == "loading" and backend.name not in again else ""
             if not commands:
                 self.refusals.append(_no_command(backend, "start"))
             if backend.start is not None and (profile or backend.name in again):
                 self.notes.append(_own_profile(backend.name, profile))
+            skip = loads or ("" if commands else "no `start` command")
+            unreached = loads or _unreached(backend, self.snapshot)
             self.steps += [
-                PlannedStep(backend.name, "preflight", skip=_unreached(backend, self.snapshot), profile=profile),
-                PlannedStep(backend.name, "start", commands, "" if commands else "no `start` command", profile=profile),
-                PlannedStep(backend.name, "wait", watch, skip=_unprobed(backend), journal=journal),
+                PlannedStep(backend.name, "preflight", skip=unreached, profile=profile),
+                PlannedStep(backend.name, "start", commands, skip, profile=profile),
+                PlannedStep(backend.name, "wait", skip=_unprobed(backend), journal=journal, units=units),
                 PlannedStep(backend.name, "resume"),
             ]
+
+    def look_ahead(self, names: Iterable[str], profiles: Mapping[str, str]) -> None:
+        """Before anything is stopped: what keeps these from starting, and no stop mends."""
+        for backend in (self.snapshot.backends[name] for name in names):
+            if units_of(backend, self.snapshot.nodes):
+                profile = profiles.get(backend.name, "")
+                self.steps.append(PlannedStep(backend.name, "preflight", profile=profile, early=True))
 
     def resume(self, names: Iterable[str]) -> None:
         """Let requests go again to what answers."""
@@ -113,10 +131,14 @@ def switch_steps(
     modes = snapshot.modes
     mode, before = modes[target], modes.get(current) if current is not None else None
     draft = _StepList(snapshot, presence, refusals=_misfits(plan))
-    again = [name for name in mode.backends if _runs_otherwise(name, before, mode, started)]
-    leaving = [name for name in snapshot.backends if _leaves(name, snapshot, mode, before, presence, idle)]
-    coming = [name for name in mode.backends if presence.get(name, "away") == "away" or name in again]
+    again = [
+        name for name in mode.backends if _runs_otherwise(name, before, mode, started) or presence.get(name) == "partly"
+    ]
+    leaving = [name for name in snapshot.backends if _leaves(name, snapshot, mode, before, presence, started, idle)]
+    coming = [name for name in mode.backends if presence.get(name, "away") in _TO_WAIT_FOR or name in again]
     drained = [name for name in mode.backends if presence.get(name) == "drained" and name not in coming]
+    if leaving or again:
+        draft.look_ahead([name for name in coming if presence.get(name) != "loading"], mode.profiles)
     draft.leave([*leaving, *again])
     draft.resume(drained)  # what runs serves while the others load
     draft.come(load_order(coming, plan), mode.profiles, again)
@@ -135,9 +157,9 @@ def start_steps(
     """Start one backend with a profile. `plan`: the memory plan of `beside`. `runs`: the profile that it runs with, if
     it runs: with another one it is stopped first."""
     draft = _StepList(snapshot, presence, refusals=_misfits(plan))
-    if presence.get(name, "away") == "away":
+    if presence.get(name, "away") == "away" or (presence[name] == "loading" and runs == profile):
         draft.come([name], {name: profile})
-    elif runs != profile:
+    elif runs != profile or presence[name] == "partly":
         draft.leave([name])
         draft.come([name], {name: profile}, [name])
     else:
@@ -207,17 +229,20 @@ def _leaves(
     mode: Mode,
     before: Mode | None,
     presence: Mapping[str, Presence],
+    started: Mapping[str, str],
     idle: Collection[str],
 ) -> bool:
     """Whether the backend is no part of the target, and belongs to the mode in force, where it may be loading, is left
-    from another one, or was started for a request."""
+    from another one, or was started for a request. What the gateway has started and not stopped may be loading,
+    whatever a later operation came to."""
     if name in mode.backends:
         return False
+    is_there = presence.get(name, "away") != "away"
     if before is not None and name in before.backends and name not in idle:
         return True
     if snapshot.backends[name].run == "on_request":  # the target's memory plan does not count it
-        return presence.get(name, "away") != "away"
-    return presence.get(name, "away") != "away" and any(name in other.backends for other in snapshot.modes.values())
+        return is_there
+    return (is_there or name in started) and any(name in other.backends for other in snapshot.modes.values())
 
 
 def _runs_otherwise(name: str, before: Mode | None, mode: Mode, started: Mapping[str, str]) -> bool:

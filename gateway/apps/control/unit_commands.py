@@ -13,12 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.config.snapshot import Backend, Node
+from gateway.config.modes import parked_by
+from gateway.config.snapshot import Backend, Node, Snapshot
 from gateway.launch.words import split
 from gateway.printable import visible
 
 STRICT = ("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes")
-SSH = (*STRICT, "-o", "ConnectTimeout=10", "--")
+# A connection that is cut is given up 20 s after the last byte. A node that loads weights may be mute for some seconds.
+_BOUNDS = ("-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=4")
+SSH = (*STRICT, *_BOUNDS, "--")
 
 # The credentials, files in $CREDENTIALS_DIRECTORY, and the options that make ssh use nothing but that file.
 KEY, KNOWN_HOSTS = "fleet-ssh-key", "fleet-known-hosts"
@@ -39,7 +42,11 @@ def with_credentials(argv: Sequence[str], environ: Mapping[str, str] = os.enviro
     return (argv[0], *(word.replace("{path}", str(path)) for word, path in words), *argv[1:])
 
 
-PROFILES = "/var/lib/spark"  # which profile each backend runs with; the user of the node's ssh writes there
+# What the gateway tells a node, as the user of its ssh: which profile each backend runs with (`UNIT.profile`), and
+# which units the mode in force leaves out (`parked`, one a line), which do not load at boot. `UNIT.last` is the node's:
+# the last words of an engine that ended.
+PROFILES = "/var/lib/spark"
+PARKED = f"{PROFILES}/parked"
 _UNUSABLE = re.compile(r"[^A-Za-z0-9_.-]")  # in the name of a container or unit
 # Whole or not at all. Nothing of it needs root: the folder belongs to the user of ssh. A launch script of before it
 # knows no profiles, so starting without one needs no folder.
@@ -48,15 +55,26 @@ _CHOICE = """\
 _NOT_INSTALLED = (
     "echo 'the files of this node know no profiles yet: gateway fleet render, and install them' >&2; exit 1"
 )
+_PARK = "[ -d {folder} ] || exit 0; umask 022 && printf '%s' {units} >{file}.new && mv -f {file}.new {file}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A rendered unit, and the container of its name, on one node. `target`: the node's `ssh`."""
+
+    node: str
+    target: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
     """`shown` names the command for people. A line of the operator's own may hold a secret, so only its key is
-    shown."""
+    shown. `unit`: the one that it starts or stops, None: it is no command of systemd."""
 
     argv: tuple[str, ...]
     shown: str
+    unit: Unit | None = None
 
 
 def unit_name(backend: str) -> str:
@@ -68,6 +86,11 @@ def unit_name(backend: str) -> str:
 def profile_path(name: str) -> str:
     """The file with the name of the profile that the unit `name` runs with; empty where it runs with none."""
     return f"{PROFILES}/{name}.profile"
+
+
+def last_path(name: str) -> str:
+    """The file with the last words of the engine of the unit `name`, which its launch script leaves."""
+    return f"{PROFILES}/{name}.last"
 
 
 def start_commands(backend: Backend, nodes: Mapping[str, Node], profile: str = "") -> tuple[Command, ...]:
@@ -85,14 +108,8 @@ def _choices(backend: Backend, nodes: Mapping[str, Node], order: tuple[str, ...]
     """Write on every node which profile the launch script is to start with. ssh gives its one word to a shell there."""
     if not backend.profiles:
         return
-    line = _CHOICE
-    for key, value in {
-        "{folder}": PROFILES,
-        "{file}": profile_path(unit_name(backend.name)),
-        "{profile}": shlex.quote(profile),
-        "{missing}": "exit 0" if not profile else _NOT_INSTALLED,
-    }.items():
-        line = line.replace(key, value)
+    missing = "exit 0" if not profile else _NOT_INSTALLED
+    line = _filled(_CHOICE, file=profile_path(unit_name(backend.name)), profile=shlex.quote(profile), missing=missing)
     shown = f"profile {visible(profile)}" if profile else "no profile"
     for name in order:
         yield Command((*SSH, str(nodes[name].ssh), line), f"ssh {nodes[name].ssh}: {shown}")
@@ -113,24 +130,37 @@ def journal_of(backend: Backend, nodes: Mapping[str, Node]) -> str:
     return f"ssh {nodes[backend.nodes[0]].ssh} journalctl -u {unit_name(backend.name)} -n 50"
 
 
-def watch_commands(backend: Backend, nodes: Mapping[str, Node]) -> tuple[Command, ...]:
-    """The commands that tell whether the rendered unit has failed for good, on every node. Needs no root. Empty where
-    another command starts the backend."""
-    if backend.start is not None or not start_commands(backend, nodes):
+def units_of(backend: Backend, nodes: Mapping[str, Node]) -> tuple[Unit, ...]:
+    """The rendered units of a backend, the head first; empty where another command starts it."""
+    targets = [nodes[name].ssh if name in nodes else None for name in backend.nodes]
+    if backend.start is not None or backend.launch is None or not backend.launch.starts or not all(targets):
         return ()
-    unit = unit_name(backend.name)
-    words = ("systemctl", "show", "--property=ActiveState,ExecMainStatus", unit)
-    targets = [str(nodes[name].ssh) for name in backend.nodes]
-    return tuple(Command((*SSH, target, *words), f"ssh {target} {' '.join(words)}") for target in targets)
+    name = unit_name(backend.name)
+    return tuple(Unit(node, str(target), name) for node, target in zip(backend.nodes, targets, strict=True))
 
 
-def has_failed(shown: str) -> str | None:
-    """Why the unit is down for good, by the output of `watch_commands`; None if it is not. Between two attempts systemd
-    calls a unit `activating`."""
-    values = dict(line.partition("=")[::2] for line in shown.splitlines())
-    if values.get("ActiveState") != "failed":
-        return None
-    return f"the unit has failed (exit code {values.get('ExecMainStatus', 'unknown')}), and systemd starts it no more"
+def park_commands(snapshot: Snapshot, mode: str) -> tuple[Command, ...]:
+    """Write on every node which units do not load when it boots: those that the mode leaves out. A node whose files are
+    of before that is left as it is."""
+    parked: dict[str, list[str]] = {}
+    for backend in snapshot.backends.values():
+        for unit in units_of(backend, snapshot.nodes):
+            names = parked.setdefault(unit.target, [])
+            if parked_by(snapshot.modes[mode], backend) is not None:
+                names.append(unit.name)
+    return tuple(
+        Command((*SSH, target, _filled(_PARK, file=PARKED, units=_lines(names))), f"ssh {target}: mode {visible(mode)}")
+        for target, names in parked.items()
+    )
+
+
+def _lines(names: Sequence[str]) -> str:
+    return shlex.quote("".join(f"{name}\n" for name in names))
+
+
+def _filled(line: str, **words: str) -> str:
+    values = {"folder": PROFILES, **words}
+    return re.sub(r"\{([a-z]+)\}", lambda found: values[found[1]], line)
 
 
 def _written(backend: str, key: str, line: str) -> Command:
@@ -147,5 +177,10 @@ def _units(
         return ()
     words = ("sudo", "systemctl", *verb, unit_name(backend.name))
     return tuple(
-        Command((*SSH, str(target), *words), f"ssh {target} sudo systemctl {verb[0]} {words[-1]}") for target in targets
+        Command(
+            (*SSH, str(target), *words),
+            f"ssh {target} sudo systemctl {verb[0]} {words[-1]}",
+            Unit(node, str(target), words[-1]),
+        )
+        for node, target in zip(order, targets, strict=True)
     )

@@ -81,6 +81,11 @@ class Conversations:
             raise self._unknown(name, "previous_response_id", "Send the whole conversation as `input`.")
         return found
 
+    async def response_with(self, owner: str, item: str) -> str | None:
+        """The id of the owner's kept response that has this item in its output; None = there is none."""
+        found: str | None = await self._call(self._store.response_with, owner, item[:ID_MOST])
+        return found
+
     async def free_name(self, owner: str, wanted: str, maker: object) -> str:
         """The wanted name for a response that is being made, or a longer one where the owner has a response of that
         name or another one is getting it. It is taken as long as `maker` lives."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from gateway.shortage import check_disk
 from gateway.sqlite_file import SqliteFile
@@ -18,6 +20,8 @@ NAME = "responses.db"
 RESPONSES_MOST = 10_000  # of one client
 TOTAL_MOST = 100_000  # of all clients
 DEPTH_MOST = 1_000  # responses in one conversation
+ITEMS_MOST = 1_000  # of one response that can be referred to
+ITEM_ID_MOST = 200  # characters
 SHARE = 4  # a client may have this part of the bytes
 
 VERSION = 1
@@ -29,6 +33,13 @@ CREATE TABLE IF NOT EXISTS responses (
 );
 CREATE INDEX IF NOT EXISTS responses_sizes ON responses (owner, used, root, size);
 CREATE INDEX IF NOT EXISTS responses_ages ON responses (used, owner, root, size);
+CREATE TABLE IF NOT EXISTS items (
+  owner TEXT NOT NULL, item TEXT NOT NULL, response TEXT NOT NULL, PRIMARY KEY (owner, item)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS items_responses ON items (owner, response);
+CREATE TRIGGER IF NOT EXISTS items_go AFTER DELETE ON responses BEGIN
+  DELETE FROM items WHERE owner = old.owner AND response = old.id;
+END;
 """
 _CHAIN = """WITH RECURSIVE chain (id, previous, depth) AS (
   SELECT id, previous, depth FROM responses WHERE owner = :owner AND id = :id
@@ -62,6 +73,26 @@ class Conversation(NamedTuple):
         return sum(len(turn.input) + len(turn.response) for turn in self.turns)
 
 
+class _OutputItem(msgspec.Struct):
+    id: Any = None
+
+
+class _Output(msgspec.Struct):
+    output: list[_OutputItem] = []
+
+
+_decode_output = msgspec.json.Decoder(_Output).decode
+
+
+def _items_of(response: bytes) -> list[str]:
+    """The ids of the items of a response's output, as far as they are ids."""
+    try:
+        output = _decode_output(response).output[:ITEMS_MOST]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return []
+    return [one.id for one in output if isinstance(one.id, str) and len(one.id) <= ITEM_ID_MOST]
+
+
 class ResponseStore:
     """Used by one thread at a time. Times are Unix seconds. `keep`: seconds after the last use; `most`: bytes."""
 
@@ -79,6 +110,12 @@ class ResponseStore:
     @property
     def _db(self) -> sqlite3.Connection:
         return self._file.open()
+
+    def response_with(self, owner: str, item: str) -> str | None:
+        """The id of the response that has this item in its output; None = none that is kept."""
+        asked = "SELECT response FROM items WHERE owner = ? AND item = ?"
+        row = self._db.execute(asked, (owner, item)).fetchone()
+        return None if row is None else str(row[0])
 
     def size(self, owner: str, name: str, now: float) -> int | None:
         """Bytes of a response and of what was sent for it; None = it is not kept."""
@@ -138,6 +175,8 @@ class ResponseStore:
         size = len(turn.input) + len(turn.response)
         row = (owner, name, root, previous, depth, now, size, local, turn.input, turn.response)
         self._db.execute("INSERT OR REPLACE INTO responses VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        items = [(owner, item, name) for item in _items_of(turn.response)]
+        self._db.executemany("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", items)
         self._db.execute("UPDATE responses SET used = ? WHERE owner = ? AND root = ?", (now, owner, root))
         new = owner, root
         of_owner = self._make_room(new, " WHERE owner = ?", (owner,), self._most // SHARE, RESPONSES_MOST)

@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 from gateway.apps.control.memory.model_catalog import models_of, shipped_models
 from gateway.apps.control.memory.plan import plan
-from gateway.cli.options import config_option, examples, is_there, load_or_exit, port_option, speedup_option
+from gateway.cli.options import HERE, config_option, examples, is_there, load_or_exit, port_option, speedup_option
 from gateway.cli.serve import announce, set_up_logs
 from gateway.config.load import LoadedFile
 from gateway.config.problems import ConfigError
@@ -53,7 +53,7 @@ def command(context: click.Context, config: Path, host: str, port: int, speedup:
     contacted: clouds, alerts and traces of the file are left out. The file is watched as by `gateway serve`. The
     simulated backends are controlled over HTTP (docs/simulator.md).
     """
-    if context.get_parameter_source("config") is ParameterSource.DEFAULT and not is_there(config):
+    if context.get_parameter_source("config") is ParameterSource.DEFAULT and not is_there(HERE):
         config = shipped_routes()
     loaded = load_or_exit(config)
     sock = _listen(host, port)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gateway.apps.dialects.translated import TranslatedExchange
-from gateway.domain.request import MESSAGES, RESPONSES, InferenceRequest, parse
+from gateway.domain.request import MESSAGES, OLLAMA, RESPONSES, Endpoint, InferenceRequest, parse
 from gateway.proxy.exchange import Exchange
 from gateway.routing import explain
 from gateway.runtime.apps import Extension
@@ -27,13 +27,15 @@ def app(gateway: Gateway) -> Extension:
 
     def routers() -> Sequence[APIRouter]:
         from gateway.apps.dialects import token_counts
+        from gateway.apps.dialects.ollama import pages
 
-        return (token_counts.router(gateway, of_response),)
+        return token_counts.router(gateway, of_response), pages.router(gateway)
 
+    of_ollama = {endpoint.name: partial(_of_ollama, gateway, endpoint) for endpoint in OLLAMA}
     return Extension(
-        paths=frozenset({"messages", "responses"}),
+        paths=frozenset({"messages", "responses", "api"}),
         routers=routers,
-        translators={MESSAGES.name: _message, RESPONSES.name: of_response},
+        translators={MESSAGES.name: _message, RESPONSES.name: of_response, **of_ollama},
         read_request=read_request,
     )
 
@@ -42,6 +44,12 @@ def _message(exchange: Exchange) -> Exchange:
     from gateway.apps.dialects.anthropic.exchange import MessageTranslation
 
     return TranslatedExchange(exchange, MessageTranslation())
+
+
+def _of_ollama(gateway: Gateway, endpoint: Endpoint, exchange: Exchange) -> Exchange:
+    from gateway.apps.dialects.ollama.exchange import translated
+
+    return translated(gateway, endpoint, exchange)
 
 
 def _response(gateway: Gateway, exchange: Exchange) -> Exchange:

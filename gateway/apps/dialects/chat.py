@@ -13,9 +13,12 @@ _decode_any = msgspec.json.Decoder(Any).decode
 
 
 class ChatChoice(msgspec.Struct):
-    """Of a whole answer. `stop_reason` is vLLM's: the stop string, or the id of the stop token."""
+    """Of a whole answer. `stop_reason` is vLLM's: the stop string, or the id of the stop token.
+    `text`: of a completion."""
 
     message: dict[str, Any] = {}
+    text: Any = None
+    logprobs: Any = None
     finish_reason: Any = None
     stop_reason: Any = None
 
@@ -28,6 +31,8 @@ class ChatAnswer(msgspec.Struct):
 
 class ChatChunkChoice(msgspec.Struct):
     delta: Any = None
+    text: Any = None
+    logprobs: Any = None
     finish_reason: Any = None
     stop_reason: Any = None
 

@@ -12,14 +12,17 @@ from gateway.large_bodies import LARGE, apart
 from gateway.proxy.exchange import Exchange, Headers, nothing
 from gateway.transport.sse import Framer
 
-_LENGTH = b"content-length"
+_LENGTH, _KIND = b"content-length", b"content-type"
 
 
 class Translation(Protocol):
     """One request and its answer, without effects. The methods raise GatewayError for the client's mistakes, and
-    ProtocolFailure for a backend's. `own`: after `request`, the request as it came, if servers may be asked with it."""
+    ProtocolFailure for a backend's. `own`: after `request`, the request as it came, if servers may be asked with it.
+    `stream_type`: the content-type of its streams; None: that of a chat's."""
 
     own: OwnForm | None
+    stream_type: bytes | None
+    session: bytes | None  # after `request`: its id in the client's body, where the chat does not have it
 
     def request(self, body: bytes) -> bytes:
         """The body of the equivalent chat request."""
@@ -74,6 +77,10 @@ class TranslatedExchange:
         return self._translation.own
 
     @property
+    def session(self) -> bytes | None:
+        return self._translation.session
+
+    @property
     def peer(self) -> str:
         return self._inner.peer
 
@@ -104,8 +111,10 @@ class TranslatedExchange:
 
     async def start(self, status: int, headers: Headers) -> None:
         fields = dict(headers)
+        streams = fields[_KIND].startswith(b"text/event-stream")
+        fields[_KIND] = (streams and self._translation.stream_type) or fields[_KIND]
         head = [*fields.items(), *self._translation.begin(fields[b"x-request-id"].decode("latin-1"))]
-        if fields[b"content-type"].startswith(b"text/event-stream"):
+        if streams:
             await self._inner.start(status, head)
         else:
             self._head = status, head

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gateway.config.modes import with_profile
 from gateway.config.snapshot import Snapshot
-from gateway.runtime.apps import Extension
+from gateway.runtime.apps import Extension, PreflightFindings
 
 if TYPE_CHECKING:
     from gateway.apps.fleet.preflight.run import NodeReport
+
+
+STOPS_MEND = ("free-memory", "ports", "leftovers", "shared-memory")  # checks that what is still to be stopped may fail
 
 
 def app(_: object) -> Extension:
     return Extension(preflight=preflight)
 
 
-def preflight(snapshot: Snapshot, name: str, profile: str) -> list[str]:
-    """What keeps the nodes of a backend from starting it, with what mends it. They are looked over as for that backend
-    alone: the others run, or are stopped."""
+def preflight(snapshot: Snapshot, name: str, profile: str, early: bool) -> PreflightFindings:
+    """What keeps the nodes of a backend from starting it, or may, with what mends it. They are looked over as for that
+    backend alone: the others run, or are stopped. `early`: they are about to be stopped."""
     from gateway.apps.fleet.preflight.expect import expected_nodes
     from gateway.apps.fleet.preflight.run import look_at_all
 
@@ -29,14 +33,22 @@ def preflight(snapshot: Snapshot, name: str, profile: str) -> list[str]:
     alone = replace(snapshot, backends={name: backend})
     targets = {node: snapshot.nodes[node].ssh for node in backend.nodes}
     looked = look_at_all([(node, targets[node.name]) for node in expected_nodes(alone) if node.name in targets])
-    return [line for one in looked for line in _found(one)]
+    passing = STOPS_MEND if early else ()
+    unreached = [line for one in looked if one.problem is not None for line in _unreached(one)]
+    found = {
+        verdict: [line for one in looked for line in _lines(one, verdict, passing)] for verdict in ("fail", "warn")
+    }
+    return PreflightFindings([*unreached, *found["fail"]], found["warn"])
 
 
-def _found(looked: NodeReport) -> list[str]:
-    if looked.problem is not None:
-        return [f"{looked.node} ({looked.where}) was not reached: {looked.problem}", *_mend(looked.mend)]
-    failed = [check for check in looked.checks if check.verdict == "fail"]
-    return [line for check in failed for line in (f"{looked.node}: {check.check}: {check.seen}", *_mend(check.mend))]
+def _unreached(looked: NodeReport) -> list[str]:
+    return [f"{looked.node} ({looked.where}) was not reached: {looked.problem}", *_mend(looked.mend)]
+
+
+def _lines(looked: NodeReport, verdict: str, passing: Collection[str]) -> list[str]:
+    found = [check for check in looked.checks if check.verdict == verdict and check.check not in passing]
+    mark = "warning: " if verdict == "warn" else ""
+    return [line for one in found for line in (f"{mark}{looked.node}: {one.check}: {one.seen}", *_mend(one.mend))]
 
 
 def _mend(command: str | None) -> list[str]:

@@ -14,6 +14,10 @@ COMMANDS: CommandTable = {
         "Plan the memory of every node: does it fit, and in which order to load.",
         f"{_HERE}.planning.command:command",
     ),
+    "learn": (
+        "Write what engines said of their memory into routes.yaml, where the plan reads it.",
+        f"{_HERE}.learning.command:command",
+    ),
     "render": (
         "Write systemd units, launch scripts and a compose file for every node.",
         f"{_HERE}.render.command:command",
@@ -28,6 +32,7 @@ COMMANDS: CommandTable = {
     ),
     "start": ("Start one backend, and wait until it serves.", f"{_HERE}.operations.command:start"),
     "stop": ("Drain one backend, and stop it.", f"{_HERE}.operations.command:stop"),
+    "cancel": ("End the operation under way.", f"{_HERE}.operations.command:cancel"),
     "status": (
         "Show the mode in force, the operation under way, and the backends.",
         f"{_HERE}.operations.command:status",

@@ -65,9 +65,8 @@ def _picture(image: Any, where: str) -> str:
     if not isinstance(url, str):
         raise InexpressibleRequest(f"`{where}.content`: an image_url part needs a `url`.", where)
     if url[:5].lower() != "data:":
-        raise UnmetDemand(
-            f"`{where}.content`: Ollama fetches no pictures. Send the image itself, as data:image/png;base64,...", where
-        )
+        hint = "Send the image itself, as data:image/png;base64,..., or let the gateway fetch it (`images.fetch`)."
+        raise UnmetDemand(f"`{where}.content`: Ollama fetches no pictures. {hint}", where)
     head, found, data = url.partition(",")
     if not found or not head.endswith(";base64"):
         raise InexpressibleRequest(

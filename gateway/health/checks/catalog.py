@@ -44,6 +44,12 @@ CHECKS: Mapping[str, Check] = {
         Check("tool_named", "of two tools calls the named one", requests.tool_named, graders.tool_named),
         Check("tool_parallel", "two calls in one answer; not a fault", requests.tool_parallel, graders.tool_parallel),
         Check("tool_stream", "the call of tool_auto, streamed", requests.tool_stream, graders.tool_stream),
+        Check(
+            "thoughts_kept",
+            "thoughts of the history reach the model; not a fault",
+            requests.thoughts_kept,
+            graders.thoughts_kept,
+        ),
         Check("json_schema", "the answer fits a schema", requests.json_schema, graders.json_schema),
         Check("window", "a prompt over the window is refused, not cut", requests.window, graders.window),
     )
@@ -69,6 +75,8 @@ def skipped(name: str, profile: Profile, seen: Mapping[str, Observation]) -> str
         return _thinking_skipped(profile, seen.get("reasoning"))
     if name == "window":
         return _window_skipped(profile)
+    if name == "thoughts_kept":
+        return _history_skipped(profile, seen)
     return None
 
 
@@ -85,6 +93,14 @@ def _thinking_skipped(profile: Profile, reasoning: Observation | None) -> str | 
         return "not known how its thinking is switched: set `thinking_switch` in routes.yaml"
     if profile.thinking is None and (reasoning is None or reasoning.result not in ("yes", "mended")):
         return "not known to think: if it does, set `thinking` in routes.yaml"
+    return None
+
+
+def _history_skipped(profile: Profile, seen: Mapping[str, Observation]) -> str | None:
+    if profile.refuses_unread:
+        return "vLLM renders the model's own template, which keeps them"
+    if profile.thinking == "never" or _failed(seen.get("reasoning")) or _failed(seen.get("tool_auto")):
+        return "it is not seen to think and to call"
     return None
 
 

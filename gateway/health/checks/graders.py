@@ -9,7 +9,7 @@ from gateway.domain.facts import Observation
 from gateway.health.checks import validators
 from gateway.health.checks.profile import Profile
 from gateway.health.checks.reply import ParsedAnswer, mended, short
-from gateway.health.checks.requests import TOOLS
+from gateway.health.checks.requests import THOUGHT_WORDS, TOOLS
 
 Validator = Callable[[ParsedAnswer], str | None]  # returns the description of a flaw; None if there is none
 
@@ -93,6 +93,16 @@ def tool_named(profile: Profile, answer: ParsedAnswer) -> Observation:
 
 def tool_parallel(profile: Profile, answer: ParsedAnswer) -> Observation:
     return _grade_call(profile, answer, validators.calls_flaw)
+
+
+def thoughts_kept(profile: Profile, answer: ParsedAnswer) -> Observation:
+    """Told by the tokens of the prompt: each word of the thought is at least one."""
+    if not answer.prompt_tokens:
+        return Observation("untested", "it does not report the tokens of a prompt")
+    counted = f"a prompt with a thought of {THOUGHT_WORDS} words was counted as {answer.prompt_tokens:,} tokens"
+    if answer.prompt_tokens > THOUGHT_WORDS:
+        return Observation("yes", counted)
+    return Observation("no", f"{counted}: its template drops the thoughts of earlier steps")
 
 
 def json_schema(profile: Profile, answer: ParsedAnswer) -> Observation:

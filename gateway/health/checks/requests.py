@@ -16,6 +16,7 @@ SHORT, LONG = 64, 256  # max_tokens of a greeting, and of any other answer
 THOUGHT, BRIEF_THOUGHT = 2048, 512  # max_tokens where the model may think first; in a canary
 LIFE = 4  # max_tokens of an answer that only shows that the engine computes
 WORD = "word "  # at least one token in every tokenizer, and exactly one in most
+THOUGHT_WORDS = 600  # of a thought in the history: more tokens than the rest of that prompt has in any template
 
 Body = dict[str, Any]
 
@@ -101,6 +102,18 @@ def tool_named(profile: Profile) -> Body:
 def tool_parallel(profile: Profile) -> Body:
     question = "What is the weather in Oslo, and what is it in Rome? Call get_weather for both cities at once."
     return {**_without_thinking(profile, question, LONG), "tools": list(TOOLS)}
+
+
+def thoughts_kept(profile: Profile) -> Body:
+    """A long thought before a call whose result has just come, where every template that reads thoughts keeps them."""
+    call = {"id": "call00001", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Oslo"}'}}
+    thought = WORD * THOUGHT_WORDS
+    turns = [
+        {"role": "user", "content": "What is the weather in Oslo?"},
+        {"role": "assistant", "content": "", "reasoning": thought, "reasoning_content": thought, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call00001", "content": "Sunny."},
+    ]
+    return {**_without_thinking(profile, "", 1), "messages": turns, "max_tokens": 1, "tools": list(TOOLS)}
 
 
 def json_schema(profile: Profile) -> Body:

@@ -63,6 +63,15 @@ def test_a_backend_with_its_slots_its_queue_and_why() -> None:
     assert re.search(r"qwen36 +ready +1/4 \+2 +3 +1 min: answers", text()), "an older gateway tells no numbers"
 
 
+def test_a_server_that_loads_on_demand_shows_what_it_holds() -> None:
+    desk = status()["backends"]["qwen36"]
+    model = {"loaded": True, "load_seconds": 71.0, "window": 32768, "bytes": 5 * 2**30, "until": 1240.0}
+    wide = {"backends": {"desk": {**desk, "held": model}}}
+    assert "holds its model: 32,768 tokens, 5.0 GiB, for 4 min more" in text(140, **wide)
+    away = {"backends": {"desk": {**desk, "held": {"loaded": False, "load_seconds": 71.0}}}}
+    assert "its model is not loaded, the last load took 1 min" in text(140, **away)
+
+
 def test_what_is_parked_takes_one_line() -> None:
     parked = {name: {"state": "parked"} for name in ("ds4", "qwen80b")}
     assert "parked: ds4, qwen80b" in text(backends={**status()["backends"], **parked})
@@ -175,7 +184,18 @@ def named(value: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 NUMBERS = some("decode", "kv", "ttft_p50")
 BACKEND = some(
-    "state", "reason", "since", "slots", "inflight", "foreign", "elsewhere", "room", "queue", "drift", now=NUMBERS
+    "state",
+    "reason",
+    "since",
+    "slots",
+    "inflight",
+    "foreign",
+    "elsewhere",
+    "room",
+    "queue",
+    "drift",
+    now=NUMBERS,
+    held=some("loaded", "load_seconds", "window", "bytes", "until"),
 )
 COURSES = st.sampled_from(["home", "fallback", "cloud", "nothing", "parked"])
 ALIAS = some("serving", "why", "since", "step", "usd", "implicit", course=COURSES, now=NUMBERS)

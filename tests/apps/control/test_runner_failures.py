@@ -172,12 +172,14 @@ async def test_units_are_started_over_ssh_with_strict_options(tmp_path: Path, mo
         health = ", health: {start_grace: 50ms}"
         async with gateway_of(there, "{daily: [a], ds4: [c]}", nodes, c=launch + health) as gateway:
             failed = await switched(gateway, "ds4", force=True)
-            assert failed["steps"][3]["output"] == "ssh ops@spark1 sudo systemctl start spark-c"
+            assert failed["steps"][4]["output"] == "ssh ops@spark1 sudo systemctl start spark-c"
             assert failed["error"].startswith("wait c: does not serve after 0.05 s")
-            assert failed["steps"][4]["output"].endswith("\nlook: ssh ops@spark1 journalctl -u spark-c -n 50")
-            asked = (tmp_path / "asked").read_text().splitlines()[-1]
-            strict = "-o BatchMode=yes -o StrictHostKeyChecking=yes -o ConnectTimeout=10 --"
-            assert asked == f"{strict} ops@spark1 sudo systemctl start --no-block spark-c"
+            assert failed["steps"][5]["output"].endswith("\nlook: ssh ops@spark1 journalctl -u spark-c -n 50")
+            asked = (tmp_path / "asked").read_text().splitlines()
+            strict = "-o BatchMode=yes -o StrictHostKeyChecking=yes -o ConnectTimeout=10"
+            cut = "-o ServerAliveInterval=5 -o ServerAliveCountMax=4"
+            assert f"{strict} {cut} -- ops@spark1 sudo systemctl start --no-block spark-c" in asked
+            assert all(line.startswith(f"{strict} {cut} -- ops@spark1 ") for line in asked if line.startswith("-o"))
 
 
 async def editor_of(gateway: RunningGateway, file: Path) -> Editor:

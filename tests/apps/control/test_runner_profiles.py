@@ -74,10 +74,11 @@ async def test_a_switch_starts_a_backend_with_the_profile_of_its_mode(
     async with fleet(tmp_path, monkeypatch) as (gateway, there):
         done = await switched(gateway, "long", force=True)
         assert steps(done) == [
-            "drain c: done", "stop c: done", "preflight c: done", "start c: done", "wait c: done", "resume c: done"
+            "preflight c: done", "drain c: done", "stop c: done",
+            "preflight c: done", "start c: done", "wait c: done", "resume c: done"
         ]  # fmt: skip
         assert chosen(tmp_path) == "latency\n"
-        assert done["steps"][3]["output"].startswith("ssh ops@spark1: profile latency\n")
+        assert done["steps"][4]["output"].startswith("ssh ops@spark1: profile latency\n")
         assert gateway.gateway.snapshot.backends["c"].slots == 2
         assert (await switched(gateway, "plain", force=True))["state"] == "done"
         assert chosen(tmp_path) == "\n"
@@ -117,7 +118,7 @@ async def test_a_node_that_was_installed_before_profiles_is_told_apart(
         (tmp_path / "node").rmdir()
         failed = await switched(gateway, "long", force=True)
         assert failed["error"] == "start c: exit code 1"
-        assert "the files of this node know no profiles yet: gateway fleet render" in failed["steps"][3]["output"]
+        assert "the files of this node know no profiles yet: gateway fleet render" in failed["steps"][4]["output"]
         back = await switched(gateway, "plain", force=True)
         assert back["state"] == "done"
         assert there.orders == ["stop c", "stop c", "start c"], "after a start that failed it may be loading"
@@ -127,11 +128,13 @@ async def test_a_unit_that_systemd_gives_up_on_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with fleet(tmp_path, monkeypatch) as (gateway, there):
-        gateway.gateway.apps.control.operations.limits = CommandLimits(watch=0.05)
+        gateway.gateway.apps.control.operations.limits = CommandLimits(watch=0.3)
         there.faults["start c"] = "ignore"
         put(tmp_path, "systemctl", f"cat {tmp_path}/state")
-        (tmp_path / "state").write_text("ActiveState=activating\nExecMainStatus=78\n")
+        (tmp_path / "state").write_text("ActiveState=inactive\nExecMainStatus=0\n")
         answer = await gateway.client.post("/admin/backends/c/start", json={"force": True, "profile": "wide"})
+        await there.until_asked("start c")
+        (tmp_path / "state").write_text("ActiveState=activating\nExecMainStatus=78\n")
         operation = gateway.gateway.apps.control.operations.get(answer.json()["id"])
         await gateway.until(lambda: operation.steps[4].state == "running")
         (tmp_path / "state").write_text("ActiveState=failed\nExecMainStatus=78\n")

@@ -60,7 +60,7 @@ def said(steps: Steps) -> list[str]:
 def test_everything_that_leaves_is_drained_before_the_first_stop() -> None:
     found = switch("plain", "daily", small="up", big="up")
     assert said(found) == [
-        "drain small", "drain big", "stop small", "stop big",
+        "preflight both", "drain small", "drain big", "stop small", "stop big",
         "preflight both", "start both", "wait both", "resume both",
     ]  # fmt: skip
     assert found.refusals == found.notes == ()
@@ -92,7 +92,7 @@ def test_a_backend_of_the_mode_in_force_is_stopped_even_if_it_is_not_seen() -> N
 
 def test_another_profile_is_a_restart() -> None:
     found = switch("long", "plain", both="up")
-    assert said(found)[:2] == ["drain both", "stop both"]
+    assert said(found)[:3] == ["preflight both", "drain both", "stop both"]
     (start,) = [step for step in found.steps if step.what == "start"]
     assert start.profile == "latency"
     assert [command.shown for command in start.commands] == [
@@ -110,7 +110,7 @@ def test_how_it_was_started_counts_more_than_the_mode_in_force() -> None:
     def steps(target: str, started: dict[str, str]) -> list[str]:
         return said(switch_steps(routes, target, "long", {"both": "up"}, plan(routes, target), started))
 
-    restart = ["drain both", "stop both", "preflight both", "start both", "wait both", "resume both"]
+    restart = ["preflight both", "drain both", "stop both", "preflight both", "start both", "wait both", "resume both"]
     assert steps("long", {"both": ""}) == restart, "the switch to long failed before it was stopped"
     assert steps("long", {"both": "latency"}) == []
     assert steps("plain", {"both": ""}) == []
@@ -141,7 +141,7 @@ def test_a_start_command_of_the_operators_has_to_see_to_profiles() -> None:
 def test_what_runs_serves_while_the_others_load() -> None:
     found = said(switch("daily", "plain", big="drained", both="up"))
     assert found == [
-        "drain both", "stop both", "resume big",
+        "preflight small", "drain both", "stop both", "resume big",
         "preflight small", "start small", "wait small", "resume small", "wait big",
     ]  # fmt: skip
 

@@ -55,6 +55,16 @@ def test_ids_of_another_owner_are_unknown_even_if_they_are_the_same(store: Respo
     assert names(store, "r1") == [b'["r1"]']
 
 
+def test_an_item_leads_to_the_response_that_has_it_as_long_as_that_is_kept(store: ResponseStore) -> None:
+    said = Turn(b"[]", b'{"output":[{"id":"rs_1"},{"id":7},{}]}')
+    assert store.add("a", "r1", None, said, 0.0, local=False)
+    assert store.response_with("a", "rs_1") == "r1"
+    assert store.response_with("b", "rs_1") is None
+    assert store.response_with("a", "7") is None
+    store.drop("a", "r1")
+    assert store.response_with("a", "rs_1") is None
+
+
 def test_a_conversation_ages_from_its_last_use(store: ResponseStore) -> None:
     add(store, "r1", at=0)
     add(store, "r2", "r1", at=90)

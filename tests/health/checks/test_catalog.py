@@ -16,7 +16,7 @@ def test_where_thinking_is_optional_its_checks_cost_no_request_of_their_own() ->
     asked = {name: json.dumps(CHECKS[name].ask(QWEN36)) for name in ALL}
     assert asked["thinking_on"] == asked["reasoning"]
     assert asked["thinking_off"] == asked["arithmetic"]
-    assert len(set(asked.values())) == 11
+    assert len(set(asked.values())) == 12
 
 
 YES, NO, UNTESTED = Observation("yes", ""), Observation("no", "bad"), Observation("untested", "")
@@ -34,6 +34,10 @@ SKIPPED: tuple[tuple[str, Profile, dict[str, Observation], str | None], ...] = (
     ("thinking_off", replace(QWEN36, switch=None), {}, "not known how its thinking is switched"),
     ("thinking_on", replace(QWEN36, thinking=None), {"reasoning": UNTESTED}, "not known to think"),
     ("thinking_on", replace(QWEN36, thinking=None), {"reasoning": YES}, None),
+    ("thoughts_kept", QWEN36, {}, "keeps them"),
+    ("thoughts_kept", replace(QWEN36, refuses_unread=False), {"reasoning": YES, "tool_auto": YES}, None),
+    ("thoughts_kept", replace(QWEN36, refuses_unread=False), {"reasoning": UNTESTED}, "not seen to think"),
+    ("thoughts_kept", replace(QWEN36, refuses_unread=False), {"tool_auto": NO}, "not seen to think and to call"),
     ("window", QWEN36, {}, None),
     ("window", replace(QWEN36, window=None), {}, "does not report its window"),
     ("window", replace(QWEN36, refuses_unread=False), {}, "not known to refuse"),

@@ -21,7 +21,8 @@ def test_every_check_asks_with_a_limit_and_without_chance(check: str) -> None:
     body = json.loads(json.dumps(CHECKS[check].ask(QWEN36)))
     assert 1 <= body["max_tokens"] <= 2048
     assert body["temperature"] == 0
-    assert [message["role"] for message in body["messages"]] == ["user"]
+    history = ["assistant", "tool"] if check == "thoughts_kept" else []
+    assert [message["role"] for message in body["messages"]] == ["user", *history]
     assert body.get("stream", False) is (check in STREAMED)
 
 
@@ -67,7 +68,7 @@ def test_thinking_is_not_switched_on_a_model_that_never_thinks_or_has_no_switch(
 
 def test_a_model_that_always_thinks_gets_room_for_its_thoughts() -> None:
     always = profile_of(VLLM, "Qwen3-Next-80B-A3B-Thinking", 1000)
-    assert {CHECKS[check].ask(always)["max_tokens"] for check in set(ALL) - {"window"}} == {2048}
+    assert {CHECKS[check].ask(always)["max_tokens"] for check in set(ALL) - {"window", "thoughts_kept"}} == {2048}
 
 
 def test_a_canary_asks_for_little_without_thoughts_where_that_can_be_had() -> None:

@@ -15,7 +15,21 @@ from gateway.apps.control.memory.geometry import AttentionLayers, Geometry, Stat
 GIB = 2**30
 
 SYSTEM_GIB = 3.6
-"""What the machine itself holds after its page cache was dropped: 116 of 119.67 GiB were free."""
+"""What the machine itself holds after its page cache was dropped: 116 of 119.67 GiB were free. `nodes.*.reserve` says
+otherwise."""
+GRAPHS_GIB = 0.6
+"""CUDA graphs of a model on one node, which vLLM counts from 0.21 on."""
+GRAPHS_FROM = (0, 21)
+ENCODER_GIB = 0.6
+"""What the profiling run of an encoder of images finds, and its cache."""
+NODES_GIB = 16.0
+"""The most that an engine over several nodes was seen to take beside the estimate: larger graphs, its loader, buffers
+of its links. The least is nothing."""
+LOADING_SHARE = 0.5
+"""Of the weights: what is gone beside the target while an engine loads and profiles (112 of 119 GiB at 0.70 with 48.5
+GiB of weights)."""
+LOADING_MARGIN_GIB = 8.0
+"""With less free than this while they load, hosts were seen to stall."""
 ENGINE_GIB = 1.5
 """What a running vLLM takes beside what it holds by its own account. One engine and the system make about 5 GiB."""
 ADVISED_FREE_GIB = 4.0

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 _MOST = 10**9  # larger numbers in a config.json are no heads, layers or tokens
 _MOST_LAYERS = 2000
 _NESTED = ("text_config", "llm_config", "language_config")
+_ENCODERS = ("vision_config", "audio_config")
 _KINDS: Mapping[str, str] = {
     **dict.fromkeys(("full_attention", "attention", "*"), "full"),
     **dict.fromkeys(("sliding_attention", "local_attention"), "sliding"),
@@ -57,7 +58,8 @@ class StateLayers:
 @dataclass(frozen=True, slots=True)
 class Geometry:
     """`window`: the longest context in tokens that the model was made for. `element_bytes`: of the model's own type.
-    `fp8_cache`: the checkpoint asks for an FP8 KV cache. `draft_layers`: attention layers of its own MTP head."""
+    `fp8_cache`: the checkpoint asks for an FP8 KV cache. `draft_layers`: attention layers of its own MTP head.
+    `encoder`: it takes images or sound."""
 
     attention: tuple[AttentionLayers, ...] = ()
     states: tuple[StateLayers, ...] = ()
@@ -66,6 +68,7 @@ class Geometry:
     fp8_cache: bool = False
     quantization: str | None = None
     draft_layers: int = 0
+    encoder: bool = field(default=False, compare=False)
 
 
 class _GeometryUnknown(Exception):
@@ -103,6 +106,7 @@ def _geometry_of(text: Mapping[str, Any], whole: Mapping[str, Any]) -> Geometry:
         fp8_cache=_asks_fp8_cache(quantization),
         quantization=str(quantization["quant_method"]) if quantization.get("quant_method") else None,
         draft_layers=min(_number(text, "mtp_num_hidden_layers", "num_nextn_predict_layers") or 0, _MOST_LAYERS),
+        encoder=any(isinstance(whole.get(key), Mapping) for key in _ENCODERS),
     )
 
 

@@ -28,17 +28,30 @@ R = TypeVar("R")
 @dataclass(frozen=True, slots=True)
 class MeasuredMemory:
     """Per node of an engine over `nodes` nodes: GiB of `weights`, GiB of all `besides` them and the cache, and bytes of
-    a `token` in the cache."""
+    a `token` in the cache; of both the least and the most that was seen. It holds for checkpoints of these `names`
+    (none = all of the row), types of the cache and at least so many batched tokens."""
 
     nodes: int
     weights: float
-    besides: float
-    token: float
+    besides: tuple[float, float]
+    token: tuple[float, float]
+    names: tuple[str, ...] = ()
+    cache_dtypes: tuple[str, ...] = ()
+    batched_tokens: int = 0
+
+    def holds(self, model: str, nodes: int, cache_dtype: str, batched_tokens: int) -> bool:
+        """Whether it was measured of such a launch."""
+        return (
+            nodes == self.nodes
+            and batched_tokens >= self.batched_tokens
+            and (not self.cache_dtypes or cache_dtype in self.cache_dtypes)
+            and (not self.names or any(_is_named(model, glob) for glob in self.names))
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """`geometry`: or the sentence why it is not known. `weights`: glob over the name -> GiB; `quantized`: value of
+    """`geometry`: or the sentence why it is not known. `weights`: checkpoint (a glob) -> GiB; `quantized`: value of
     --quantization -> GiB. `window` in tokens, where the geometry does not tell it."""
 
     name: str
@@ -46,7 +59,7 @@ class ModelRow:
     geometry: Geometry | str
     weights: Mapping[str, float] = field(default_factory=dict)
     quantized: Mapping[str, float] = field(default_factory=dict)
-    measured: MeasuredMemory | None = None
+    measured: tuple[MeasuredMemory, ...] = ()
     window: int | None = None
     source: str = ""
 
@@ -113,8 +126,18 @@ class ModelCatalog:
 
 def weights_of(row: ModelRow, model: str) -> float | None:
     """GiB of the checkpoint of that name, or None."""
-    name = plain_name(model)
-    return next((gib for glob, gib in row.weights.items() if fnmatchcase(name, glob)), None)
+    return next((gib for glob, gib in row.weights.items() if _is_named(model, glob)), None)
+
+
+def _is_named(model: str, glob: str) -> bool:
+    """Whether a glob takes the model: `publisher/name` that of this publisher, `/name` a folder of that name, `name`
+    everybody's."""
+    last = plain_name(model)
+    if "/" not in glob:
+        return fnmatchcase(last, glob)
+    folder = model.startswith(("/", ".", "~"))
+    parts = [part for part in model.lower().split("/") if part]
+    return fnmatchcase(f"/{last}" if folder else "/".join([*parts[:-1][-1:], last]), glob)
 
 
 def plain_name(model: str) -> str:
@@ -221,17 +244,33 @@ def _model(path: Path, row: Mapping[str, Any]) -> ModelRow:
         read_geometry(config) if config else "its layers are not known here",
         _sizes(row.get("weights")),
         _sizes(row.get("quantized")),
-        _measured(measured) if measured else None,
+        tuple(map(_measured, measured if isinstance(measured, list) else [measured] if measured else [])),
         int(row["window"]) if row.get("window") else None,
         str(row.get("source", "")),
     )
 
 
 def _measured(row: Mapping[str, Any]) -> MeasuredMemory:
-    token = float(parse_size(str(row["token"])))
-    if token < 1:
+    token = _span(row["token"], lambda size: float(parse_size(str(size))))
+    if token[0] < 1:
         raise ValueError("`token` is a size of at least one byte")
-    return MeasuredMemory(int(row["nodes"]), _gib(row["weights"]), _gib(row["besides"]), token)
+    return MeasuredMemory(
+        int(row["nodes"]),
+        _gib(row["weights"]),
+        _span(row["besides"], _gib),
+        token,
+        tuple(str(glob).lower() for glob in row.get("names", ())),
+        tuple(map(str, row.get("cache_dtypes", ()))),
+        int(row.get("batched_tokens", 0)),
+    )
+
+
+def _span(written: object, read: Callable[[object], float]) -> tuple[float, float]:
+    """One figure, or the least and the most of it."""
+    if isinstance(written, list):
+        least, most = map(read, written)
+        return min(least, most), max(least, most)
+    return read(written), read(written)
 
 
 def _report(_: Path, row: Mapping[str, Any]) -> FieldReport:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,14 @@ _PART = re.compile(r"[\w.+@-]+")  # of a path; ".." is refused apart from it
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """The model in `path`. `geometry`: or why it is not known. `weights` in GiB."""
+    """The model in `path`. `geometry`: or why it is not known. `weights` in GiB. `architecture`: vLLM's class for
+    it. `drafter`: that of speculative decoding, where it is a checkpoint of its own."""
 
     path: Path
     geometry: Geometry | str
     weights: float | None
+    architecture: str | None = None
+    drafter: ModelFiles | None = None
 
 
 def read_models(snapshot: Snapshot, roots: Sequence[Path] = ()) -> dict[str, ModelFiles]:
@@ -40,10 +43,21 @@ def read_models(snapshot: Snapshot, roots: Sequence[Path] = ()) -> dict[str, Mod
     found = {}
     for backend in snapshot.backends.values():
         if backend.launch is not None and (model := backend.launch.parsed.model or backend.model):
-            files = next((read for folder in _folders(model, backend, roots) if (read := _read_folder(folder))), None)
+            files = _find(model, backend, roots)
             if files is not None:
-                found[backend.name] = files
+                drafter = _drafter(backend.launch)
+                found[backend.name] = replace(files, drafter=_find(drafter, backend, roots)) if drafter else files
     return found
+
+
+def _find(model: str, backend: Backend, roots: Sequence[Path]) -> ModelFiles | None:
+    return next((read for folder in _folders(model, backend, roots) if (read := _read_folder(folder))), None)
+
+
+def _drafter(launch: Launch) -> str | None:
+    config = launch.parsed.flags.get("speculative-config")
+    model = config.get("model") if isinstance(config, Mapping) else None
+    return model if isinstance(model, str) else None
 
 
 # -- where a model may be ---------------------------------------------------------------------------------------------
@@ -102,16 +116,29 @@ def _read_folder(folder: Path) -> ModelFiles | None:
     try:
         if not (folder / "config.json").is_file():
             return None
-        return ModelFiles(folder, _geometry(folder / "config.json"), _weights(folder))
+        config = _config(folder / "config.json")
+        return ModelFiles(folder, _geometry(folder / "config.json", config), _weights(folder), _architecture(config))
     except (OSError, ValueError):
         return None
 
 
-def _geometry(path: Path) -> Geometry | str:
+def _config(path: Path) -> Any:
+    """The parsed config.json, or the error that it has."""
     try:
-        return read_geometry(_json(path, _MOST_CONFIG))
+        return _json(path, _MOST_CONFIG)
     except (OSError, ValueError, RecursionError) as error:
-        return f"{path} cannot be read: {str(error)[:100] or type(error).__name__}"
+        return error
+
+
+def _geometry(path: Path, config: Any) -> Geometry | str:
+    if isinstance(config, Exception):
+        return f"{path} cannot be read: {str(config)[:100] or type(config).__name__}"
+    return read_geometry(config)
+
+
+def _architecture(config: Any) -> str | None:
+    named = config.get("architectures") if isinstance(config, dict) else None
+    return named[0] if isinstance(named, list) and named and isinstance(named[0], str) else None
 
 
 def _weights(folder: Path) -> float | None:

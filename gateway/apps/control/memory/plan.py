@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.apps.control.memory.arithmetic import ADVISED_FREE_GIB, GIB, SYSTEM_GIB
-from gateway.apps.control.memory.demand import Demand, Place, Verdict, demand_of
+from gateway.apps.control.memory.arithmetic import ADVISED_FREE_GIB, GIB, LOADING_MARGIN_GIB, SYSTEM_GIB
+from gateway.apps.control.memory.demand import Demand, Place, Verdict
+from gateway.apps.control.memory.launches import demand_of
 from gateway.apps.control.memory.model_catalog import SPARK_GIB, ModelCatalog
 from gateway.apps.control.memory.model_files import ModelFiles
 from gateway.config.snapshot import Backend, Mode, Snapshot
@@ -161,7 +162,9 @@ class _Planner:
             why = f"how much memory it has is not known: set nodes.{name}.memory"
             demands = {one.name: Demand(one.name, verdict="unknown") for one in sorted(backends, key=lambda b: b.name)}
             return NodePlan(name, None, "unknown", None, why, demands)
-        return node_plan(name, memory, [self._demand(backend, memory) for backend in backends])
+        written = self.snapshot.nodes[name].reserve
+        reserve = SYSTEM_GIB if written is None else written / GIB
+        return node_plan(name, memory, [self._demand(backend, memory) for backend in backends], reserve)
 
     def _demand(self, backend: Backend, memory: float) -> Demand:
         memories = [self._memory(node) for node in backend.nodes]
@@ -186,19 +189,21 @@ class _Planner:
 # -- one node ---------------------------------------------------------------------------------------------------------
 
 
-def node_plan(name: str, memory: float, demands: Iterable[Demand]) -> NodePlan:
-    """Load these onto a node of `memory` GiB, the biggest first."""
+def node_plan(name: str, memory: float, demands: Iterable[Demand], reserve: float = SYSTEM_GIB) -> NodePlan:
+    """Load these onto a node of `memory` GiB, of which `reserve` is not free before; the biggest first."""
     ordered = sorted(demands, key=lambda demand: (-max(demand.needs or 0.0, demand.held or 0.0), demand.backend))
-    free, refused = memory - SYSTEM_GIB, {}
+    free, refused, stalls = memory - reserve, {}, []
     for demand in ordered:
         why = _refusal(demand, memory, free)
         if why is not None:
             refused[demand.backend] = why
         else:
+            stalls += _stall(demand, free)
             free -= demand.held or 0.0
     running = [demand for demand in ordered if demand.backend not in refused]
-    fits, why = _verdict(running, refused, free, memory)
+    fits, why = _verdict(running, refused, free, memory - reserve)
     notes = [f"{demand.backend}: {demand.note}" for demand in running if demand.note]
+    notes = [*notes, *stalls] if fits in ("yes", "barely") else notes
     known = all(demand.held is not None for demand in running)
     by_name = {demand.backend: demand for demand in ordered}
     reason = "; ".join([why, *notes])
@@ -217,22 +222,29 @@ def _refusal(demand: Demand, memory: float, free: float) -> str | None:
     return None
 
 
-def _verdict(running: list[Demand], refused: Mapping[str, str], free: float, memory: float) -> tuple[Verdict, str]:
+def _stall(demand: Demand, free: float) -> list[str]:
+    """What is to be said of the time in which it loads and profiles, with so much free before."""
+    if demand.loading is None or free - demand.loading >= LOADING_MARGIN_GIB:
+        return []
+    return [f"but loading the {demand.backend} may need {demand.loading:.0f} GiB for a while, {free:.0f} are free then"]
+
+
+def _verdict(running: list[Demand], refused: Mapping[str, str], free: float, most: float) -> tuple[Verdict, str]:
     if refused:
         return "no", "; ".join(refused.values())
     unknown = [f"{demand.backend}: {demand.reason}" for demand in running if demand.verdict == "unknown"]
     if unknown:
         return "unknown", "; ".join(unknown)
-    tight = [why for demand in running if (why := _cannot_return(demand, running, memory))]
+    tight = [why for demand in running if (why := _cannot_return(demand, running, most))]
     if free < ADVISED_FREE_GIB:
         tight.append(f"{free:.1f} GiB stay free, less than the {ADVISED_FREE_GIB:.0f} that are advised")
     return ("barely", "; ".join(tight)) if tight else ("yes", f"{free:.1f} GiB stay free")
 
 
-def _cannot_return(demand: Demand, running: list[Demand], memory: float) -> str | None:
-    """Why it could not start again while the others run, after a crash for instance."""
+def _cannot_return(demand: Demand, running: list[Demand], most: float) -> str | None:
+    """Why it could not start again while the others run, after a crash for instance. `most`: GiB without any engine."""
     others = sum(other.held or 0.0 for other in running if other is not demand)
-    free = memory - SYSTEM_GIB - others
+    free = most - others
     if demand.needs is None or demand.needs <= free:
         return None
     restart = f"the {demand.backend} could not restart beside the others"
@@ -259,7 +271,7 @@ def _node_json(node: NodePlan) -> dict[str, Any]:
 
 
 def _demand_json(demand: Demand) -> dict[str, Any]:
-    return {
+    found = {
         "target_gib": _rounded(demand.target),
         "resident_gib": _rounded(demand.resident),
         "weights_gib": _rounded(demand.weights),
@@ -268,6 +280,7 @@ def _demand_json(demand: Demand) -> dict[str, Any]:
         "full_windows": _rounded(demand.windows),
         "source": demand.source,
     }
+    return found if demand.span is None else {**found, "kv_tokens_between": list(demand.span)}
 
 
 def _rounded(number: float | None) -> float | None:

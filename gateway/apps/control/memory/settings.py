@@ -41,7 +41,9 @@ _ELEMENT_BYTES: Mapping[str, float] = {
 class EngineSettings:
     """`utilization`: share of the machine's memory. `window`: tokens, None for the model's own; `fits_window`: the
     engine shortens the window to fit. `cache_gib`: a pool of that size whatever the utilization. `shards`: GPUs that
-    one copy of the model is split over. `prefix_caching`: None if not given. `refused`: why vLLM does not start with a
+    one copy of the model is split over. `prefix_caching`: None if not given. `own_head`: a drafter of its own that
+    has no cache, because it reads the target's. `graphs`: it captures CUDA graphs. `encodes`: images or sound may
+    come. `refused`: why vLLM does not start with a
     flag that decides about its memory, "" if it starts. `open`: such flags whose value is a reference, which only the
     machine that starts the engine knows."""
 
@@ -55,9 +57,12 @@ class EngineSettings:
     shards: int = 1
     drafts: int = 0
     draft_model: str | None = None
+    own_head: bool = False
     prefix_caching: bool | None = None
     cache_gib: float | None = None
     quantization: str | None = None
+    graphs: bool = True
+    encodes: bool = True
     refused: str = ""
     open: tuple[str, ...] = ()
 
@@ -81,7 +86,7 @@ def engine_settings(command: ServeCommand) -> EngineSettings:
     """The settings of a command. A refused value or a reference leaves vLLM's default here, and `refused` or `open`
     says so: such a figure must not be planned with."""
     flags = command.flags
-    drafts, draft_model = _drafts(flags.get("speculative-config"))
+    drafts, draft_model, own_head = _drafts(flags.get("speculative-config"))
     window = flags.get("max-model-len")
     cache = _count(flags, "kv-cache-memory-bytes", 0, 2**50)
     return EngineSettings(
@@ -95,9 +100,12 @@ def engine_settings(command: ServeCommand) -> EngineSettings:
         shards=_count(flags, "tensor-parallel-size", 1) * _count(flags, "pipeline-parallel-size", 1),
         drafts=drafts,
         draft_model=draft_model,
+        own_head=own_head,
         prefix_caching=_switch(flags),
         cache_gib=cache / 2**30 if cache else None,
         quantization=str(flags["quantization"]) if flags.get("quantization") else None,
+        graphs=flags.get("enforce-eager") is not True,
+        encodes=_encodes(flags),
         refused=next((one.message for one in command.mistakes if _is_refused(one)), ""),
         open=tuple(flag for flag in _DECIDING if is_reference(str(flags.get(flag, "")))),
     )
@@ -108,18 +116,25 @@ def _is_refused(mistake: Mistake) -> bool:
     return mistake.rule in ("flag-value", "flag-range", "flag-json") and mistake.flag in (*_DECIDING, "max-num-seqs")
 
 
+def _encodes(flags: Mapping[str, Any]) -> bool:
+    if flags.get("language-model-only") is True or flags.get("skip-mm-profiling") is True:
+        return False
+    limits = flags.get("limit-mm-per-prompt")
+    return not isinstance(limits, Mapping) or not limits or any(limit != 0 for limit in limits.values())
+
+
 def _switch(flags: Mapping[str, Any]) -> bool | None:
     written = flags.get("enable-prefix-caching")
     return written if isinstance(written, bool) else None
 
 
-def _drafts(config: object) -> tuple[int, str | None]:
-    """(speculative tokens, the drafter's model where it is one of its own)."""
+def _drafts(config: object) -> tuple[int, str | None, bool]:
+    """(speculative tokens, the drafter's model where it is one of its own, whether it reads the target's cache)."""
     if not isinstance(config, Mapping):
-        return 0, None
+        return 0, None, False
     model = config.get("model")
     drafts = min(_count(config, "num_speculative_tokens", 0), 1000)
-    return drafts, model if isinstance(model, str) and model else None
+    return drafts, model if isinstance(model, str) and model else None, str(config.get("method")).endswith("mtp")
 
 
 def _share(value: object) -> float:

@@ -15,17 +15,19 @@ from gateway.proxy.reply import listed
 class MessageTranslation:
     """A `Translation` (translated.py)."""
 
-    __slots__ = ("_left_out", "_request_id", "_stream")
+    __slots__ = ("_left_out", "_request_id", "_stream", "session")
 
     own: OwnForm | None = None
+    stream_type: bytes | None = None
 
     def __init__(self) -> None:
+        self.session: bytes | None = None
         self._left_out: list[str] = []
         self._request_id = ""
         self._stream = MessageStream("")
 
     def request(self, body: bytes) -> bytes:
-        chat, self._left_out = chat_of(body)
+        chat, self._left_out, self.session = chat_of(body)
         return chat
 
     def held(self) -> int:

@@ -12,9 +12,10 @@ from gateway.apps.dialects.anthropic.blocks import blocks_of, text_of
 from gateway.apps.dialects.anthropic.tools import chat_tool_choice, chat_tools
 from gateway.apps.dialects.anthropic.turns import ChatMessages
 from gateway.apps.dialects.fields import encoded, expected, invalid, list_in, put, value_in
-from gateway.domain.body import read_fields
+from gateway.domain.body import read_fields, value_of
 from gateway.domain.request import FILE_AT, asks_for_stream
 from gateway.errors import GatewayError
+from gateway.routing.session_ids import session_in_user_id
 
 # Without a meaning to other servers: hints for Anthropic's cache and billing, and edits of the history by its server.
 _HINTS = ("metadata", "service_tier", "cache_control", "context_management", "inference_geo", "speed", "betas")
@@ -40,13 +41,15 @@ def to_chat(body: bytes) -> bytes:
     return chat_of(body)[0]
 
 
-def chat_of(body: bytes) -> tuple[bytes, list[str]]:
-    """(the body of the same request for `/chat/completions`, the types of the tools that are left out of it). Fields
-    that both APIs share, and unknown fields, are passed on unchanged. Raises GatewayError (`invalid_request_body`,
-    `input_unsupported`)."""
+def chat_of(body: bytes) -> tuple[bytes, list[str], bytes | None]:
+    """(the body of the same request for `/chat/completions`, the types of the tools that are left out of it, the id of
+    its session). Fields that both APIs share, and unknown fields, are passed on unchanged. Raises GatewayError
+    (`invalid_request_body`, `input_unsupported`)."""
     try:
-        chat, left_out = _translated(read_fields(body))
-        return _encode(chat), left_out
+        fields = read_fields(body)
+        session = session_in_user_id(value_of(fields.get("metadata")))
+        chat, left_out = _translated(fields)
+        return _encode(chat), left_out, session
     except RecursionError:  # reading succeeded, but the translation is one level deeper
         raise GatewayError("invalid_request_body", "The request body is nested too deeply.") from None
 

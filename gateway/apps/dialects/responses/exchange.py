@@ -17,6 +17,9 @@ class ResponseTranslation:
 
     __slots__ = ("_asked", "_ids", "_stream", "_whole", "kept", "own", "suffix")
 
+    stream_type: bytes | None = None
+    session: bytes | None = None  # its fields are a chat's
+
     def __init__(self) -> None:
         self.own: OwnForm | None = None
         self.kept = NOT_KEPT

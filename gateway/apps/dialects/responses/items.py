@@ -107,7 +107,10 @@ def _side(item: Item, where: str) -> str:
         return "user"
     if not isinstance(kind, str):
         raise expected(f"{where}.type", "the type of an item", kind)
-    what = "refers to an item that is not kept here. Send the item itself."
+    what = (
+        "refers to an item, and none is kept (`server.keep_responses` keeps them). Send the item itself: a client with"
+        " `store: false` does."
+    )
     raise invalid(where, what, unsupported=True)
 
 

@@ -3,7 +3,6 @@ store."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import partial
 
@@ -26,7 +25,6 @@ from gateway.proxy.reply import request_id
 
 REFERRED_MOST = 100  # responses that one input may refer to
 
-_RESPONSE_OF = re.compile(r"[a-z]+_(.{1,200})_[0-9]{1,9}")  # an item's id has its response's
 _encode = msgspec.json.Encoder().encode
 
 
@@ -108,11 +106,12 @@ class KeptExchange(TranslatedExchange):
         local, size = False, len(memoryview(own))
         for place, item in enumerate(items):
             id_ = item.get("id") if isinstance(item, dict) and item.get("type") == "item_reference" else None
-            response = _RESPONSE_OF.fullmatch(id_) if isinstance(id_, str) else None
-            if response is None:
+            if not isinstance(id_, str):
                 made.append(item)  # refused, where it is a reference
                 continue
-            name = "resp_" + response[1]
+            name = await self._conversations.response_with(self._owner, id_)
+            if name is None:
+                raise GatewayError("not_found", f"No item {brief(id_)} is kept.", param=f"input[{place}]")
             if name not in outputs:
                 if len(outputs) >= REFERRED_MOST:
                     raise GatewayError("request_too_large", f"The input refers to more than {REFERRED_MOST} responses.")

@@ -55,6 +55,11 @@ class Catalog:
         rows = [r for r in self.families.values() if any(re.search(r.match, name) for name in wanted)]
         return merged(rows)
 
+    def of_class(self, architecture: str) -> FamilyRow | None:
+        """The row of the class that a config.json names, whose expression begins with `^class-`."""
+        name, rows = f"class-{catalog_name(architecture)}", self.families.values()
+        return next((row for row in rows if row.match.startswith("^class-") and re.search(row.match, name)), None)
+
     def publisher(self, model: str) -> Publisher | None:
         return next((row for row in self.publishers.values() if re.search(row.match, catalog_name(model))), None)
 
@@ -87,11 +92,11 @@ def merged(rows: list[R]) -> R | None:
     if not rows:
         return None
     values: dict[str, Any] = {}
-    stated: dict[str, str] = {}
+    stated: dict[str, Row] = {}
     for row in rows:
         for key in row.written - values.keys():
             values[key] = getattr(row, key)
-            stated[key] = row.source
+            stated[key] = row
     known = {f.name for f in fields(rows[0])}
     return replace(rows[0], **{k: v for k, v in values.items() if k in known}, stated=stated, written=frozenset(values))
 

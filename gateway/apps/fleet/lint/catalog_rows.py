@@ -17,15 +17,21 @@ _INTERNAL = ("stated", "written")
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """`source`: who reported it. `written`: the fields that the row has; `stated`: of a merged row, field -> source."""
+    """`source`: who reported it. `versions`: of vLLM, the first and the last for which the row's errors hold; one alone
+    = from it on, none = all. `written`: the fields that the row has; `stated`: of a merged row, field -> the row that
+    says it."""
 
     match: str
     source: str = ""
-    stated: Mapping[str, str] = field(default_factory=dict)
+    versions: tuple[str, ...] = ()
+    stated: Mapping[str, Row] = field(default_factory=dict)
     written: frozenset[str] = frozenset()
 
     def source_of(self, key: str) -> str:
-        return self.stated.get(key, self.source)
+        return self.stated.get(key, self).source
+
+    def versions_of(self, key: str) -> tuple[str, ...]:
+        return self.stated.get(key, self).versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,16 +39,18 @@ class FamilyRow(Row):
     """Models of one kind; `match` is an expression over the plain name. Parsers: the first is the best one; omitted =
     as the gateway's own table of families says (gateway/launch/families.py).
 
-    `reported_parsers`: work for somebody, so they are no error. `auto_calls`: False = with tool_choice auto the model
-    ends its turn without a call. `media`: what it takes besides text; () = nothing.
-    `mamba_block`: block size in tokens that prefix caching asks of its Mamba layers. `tensor_parallel`: the most.
-    `..._until`: the first version of vLLM of which it is not true, or not known.
-    `flags`, `variables`: what it needs; `helpful_flags`: what makes it better ("true" = a switch).
-    `scrambled_checkpoints`: expression over names whose output is scrambled on a Spark. `draft_kv`: the KV cache dtype
-    that its paired draft needs. `draft_counts`: [fewest, most] tokens per step, `draft_count` the best."""
+    `reported_parsers`: work for somebody, so they are no error. `likely_parsers`: of tools, by the name of vLLM's own
+    parsers or the architecture; another one is a warning at most. `auto_calls`: False = with tool_choice auto the model
+    ends its turn without a call. `media`: what it takes besides text; () = nothing. `mamba_block`: block size in tokens
+    that prefix caching asks of its Mamba layers. `tensor_parallel`: the most. `..._until`: the first version of vLLM of
+    which it is not true, or not known. `flags`, `variables`: what it needs; `helpful_flags`: what makes it better
+    ("true" = a switch). `scrambled_checkpoints`: expression over names whose output is scrambled on a Spark.
+    `draft_kv`: the KV cache dtype that its paired draft needs. `draft_counts`: [fewest, most] tokens per step,
+    `draft_count` the best. `drafts_by`: the method of its own drafts where it has no MTP heads."""
 
     tool_parsers: tuple[str, ...] | None = None
     reported_parsers: tuple[str, ...] = ()
+    likely_parsers: tuple[str, ...] = ()
     reasoning_parsers: tuple[str, ...] | None = None
     parser_plugin: str | None = None
     auto_calls: bool = True
@@ -55,11 +63,11 @@ class FamilyRow(Row):
     tensor_parallel: int | None = None
     least_batched_tokens: int | None = None
     crashing_attention: tuple[str, ...] = ()
-    crashing_attention_until: str | None = None
     unsupported_attention: tuple[str, ...] = ()
     scrambled_kv: tuple[str, ...] = ()
     scrambled_checkpoints: str | None = None
     draft_kv: str | None = None
+    drafts_by: str | None = None
     mtp: Literal["built_in", "paired", "none"] | None = None
     draft_counts: tuple[int, ...] = ()
     draft_count: int | None = None
@@ -76,10 +84,12 @@ class FamilyRow(Row):
 class Publisher(Row):
     """Checkpoints of one publisher; `match` is an expression over the plain name with its organisation.
 
-    `quantization`: the value of --quantization that they need, or "none" = it is found by itself. `fails_with`: values
-    that contradict the checkpoint's own configuration, so that vLLM refuses to start."""
+    `quantization`: the value of --quantization that they need, or "none" = it is found by itself, as every vLLM from
+    `found_from` on does. `fails_with`: values that contradict the checkpoint's own configuration, so that vLLM refuses
+    to start."""
 
     quantization: str = "none"
+    found_from: str | None = None
     fails_with: tuple[str, ...] = ()
 
 
@@ -88,11 +98,13 @@ class Image(Row):
     """Container images; `match` is a glob over name:tag.
 
     `entrypoint`: "vllm serve" = the image runs it already, so the command is its arguments; "none" = the command is the
-    whole line; "own" = it is configured by variables. `moving`: the tag will point elsewhere one day. `broken`: why it
-    does not run on a Spark, `doubtful`: why it may not; `instead`: the image to use. `lacks`: what is not in it."""
+    whole line; "own" = it is configured by variables. `stock`: it is vLLM as it is released, so what holds for a
+    version holds for the image. `moving`: the tag will point elsewhere one day. `broken`: why it does not run on a
+    Spark, `doubtful`: why it may not; `instead`: the image to use. `lacks`: what is not in it."""
 
     vllm: str | None = None
     entrypoint: Literal["vllm serve", "none", "own"] | None = None
+    stock: bool = False
     moving: bool = False
     broken: str | None = None
     doubtful: str | None = None
@@ -161,7 +173,7 @@ def read_row(kind: type[R], data: Any, path: Path, report: Report) -> R | None:
     _check_values(kind, values, path, report)
     if len(report.errors) > before:
         return None
-    written = frozenset(values) - {"match", "source"}
+    written = frozenset(values) - {"match", "source", "versions"}
     return kind(**values, written=written)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from gateway.apps.control.memory.model_files import ModelFiles
 from gateway.apps.fleet.lint import (
@@ -31,6 +32,15 @@ RULES: Mapping[str, Rule] = {
 }
 """Rules over one backend, by name. Those over the whole file are in rules_routes.py."""
 
+# Facts of the file, of docker, of the machines and of JSON, which hold for whatever build an image has.
+_OF_THE_FILE = frozenset(
+    (
+        *("image-tag", "docker-flags", "docker-gpus", "listen-host", "port-mapping", "volumes", "shell-quotes"),
+        *("parallel-size", "command-quotes", "command-container", "flag-json", "flag-value", "flag-range"),
+        *rules_nodes.RULES,
+    )
+)
+
 _Placed = tuple[str, Remark, Path]  # a rule, what it says, and where in the file
 
 
@@ -49,7 +59,7 @@ def findings(
 ) -> list[Finding]:
     """The mistakes and oddities of a file, the errors first. `lines`: line of every path of the
     file (`LoadedFile.lines`). `in_container`: the gateway itself runs in one. `files`: the models on this machine."""
-    every = list(subjects(snapshot, catalog))
+    every = list(subjects(snapshot, catalog, files))
     found = [one for subject in every for one in _of_subject(subject, catalog)]
     whole = {subject.backend.name: subject for subject in every if subject.profile is None}
     for rule, judge in rules_routes.RULES.items():
@@ -65,10 +75,19 @@ def _of_subject(subject: Subject, catalog: Catalog) -> Iterator[_Placed]:
     root: Path = ("backends", subject.backend.name)
     for rule, judge in RULES.items():
         for one in judge(subject, catalog):
-            yield rule, one, (*root, *one.where)
+            yield rule, _as_far_as_known(subject, rule, one), (*root, *one.where)
     for mistake in subject.command.mistakes:
         remark = Remark(mistake.severity, mistake.message, mistake.fix or "")
-        yield mistake.rule, remark, (*root, *subject.place)
+        yield mistake.rule, _as_far_as_known(subject, mistake.rule, remark), (*root, *subject.place)
+
+
+def _as_far_as_known(subject: Subject, rule: str, remark: Remark) -> Remark:
+    """What is known of released builds may not hold for another image: it is no error there. Of the words behind a
+    program that is not known nobody can say whose they are."""
+    if remark.severity != "error" or subject.is_stock or rule in _OF_THE_FILE:
+        return remark
+    message = f"if {subject.image} is vLLM as it is released: {remark.message}"
+    return replace(remark, severity="note" if rule == "command-words" else "warning", message=message)
 
 
 def _without_repeats(found: list[_Placed]) -> Iterator[_Placed]:

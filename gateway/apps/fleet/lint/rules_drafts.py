@@ -30,8 +30,11 @@ def draft_method(one: Subject, _: Catalog) -> Iterator[Remark]:
         message = f"{one.named} has no MTP heads of its own: its draft is a second checkpoint"
         yield Remark("warning", message, _fix({**config, "model": "DRAFT"}), source, one.place)
     elif _is_mtp(method) and kind == "none":
+        own = one.facts.drafts_by
         message = f"no draft and no MTP heads are published for {one.named}"
         fix = _fix({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 5})
+        if own is not None:
+            message, fix = f"{one.named} has no MTP heads: its drafts are {own}", _fix({**config, "method": own})
         yield Remark("warning", message, fix, source, one.place)
 
 
@@ -76,7 +79,8 @@ def draft_settings(one: Subject, catalog: Catalog) -> Iterator[Remark]:
     attention = attention_of(one)
     if row.attention is not None and attention in row.crashing_attention:
         message = f"{attention} under {one.method} crashes on this chip (sm_121)"
-        yield Remark("error", message, f"--attention-backend {row.attention}", row.source, one.place)
+        severity = one.claim(row.versions)
+        yield Remark(severity, message, f"--attention-backend {row.attention}", row.source, one.place)
     elif row.attention is not None and attention != row.attention:
         message = f"{one.method} runs on this chip with {row.attention}, and vLLM may choose another one"
         yield Remark("warning", message, f"--attention-backend {row.attention}", row.source, one.place)

@@ -47,7 +47,7 @@ def env_crash(one: Subject, catalog: Catalog) -> Iterator[Remark]:
     """Values under which the engine dies."""
     for name, value, row, place in _rows(one, catalog):
         if row.crashes_with is not None and value == row.crashes_with:
-            yield Remark("error", f"{name}={value}: {row.why}", f"take out {name}", row.source, place)
+            yield Remark(one.claim(row.versions), f"{name}={value}: {row.why}", f"take out {name}", row.source, place)
 
 
 def env_global(one: Subject, catalog: Catalog) -> Iterator[Remark]:

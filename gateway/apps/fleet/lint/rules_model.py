@@ -29,8 +29,10 @@ def quantization(one: Subject, catalog: Catalog) -> Iterator[Remark]:
     if given in row.fails_with:
         message = f"the checkpoint is {_kind(needed)}: with --quantization {given} vLLM does not start"
         fix = "take out --quantization" if needed == "none" else f"--quantization {needed}"
-        yield Remark("error", message, fix, row.source, one.place)
+        yield Remark(one.claim(row.versions), message, fix, row.source, one.place)
     elif given is None and needed != "none" and one.whole and not one.facts.quantization_free:
+        if row.found_from is not None and not one.older_than(row.found_from):
+            return
         message = f"a {_kind(needed)} checkpoint without --quantization {needed}: weights may be read wrongly"
         yield Remark("warning", message, f"--quantization {needed}", row.source, one.place)
     elif given is not None and needed == "none":
@@ -72,11 +74,9 @@ def attention_backend(one: Subject, _: Catalog) -> Iterator[Remark]:
         return
     facts = one.facts
     if given in facts.crashing_attention:
-        message = f"{given} for every layer of {one.named} ends at init_device: its layers differ"
-        until = facts.crashing_attention_until
-        severity: Severity = "warning" if until is not None and one.at_least(until) else "error"
+        message = f"{given} for every layer of {one.named} ended at init_device for some, because its layers differ"
         source = facts.source_of("crashing_attention")
-        yield Remark(severity, message, "take out --attention-backend", source, one.place)
+        yield Remark("warning", message, "if it does, take out --attention-backend", source, one.place)
     elif given in facts.unsupported_attention:
         message = f"{given} does not support the heads of {one.named}, which are of two sizes"
         fix = "--attention-backend triton_attn"
@@ -112,7 +112,7 @@ def mamba_block(one: Subject, _: Catalog) -> Iterator[Remark]:
             f"prefix caching needs --max-num-batched-tokens of at least {block}, and it is {tokens}{default}: "
             f"block_size ({block}) must be <= max_num_batched_tokens ({tokens})"
         )
-        severity: Severity = "error" if facts.mamba_block else "warning"
+        severity: Severity = one.claim(()) if facts.mamba_block else "warning"
         source = "two Sparks, stability first"
         yield Remark(severity, message, "--max-num-batched-tokens 8192", source, one.place)
 
@@ -154,9 +154,8 @@ def parallel_size(one: Subject, _: Catalog) -> Iterator[Remark]:
     total = prod(sizes.values())
     if most is not None and tensor > most:
         message = f"{one.named} runs with --tensor-parallel-size {most} only; experts can be spread, tensors cannot"
-        yield Remark(
-            "error", message, f"--tensor-parallel-size {most}", one.facts.source_of("tensor_parallel"), one.place
-        )
+        severity, source = one.claim(one.facts.versions_of("tensor_parallel")), one.facts.source_of("tensor_parallel")
+        yield Remark(severity, message, f"--tensor-parallel-size {most}", source, one.place)
     elif total != one.nodes and not (one.nodes == 1 and one.text("distributed-executor-backend") == "ray"):
         written = " x ".join(f"--{name} {size}" for name, size in sizes.items() if size > 1) or "one GPU"
         machines = "one machine" if one.nodes == 1 else f"{one.nodes} machines"

@@ -48,7 +48,7 @@ def parser_family(one: Subject, _: Catalog) -> Iterator[Remark]:
     if facts.tool_parsers == ():
         yield Remark("note", f"no tool parser is published for {one.named}: see that a call arrives", "", source, where)
     elif facts.tool_parsers is None:
-        known = _named_parsers(one)
+        known = _named_parsers(one) or facts.likely_parsers
         if known and parser not in known:
             message = f"'{parser}' is not the tool parser of {one.named}, which is {best}: calls may stay text"
             yield Remark("warning", message, fix, "vLLM's table of parsers", where)
@@ -59,7 +59,18 @@ def parser_family(one: Subject, _: Catalog) -> Iterator[Remark]:
         yield Remark("warning", message, fix, source, where)
     elif parser not in facts.tool_parsers:
         message = f"'{parser}' cannot read the calls of {one.named}: they stay text in the answer, or are swallowed"
-        yield Remark("error", message, fix, source, where)
+        yield Remark(one.claim(facts.versions_of("tool_parsers")), message, fix, source, where)
+
+
+def model_unknown(one: Subject, _: Catalog) -> Iterator[Remark]:
+    """A model of which nothing is known here is not one of which nothing is wrong."""
+    if not one.whole or one.profile is not None or not one.names or not one.chats:
+        return
+    if one.facts.match or one.family is not None:
+        return
+    message = f"{one.model} is in no row of the catalogue: its parsers, drafts and image are not checked"
+    fix = "see with `gateway probe` that it calls tools; `families` of your own catalogue takes a row"
+    yield Remark("note", message, fix, "the catalogue", one.place)
 
 
 def reasoning_parser(one: Subject, _: Catalog) -> Iterator[Remark]:
@@ -100,7 +111,8 @@ def parser_plugin(one: Subject, _: Catalog) -> Iterator[Remark]:
     if "reasoning-parser-plugin" not in one.flags:
         message = f"'{plugin}' is no parser of vLLM's: without its file vLLM does not start"
         fix = f"--reasoning-parser-plugin /models/{plugin}_reasoning_parser.py (from the model's repository)"
-        yield Remark("error", message, fix, one.facts.source_of("parser_plugin"), one.place)
+        severity = one.claim(one.facts.versions_of("parser_plugin"))
+        yield Remark(severity, message, fix, one.facts.source_of("parser_plugin"), one.place)
 
 
 def thinking_only(one: Subject, _: Catalog) -> Iterator[Remark]:
@@ -113,7 +125,8 @@ def thinking_only(one: Subject, _: Catalog) -> Iterator[Remark]:
     )
     fix = "serve the Instruct checkpoint for agents"
     where = one.place if one.launched else ("model",)
-    yield Remark("error" if one.tools else "note", message, fix, one.facts.source_of("auto_calls"), where)
+    severity: Severity = one.claim(one.facts.versions_of("auto_calls")) if one.tools else "note"
+    yield Remark(severity, message, fix, one.facts.source_of("auto_calls"), where)
 
 
 def thinking_switch(one: Subject, _: Catalog) -> Iterator[Remark]:
@@ -155,6 +168,7 @@ def _named_parsers(one: Subject) -> tuple[str, ...]:
 
 def _best_parser(one: Subject) -> str | None:
     known = one.facts.tool_parsers if one.facts.tool_parsers is not None else _named_parsers(one)
+    known = known or one.facts.likely_parsers
     return known[0] if known else None
 
 
@@ -165,5 +179,12 @@ def _fix(one: Subject, flag: str, value: str) -> str:
 
 
 RULES = named(
-    auto_tool_choice, parser_family, reasoning_parser, parser_plugin, thinking_only, thinking_switch, thinking_declared
+    auto_tool_choice,
+    parser_family,
+    model_unknown,
+    reasoning_parser,
+    parser_plugin,
+    thinking_only,
+    thinking_switch,
+    thinking_declared,
 )

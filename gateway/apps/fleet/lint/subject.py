@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
+from gateway.apps.control.memory.model_files import ModelFiles
 from gateway.apps.fleet.lint.catalog import Catalog, Version, version_of
 from gateway.apps.fleet.lint.catalog_rows import FamilyRow, Image
 from gateway.config.problems import Path
@@ -86,7 +87,8 @@ class Subject:
 
     `launched`: it has a launch command; otherwise `flags` come from its keys. `whole`: all flags are known, an absent
     one has its default. `names`: every name of the model. `facts`: the row of the catalogue, `family` the gateway's own
-    table. `version` of vLLM, None if not known. `docker`: its flags."""
+    table; `architecture`: the class in the model's config.json, None where that is not here. `version` of vLLM, None if
+    not known. `docker`: its flags."""
 
     backend: Backend
     command: ServeCommand = field(default_factory=ServeCommand)
@@ -98,6 +100,7 @@ class Subject:
     names: tuple[str, ...] = ()
     facts: FamilyRow = field(default_factory=lambda: FamilyRow(match=""))
     family: NamedFamily | None = None
+    architecture: str | None = None
     launched: bool = False
     profile: str | None = None
 
@@ -132,6 +135,19 @@ class Subject:
             return version_of(self.image_facts.vllm)
         tag = (self.image or "").partition("@")[0].rpartition(":")[2]
         return version_of(tag) if re.match(r"v\d", tag) else None
+
+    @property
+    def is_stock(self) -> bool:
+        """Whether it is vLLM as it is released, as far as the file says: no image, or one whose row says so."""
+        return self.image is None or (self.image_facts is not None and self.image_facts.stock)
+
+    def claim(self, versions: tuple[str, ...]) -> Severity:
+        """The severity of a fact that holds for these `versions` (`Row.versions`): an error only where it is known to
+        hold for this vLLM."""
+        first, last = [*map(version_of, versions), None, None][:2]
+        have, open_ended = self.version, last is None
+        known = open_ended if have is None else (first or have) <= have <= (last or have)
+        return "error" if known and self.is_stock else "warning"
 
     def older_than(self, version: str) -> bool:
         """Whether its vLLM is certainly older. False where its version is not known."""
@@ -221,8 +237,9 @@ def named(*rules: R) -> Mapping[str, R]:
     return {rule.__name__.replace("_", "-"): rule for rule in rules}
 
 
-def subjects(snapshot: Snapshot, catalog: Catalog) -> Iterator[Subject]:
+def subjects(snapshot: Snapshot, catalog: Catalog, files: Mapping[str, ModelFiles] | None = None) -> Iterator[Subject]:
     """Every backend in the LAN, and each profile of one behind it."""
+    known = files or {}
     for backend in snapshot.backends.values():
         if backend.cloud or not traits_of(backend).endpoints:
             continue
@@ -230,10 +247,11 @@ def subjects(snapshot: Snapshot, catalog: Catalog) -> Iterator[Subject]:
             yield _declared(backend, catalog)
         if backend.launch is None or not backend.launch.starts:
             continue
-        yield _launched(backend, backend.launch.parsed, catalog)
+        architecture = known[backend.name].architecture if backend.name in known else None
+        yield _launched(backend, backend.launch.parsed, catalog, architecture)
         for name, changes in backend.profiles.items():
             changed = with_changes(backend.launch.parsed, changes)
-            yield replace(_launched(backend, changed, catalog), profile=name)
+            yield replace(_launched(backend, changed, catalog, architecture), profile=name)
 
 
 def _declared(backend: Backend, catalog: Catalog) -> Subject:
@@ -243,7 +261,7 @@ def _declared(backend: Backend, catalog: Catalog) -> Subject:
     return _known(Subject(backend, flags=flags, names=names), catalog)
 
 
-def _launched(backend: Backend, command: ServeCommand, catalog: Catalog) -> Subject:
+def _launched(backend: Backend, command: ServeCommand, catalog: Catalog, architecture: str | None) -> Subject:
     launch = backend.launch
     assert launch is not None
     docker = launch.container
@@ -258,6 +276,7 @@ def _launched(backend: Backend, command: ServeCommand, catalog: Catalog) -> Subj
         image=image,
         image_facts=catalog.image(image) if image else None,
         names=_names(backend, launch, command, env),
+        architecture=architecture,
         launched=True,
     )
     return _known(subject, catalog)
@@ -265,6 +284,8 @@ def _launched(backend: Backend, command: ServeCommand, catalog: Catalog) -> Subj
 
 def _known(subject: Subject, catalog: Catalog) -> Subject:
     facts = catalog.family(subject.names)
+    if facts is None and subject.architecture is not None:
+        facts = catalog.of_class(subject.architecture)
     family = next((found for name in subject.names if (found := family_of(name)) is not None), None)
     return replace(subject, facts=facts or FamilyRow(match=""), family=family)
 

@@ -1,8 +1,9 @@
-"""`gateway fleet switch`, `start`, `stop` and `status`: what the running gateway does with the fleet."""
+"""`gateway fleet switch`, `start`, `stop`, `cancel` and `status`: what the running gateway does with the fleet."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -122,6 +123,32 @@ def stop(backend: str, config: Path, as_json: bool, at: str | None, key: str | N
     run(asking, f"/admin/backends/{quote(backend, safe='')}/stop", {}, as_json=as_json)
 
 
+@examples("gateway fleet cancel", "gateway fleet cancel --json")
+@click.command()
+@config_option
+@json_option
+@operator_options
+def cancel(config: Path, as_json: bool, at: str | None, key: str | None) -> None:
+    """End the operation under way, in the middle of whatever it does. Its commands are killed; backends that were
+    drained and not stopped serve again; an engine that it has started goes on loading until it is stopped.
+
+    Exit code 0: nothing is under way any more; 1: it could not be ended, or the gateway could not be reached.
+    """
+    asking = GatewayClient(url_of(config, at, as_json=as_json), key)
+    try:
+        latest = asking.get("/admin/operations")["operation"]
+        if latest is None or latest["state"] != "running":
+            click.echo(json.dumps({"ok": True, "operation": latest}, indent=2) if as_json else "Nothing is under way.")
+            return
+        ended = asking.delete(f"/admin/operations/{quote(latest['id'], safe='')}")
+    except (GatewayUnreachable, GatewayRefusal) as error:
+        leave(GatewayUnreachable(str(error)), as_json=as_json)
+    if as_json:
+        click.echo(json.dumps({"ok": True, "operation": ended}, indent=2))
+        return
+    _print_operation(ended)
+
+
 @examples("gateway fleet status", "gateway fleet status --json")
 @click.command()
 @config_option
@@ -159,15 +186,21 @@ def _print_operation(operation: Mapping[str, Any] | None) -> None:
     title += {"request": " for a request", "idle": ", which is idle"}.get(operation.get("cause", ""), "")
     if operation.get("gateway"):
         title += f" at gateway {operation['gateway']}"
-    click.echo(f"{'Under way' if operation['state'] == 'running' else 'Last'}: {title}, {operation['state']}")
+    running = operation["state"] == "running"
+    more = f" for {max(0.0, time.time() - operation['began']):.0f} s ({operation['id']})" if running else ""
+    more += f", by {operation['by']}" if running and operation.get("by") else ""
+    click.echo(f"{'Under way' if running else 'Last'}: {title}, {operation['state']}{more}")
     if operation["state"] == "done":
         return
     for step in operation["steps"]:
         print_step(step)
+        if step["state"] == "running":
+            click.echo(f"            {_progress(step)}")
     if operation["error"]:
         click.echo(f"Failed: {operation['error']}\nWhat to do: {operation['hint']}.")
 
 
+SECOND_WITHIN = 3.0  # seconds for a second Ctrl-C
 EVERY = 0.3  # seconds between two looks at an operation
 AWAY_MOST = 20.0  # seconds for which the gateway may be away while an operation is followed
 _COLOURS = {"done": "green", "failed": "red", "skipped": "bright_black", "running": "cyan", "waiting": ""}
@@ -185,27 +218,39 @@ def run(asking: GatewayClient, path: str, body: Mapping[str, Any], *, as_json: b
         operation = asking.post(path, body)
     except (GatewayUnreachable, GatewayRefusal) as error:
         leave(error, as_json=as_json)
-    shown: dict[int, str] = {}
+    shown = Shown()
     if not as_json:
         print_notes(operation)
     try:
         while True:
-            if not as_json:
-                _print_news(operation, shown)
-            if operation["state"] != "running":
-                break
-            time.sleep(EVERY)
-            operation = _look(asking, operation["id"])
+            try:
+                if not as_json:
+                    shown.news(operation)
+                if operation["state"] != "running":
+                    break
+                time.sleep(EVERY)
+                operation = _look(asking, operation["id"])
+            except KeyboardInterrupt:
+                operation = _interrupted(asking, operation, shown)
     except (GatewayUnreachable, GatewayRefusal) as error:
         leave(GatewayUnreachable(f"{error}; `gateway fleet status` shows how far it is"), as_json=as_json)
-    except KeyboardInterrupt:
-        click.echo("\nIt goes on without you: `gateway fleet status` shows how far it is.", err=True)
-        sys.exit(1)
     if as_json:
         click.echo(json.dumps(operation, indent=2))
     else:
         _print_end(operation)
     sys.exit(0 if operation["state"] == "done" else 1)
+
+
+def _interrupted(asking: GatewayClient, operation: dict[str, Any], shown: Shown) -> dict[str, Any]:
+    """After Ctrl-C: a second one cancels the operation, which is returned as it has ended; else the command exits."""
+    shown.leave_line()
+    click.echo("\nIt goes on without you. Ctrl-C again now cancels it.", err=True)
+    try:
+        time.sleep(SECOND_WITHIN)
+    except KeyboardInterrupt:
+        return asking.delete(f"/admin/operations/{quote(operation['id'], safe='')}")
+    click.echo("`gateway fleet status` shows how far it is, `gateway fleet cancel` ends it.", err=True)
+    sys.exit(1)
 
 
 def _look(asking: GatewayClient, name: str) -> dict[str, Any]:
@@ -225,15 +270,56 @@ def print_notes(operation: Mapping[str, Any]) -> None:
         click.echo(f"note: {note}")
 
 
-def _print_news(operation: Mapping[str, Any], shown: dict[int, str]) -> None:
-    """The steps whose state has changed since they were `shown`. A step that is skipped has its turn as well."""
-    before_is_over = True
-    for index, step in enumerate(operation["steps"]):
-        has_its_turn = step["state"] != "skipped" or before_is_over
-        before_is_over = before_is_over and step["state"] not in ("waiting", "running")
-        if has_its_turn and step["state"] != shown.get(index, "waiting"):
-            shown[index] = step["state"]
-            print_step(step)
+class Shown:
+    """What of an operation was printed: the state and the output of its steps, and on a terminal a last line that is
+    written over, with the seconds of what runs and its last sign of life."""
+
+    def __init__(self) -> None:
+        self._states: dict[int, tuple[str, str]] = {}
+        self._signs: dict[int, str] = {}
+        self._on_terminal = sys.stdout.isatty()
+        self._live = False
+
+    def news(self, operation: Mapping[str, Any]) -> None:
+        """Print the steps whose state has changed, or that have something new to say (an engine that died). A step that
+        is skipped has its turn as well."""
+        before_is_over = True
+        for index, step in enumerate(operation["steps"]):
+            state = step["state"]
+            has_its_turn = state != "skipped" or before_is_over
+            before_is_over = before_is_over and state not in ("waiting", "running")
+            now = (state, step["output"] if state == "running" else "")
+            if has_its_turn and now != self._states.get(index, ("waiting", "")):
+                self._states[index] = now
+                self.leave_line()
+                print_step(step)
+        self._progress([(at, one) for at, one in enumerate(operation["steps"]) if one["state"] == "running"])
+
+    def _progress(self, running: list[tuple[int, Mapping[str, Any]]]) -> None:
+        if self._on_terminal and running:
+            width = shutil.get_terminal_size().columns - 1
+            line = "   ".join(f"{step['what']} {step['backend']} {_progress(step)}" for _, step in running)
+            click.echo(f"\r\x1b[K{line[:width]}", nl=False)
+            self._live = True
+        for at, step in running if not self._on_terminal else ():
+            if step.get("sign") and step["sign"] != self._signs.get(at):
+                self._signs[at] = step["sign"]
+                click.echo(f"            {_progress(step)}")
+
+    def leave_line(self) -> None:
+        """The next text begins a line of its own."""
+        if self._live:
+            click.echo("\r\x1b[K", nl=False)
+            self._live = False
+
+
+def _progress(step: Mapping[str, Any]) -> str:
+    """For how long a step runs, and the last sign of life of what it waits for."""
+    now = time.time()
+    seconds = f"{max(0.0, now - (step.get('began') or now)):.0f} s"
+    if not step.get("sign"):
+        return seconds
+    return f"{seconds}; {max(0.0, now - step['sign_at']):.0f} s ago: {step['sign']}"
 
 
 def print_step(step: Mapping[str, Any]) -> None:
@@ -241,10 +327,12 @@ def print_step(step: Mapping[str, Any]) -> None:
     state, output = step["state"], step["output"] or ""
     seconds = f"  {step['seconds']:.1f} s" if step["seconds"] is not None else ""
     mark = click.style(f"{state:8}", fg=_COLOURS.get(state) or None)
-    short = f"  {output}" if output and state != "failed" and "\n" not in output else ""
+    lines = output.splitlines()
+    warned = any(line.startswith("warning: ") for line in lines)  # what a preflight warns of is not swallowed
+    short = f"  {output}" if output and state != "failed" and not warned and len(lines) == 1 else ""
     click.echo(f"{mark}  {step['what']:9}  {step['backend']}{seconds}{short}")
-    if state == "failed":
-        for line in output.splitlines():
+    if state == "failed" or warned or (state == "running" and len(lines) > 1):
+        for line in lines:
             click.echo(f"            {line}")
 
 

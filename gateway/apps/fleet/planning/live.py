@@ -76,6 +76,20 @@ async def ask_plan(snapshot: Snapshot, plan: FleetPlan) -> LiveFleet:
     return _beside(snapshot, plan, memory, running)
 
 
+async def idle_nodes(snapshot: Snapshot) -> dict[str, float]:
+    """GiB in use on the nodes with an exporter on which no backend answers."""
+    nodes = [node for node in snapshot.nodes.values() if node.exporter is not None]
+    names = {node.name for node in nodes}
+    backends = [one for one in snapshot.backends.values() if not one.cloud and set(one.nodes) & names]
+    async with async_client(WAIT) as client:
+        used, up = await asyncio.gather(
+            asyncio.gather(*(_memory_used(client, node) for node in nodes)),
+            asyncio.gather(*(_flags(client, backend) for backend in backends)),
+        )
+    busy = {name for backend, flags in zip(backends, up, strict=True) if flags is not None for name in backend.nodes}
+    return {node.name: gib for node, gib in zip(nodes, used, strict=True) if gib is not None and node.name not in busy}
+
+
 def _beside(
     snapshot: Snapshot, plan: FleetPlan, memory: Mapping[str, float | None], running: Mapping[str, ObservedFlags]
 ) -> LiveFleet:

@@ -61,6 +61,8 @@ def _enough(backend: ExpectedBackend, total: int, free: int, available: int, hos
         return ok(f"{asks}; {gib(free)} are free", backend=backend.name)
     if host.runs(backend):
         return ok(f"{asks} and runs already; {gib(free)} are free", backend=backend.name)
+    if own := host.own(backend):
+        return ok(f"{asks} and {own}; {gib(free)} are free", backend=backend.name)
     if available >= wanted:
         seen = f"{asks}; only {gib(free)} are free, {gib(available - free)} more are page cache, which counts as used"
         return fail(seen, DROP_CACHES, backend.name)

@@ -19,6 +19,9 @@ _PROPERTIES = (
 )
 
 
+_INSTALL = "gateway fleet render --out fleet   # on the gateway's machine; then scp and sudo ./NODE/install.sh there"
+
+
 # -- ports ------------------------------------------------------------------------------------------------------------
 
 
@@ -70,7 +73,10 @@ def _port(
         return ok(f"port {port} {what}is free", backend=backend.name)
     if host.runs(backend):
         return ok(f"port {port} {what}is used by the backend itself, which runs", backend=backend.name)
-    if (container := containers.get(port)) is not None:
+    container = containers.get(port)
+    if (own := host.own(backend)) and container in (None, (backend.unit or "").removesuffix(".service")):
+        return ok(f"port {port} {what}is used by the backend itself: {own}", backend=backend.name)
+    if container is not None:
         seen, mend = f"container {container}", f"docker stop {quote(container)}"
     elif (pid := _holder(host, used[port])) is not None:
         command = (host.text(f"/proc/{pid}/cmdline") or "").replace("\0", " ").strip()
@@ -179,12 +185,16 @@ def units(expected: ExpectedNode, host: Host) -> Iterator[HostCheck]:
         lines = [line.partition("=") for line in block.splitlines()]
         name = next((value for key, _, value in lines if key == "Id"), "")
         if name:
-            yield _unit(name, [(key, value) for key, _, value in lines], wanted.get(name), host)
+            backend = next((one for one in expected.backends if one.unit == name), None)
+            yield _unit(name, [(key, value) for key, _, value in lines], backend, host)
 
 
-def _unit(name: str, lines: list[tuple[str, str]], backend: str | None, host: Host) -> HostCheck:
+def _unit(name: str, lines: list[tuple[str, str]], of: ExpectedBackend | None, host: Host) -> HostCheck:
     stated = dict(lines)
+    backend = of.name if of is not None else None
     if stated.get("LoadState") == "not-found":
+        if of is not None and of.by_unit:
+            return fail(f"{name} is not installed, and the gateway starts it", _INSTALL, backend)
         mend = "gateway fleet render --out units   # and install what it writes, or start the backend by hand"
         return warn(f"{name} is not installed", mend, backend)
     missing = [file for key, value in lines if key in ("ExecStart", "ExecStartPre") for file in _missing(value, host)]
@@ -234,3 +244,29 @@ def _missing(value: str, host: Host) -> Iterator[str]:
                 yield f"{script} in container {rest[0]}"
             elif not ran.ok and "no such container" in ran.error.lower():
                 yield f"container {rest[0]}"
+
+
+# -- sudo -------------------------------------------------------------------------------------------------------------
+
+
+def sudo(expected: ExpectedNode, host: Host) -> Iterator[HostCheck]:
+    """The user of the gateway's ssh may start and stop the units, without a password."""
+    asked = [backend for backend in expected.backends if backend.by_unit and backend.unit is not None]
+    me = host.run(["id", "-un"]).out.strip()
+    if not asked or me == "root" or (expected.user and me != expected.user):
+        yield ok("no unit to start" if not asked else f"{me} needs no rule" if me == "root" else f"this is {me}")
+        return
+    ran = host.run(["sudo", "-n", "-l"])
+    rules = " ".join(ran.out.split())  # sudo folds its lines
+    allowed = [rule.strip() for tagged in rules.split("NOPASSWD:")[1:] for rule in re.split(r",|\(", tagged)]
+    everything = ran.ok and "ALL" in allowed
+    for backend in asked:
+        unit = str(backend.unit).removesuffix(".service")
+        needed = [f"start --no-block {unit}", f"stop {unit}"]
+        missing = [one for one in needed if not any(rule.endswith(f"systemctl {one}") for rule in allowed)]
+        if everything or (ran.ok and not missing):
+            yield ok(f"{me} may start and stop {unit}", backend=backend.name)
+            continue
+        why = f": {ran.why}" if not ran.ok else ""
+        seen = f"{me} may not run `sudo systemctl {(missing or needed)[0]}` without a password{why}"
+        yield fail(f"{seen} (/etc/sudoers.d/spark)", _INSTALL, backend.name)

@@ -25,6 +25,7 @@ from gateway.apps.fleet.preflight.terms import (
 
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.\w+$")
+_LEAST = GIB  # free bytes without which no model is downloaded
 _SCARCE = 20 * GIB  # free bytes below which logs and compile caches become a problem
 
 
@@ -62,6 +63,10 @@ def _model(backend: ExpectedBackend, model: str, host: Host) -> HostCheck:
         return HostCheck("", "warn" if scarce else "ok", f"{model}: {gib(size)} here{room}", mend, backend.name)
     seen = f"{model}: missing in {folder}: {', '.join(missing[:3])}"
     seen += f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+    needed = max((backend.weights or 0) - size, _LEAST)
+    if free is not None and free < needed and not local:
+        mend = f"docker system df; docker image prune   # or other weights: du -sh {quote(outside)}/*"
+        return fail(f"{seen}; {gib(needed)} are to be downloaded, and {gib(free)} of disk are free", mend, backend.name)
     if local or _offline(backend):
         return fail(seen + ("" if local else "; the engine may not download"), mend, backend.name)
     return warn(f"{seen}; the first start downloads them{room}", mend, backend.name)

@@ -6,9 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.apps.control.memory.model_catalog import models_of
+from gateway.apps.control.memory.model_files import read_models
+from gateway.apps.control.memory.plan import weights_gib
 from gateway.apps.control.memory.settings import UTILIZATION
-from gateway.apps.control.unit_commands import unit_name
-from gateway.apps.fleet.preflight.terms import ExpectedBackend, ExpectedNode
+from gateway.apps.control.unit_commands import unit_name, units_of
+from gateway.apps.fleet.preflight.terms import GIB, ExpectedBackend, ExpectedNode
+from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Backend, Launch, Snapshot
 from gateway.launch.command import DEFAULT_PORT, MASTER_PORT
 
@@ -27,14 +31,18 @@ _READ = (
 
 
 def expected_nodes(snapshot: Snapshot) -> list[ExpectedNode]:
-    """Every node of the file, with the backends that run on it."""
+    """Every node of the file, with the backends that run on it. Reads files of models."""
+    weights = _weights(snapshot)
     return [
         ExpectedNode(
             name=node.name,
             memory=node.memory,
             exporter=node.exporter,
+            user=(node.ssh or "").rpartition("@")[0],
             backends=tuple(
-                _backend(backend, node.name) for backend in snapshot.backends.values() if node.name in backend.nodes
+                _backend(backend, node.name, snapshot, weights)
+                for backend in snapshot.backends.values()
+                if node.name in backend.nodes
             ),
         )
         for node in snapshot.nodes.values()
@@ -46,7 +54,15 @@ def without_node(snapshot: Snapshot) -> list[str]:
     return [backend.name for backend in snapshot.backends.values() if not backend.nodes]
 
 
-def _backend(backend: Backend, node: str) -> ExpectedBackend:
+def _weights(snapshot: Snapshot) -> Mapping[str, float]:
+    """Backend -> GiB of its models on one node, as far as they are known."""
+    try:
+        return weights_gib(snapshot, models_of(snapshot), read_models(snapshot))
+    except ConfigError:  # `gateway check` reports the mistake in the catalogue
+        return {}
+
+
+def _backend(backend: Backend, node: str, snapshot: Snapshot, weights: Mapping[str, float]) -> ExpectedBackend:
     spans, worker = len(backend.nodes), backend.nodes[0] != node
     launch = backend.launch
     if launch is None or not launch.starts:
@@ -68,6 +84,8 @@ def _backend(backend: Backend, node: str) -> ExpectedBackend:
         nodes=spans,
         worker=worker,
         unit=f"{unit_name(backend.name)}.service",
+        by_unit=bool(units_of(backend, snapshot.nodes)),
+        weights=int(weights[backend.name] * GIB) if backend.name in weights else None,
     )
 
 

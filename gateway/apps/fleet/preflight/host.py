@@ -204,6 +204,20 @@ class Host:
     def smi(self, *query: str) -> CommandResult:
         return self.run(["nvidia-smi", *query])
 
+    def own(self, backend: ExpectedBackend) -> str:
+        """How the backend's own unit or container runs, in words; empty where neither does. While its engine loads,
+        what it holds is its own."""
+        if backend.unit is None:
+            return ""
+        show = ["systemctl", "show", "--no-pager", "--property=ActiveState,SubState", "--", backend.unit]
+        found = dict(line.partition("=")[::2] for line in self.run(show).out.splitlines())
+        state, sub = found.get("ActiveState", ""), found.get("SubState", "")
+        if state in ("active", "activating", "reloading", "deactivating") and not sub.startswith("auto-restart"):
+            return f"its unit is {state}"
+        name = backend.unit.removesuffix(".service")
+        names = self.run(["docker", "ps", "--format", "{{.Names}}"]).out.split()
+        return f"its container {name} runs" if name in names else ""
+
     def runs(self, backend: ExpectedBackend) -> bool:
         """Whether the backend's engine answers already: `/v1/models` names its model, or asks for a key."""
         if backend.port is None or backend.worker:

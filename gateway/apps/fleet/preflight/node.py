@@ -38,6 +38,7 @@ CHECKS: Mapping[str, Examine] = {
     "image": checks_start.images,
     "weights": checks_weights.weights,
     "units": checks_start.units,
+    "sudo": checks_start.sudo,
     "environment": checks_system.environment,
     "network": checks_system.network,
     "clock": checks_system.clock,

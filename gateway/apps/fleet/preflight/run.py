@@ -11,6 +11,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from gateway.apps.control.ssh_errors import problem_of
 from gateway.apps.control.unit_commands import SSH, with_credentials
 from gateway.apps.fleet.preflight.checks_gpu import UPDATE as DRIVER_UPDATE
 from gateway.apps.fleet.preflight.host import CommandResult, fetch_bounded, run_bounded
@@ -88,6 +89,9 @@ def look(expected: ExpectedNode, target: str | None, send: Send = _send) -> Node
         checks = None
     if checks is not None:
         return NodeReport(expected.name, where, checks)
+    known = problem_of(target, ran.error) if target is not None else None
+    if known is not None:
+        return NodeReport(expected.name, where, problem=known.why, mend=known.mend)
     return NodeReport(expected.name, where, problem=visible(ran.why), mend=_mend_of(target, ran))
 
 
@@ -104,8 +108,6 @@ def _mend_of(target: str | None, ran: CommandResult) -> str | None:
     if target is None:
         return None
     stated = ran.error.lower()
-    if "host key" in stated:
-        return f"ssh {target} true   # and compare the host's key before you accept it"
     if "permission denied" in stated:
         return f"ssh-copy-id {target}"
     if "python3" in stated and "not found" in stated:

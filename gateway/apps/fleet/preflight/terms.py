@@ -42,7 +42,8 @@ class ExpectedBackend:
 
     `port`: of the host. `models`: what is loaded (the model first, then the draft model), as the command names it.
     `env`: the settings that the checks read, no secrets. `nodes`: how many nodes it spans. `worker`: it runs here
-    without an API. `unit`: the systemd unit that would start it."""
+    without an API. `unit`: the systemd unit that would start it; `by_unit`: the gateway starts it so. `weights`: bytes
+    of its models on one node, as far as they are known."""
 
     name: str
     port: int | None = None
@@ -57,16 +58,19 @@ class ExpectedBackend:
     nodes: int = 1
     worker: bool = False
     unit: str | None = None
+    by_unit: bool = False
+    weights: int | None = None
 
 
 @dataclass(frozen=True)
 class ExpectedNode:
-    """A node as routes.yaml describes it. `memory` in bytes."""
+    """A node as routes.yaml describes it. `memory` in bytes. `user`: of the gateway's ssh, empty = not known."""
 
     name: str
     memory: int | None = None
     exporter: str | None = None
     backends: tuple[ExpectedBackend, ...] = ()
+    user: str = ""
 
 
 def expected_node(data: Mapping[str, Any]) -> ExpectedNode:

@@ -56,33 +56,46 @@ def compose_values(
     containers: list[NodeLaunch], starts: Mapping[tuple[str, str], UnitStart], modes: Mapping[str, Mode]
 ) -> dict[str, Any]:
     """The values of `compose.yaml.j2` for the containers of one node."""
-    names = {launch.name for launch in containers}
+    profiles = {launch.name: _profiles(launch, modes) for launch in containers}
+    services = [_service(one, starts[one.backend.name, one.node.name], profiles) for one in containers]
     volumes = (_NAMED_VOLUME.match(volume) for launch in containers for volume in launch.volumes)
     return {
         "file": COMPOSE,
         "env_files": [env_path(launch.name) for launch in containers if launch.variables],
-        "services": [_service(one, starts[one.backend.name, one.node.name], names, modes) for one in containers],
+        "services": services,
         # Compose refuses a service with a volume that is not declared, and would put the project's name in front of it.
         "volumes": list(dict.fromkeys(match[1] for match in volumes if match)),
     }
 
 
-def _service(launch: NodeLaunch, start: UnitStart, names: set[str], modes: Mapping[str, Mode]) -> dict[str, Any]:
-    """One container. Every dollar sign is as compose wants it."""
+def _key(unit: str) -> str:
+    return unit.removeprefix("spark-")
+
+
+def _profiles(launch: NodeLaunch, modes: Mapping[str, Mode]) -> list[str]:
+    return [mode.name for mode in modes.values() if launch.backend.name in mode.backends] or [_key(launch.name)]
+
+
+def _service(launch: NodeLaunch, start: UnitStart, profiles: Mapping[str, list[str]]) -> dict[str, Any]:
+    """One container. Every dollar sign is as compose wants it. `profiles`: those of each unit of the node."""
     text = compose_text
-    key = launch.name.removeprefix("spark-")
+    own = profiles[launch.name]
     entrypoint = launch.words.entrypoint
     return {
-        "key": key,
+        "key": _key(launch.name),
         "name": launch.name,
         "image": text(launch.launch.image or ""),
-        "profiles": [mode.name for mode in modes.values() if launch.backend.name in mode.backends] or [key],
+        "profiles": own,
         "command": [text(word) for word in launch.words.arguments],
         "entrypoint": None if entrypoint is None else {"entrypoint": [text(entrypoint)]},
         "environment": launch.env and {"environment": {name: text(value) for name, value in launch.env.items()}},
         "volumes": launch.volumes and {"volumes": [text(volume) for volume in launch.volumes]},
         "docker": _of_flags(docker_flags(launch)),
-        "before": [one.unit.removeprefix("spark-") for one in start.before if one.unit in names],
+        "before": [
+            {"key": _key(one.unit), "always": set(own) <= set(profiles[one.unit])}
+            for one in start.before
+            if one.unit in profiles
+        ],
         "health": text(_health_program(launch)) if launch.url and launch.port else None,
         "seconds": start.seconds,
     }

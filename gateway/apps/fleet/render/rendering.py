@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.apps.control.unit_commands import KEY, KNOWN_HOSTS, PROFILES, profile_path
+from gateway.apps.control.unit_commands import KEY, KNOWN_HOSTS, PARKED, PROFILES, last_path, profile_path
 from gateway.apps.fleet.render.compose import compose_notes, compose_values
 from gateway.apps.fleet.render.launches import NodeLaunch, Note, node_launches
 from gateway.apps.fleet.render.order import UnitStart, starts
@@ -94,7 +94,9 @@ class _Files:
             "files": [_installed(file) for file in files],
             "units": [file.path.rpartition("/")[2] for file in files if file.path.startswith(UNITS)],
             "boot": [launch.name for launch in launches if self._is_at_boot(launch)],
-            "profiles": any(launch.backend.profiles for launch in launches),
+            "folder": bool(self.snapshot.modes) or any(launch.backend.profiles for launch in launches),
+            "parked": [launch.name for launch in launches if self._is_at_boot(launch) and not self._is_first(launch)],
+            "parked_file": PARKED,
             "profiles_folder": PROFILES,
             "user": user,
         }
@@ -113,9 +115,16 @@ class _Files:
             yield self._made(node, env_path(launch.name), 0o600, "spark.env.j2", values, keep=True)
 
     def _is_at_boot(self, launch: NodeLaunch) -> bool:
-        """Whether the unit starts with the machine: its backend always runs; with modes, it is in the first mode."""
+        """Whether the unit is enabled: its backend always runs; with modes, some mode has it, and a boot loads what the
+        mode in force has."""
+        if not self.snapshot.modes:
+            return launch.backend.run == "always"
+        own = any(launch.backend.name in mode.backends for mode in self.snapshot.modes.values())
+        return own and launch.backend.run != "on_request"
+
+    def _is_first(self, launch: NodeLaunch) -> bool:
         first = next(iter(self.snapshot.modes.values()), None)
-        return launch.backend.run == "always" if first is None else launch.backend.name in first.backends
+        return first is None or launch.backend.name in first.backends
 
     def _of_gateway(self, nodes: Iterable[Node]) -> Iterator[RenderedFile]:
         """What the gateway needs to start and stop units over ssh: drop-ins for its own units, which hand them a key
@@ -157,6 +166,8 @@ def _launch_values(launch: NodeLaunch, start: UnitStart) -> dict[str, Any]:
         "script": script_path(launch.name),
         "env_file": env_path(launch.name),
         "profile_file": profile_path(launch.name),
+        "last_file": last_path(launch.name),
+        "parked_file": PARKED,
     }
 
 

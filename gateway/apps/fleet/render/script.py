@@ -26,7 +26,7 @@ _OF_THE_SCRIPT = re.compile(r"PATH|HOME|IFS|LD_\w+|DOCKER_\w+|BASH\w*|XDG_\w+|\w
 
 def docker_words(launch: NodeLaunch) -> list[str]:
     """`docker run` up to the image, a line per flag."""
-    words = ["docker run", "--rm", f"--name {launch.name}"]
+    words = ["docker run", f"--name {launch.name}"]  # no --rm: `clean` asks it how it ended
     words += [" ".join(map(shell_word, flag.words())) for flag in docker_flags(launch)]
     if launch.variables:
         words.append(f"--env-file {env_path(launch.name)}")

@@ -25,6 +25,14 @@ def mistakes() -> Iterator[tuple[str, str, dict[str, Any]]]:
         yield from ((group, name, case) for name, case in cases.items())
 
 
+def field() -> dict[str, dict[str, Any]]:
+    """Launches that run: name -> a launch block, with `finds` and `silent`."""
+    report = Report("field.yaml")
+    cases = read_document((DATA / "field.yaml").read_text(), report)
+    report.finish()
+    return dict(cases or {})
+
+
 WORKING = load(DATA / "working.yaml", environ={})
 MISTAKES = {f"{group}: {name}": case for group, name, case in mistakes()}
 NODES = {"spark1": {"address": "192.168.1.11"}, "spark2": {"address": "192.168.1.12"}}

@@ -29,7 +29,7 @@ def own(folder: Path, text: str) -> Path:
 
 def test_parsers_of_the_catalogue_are_vllms() -> None:
     for row in SHIPPED.families.values():
-        assert {*(row.tool_parsers or ()), *row.reported_parsers} <= TOOL_PARSERS
+        assert {*(row.tool_parsers or ()), *row.reported_parsers, *row.likely_parsers} <= TOOL_PARSERS
         assert set(row.reasoning_parsers or ()) <= REASONING_PARSERS | {"none"}
 
 
@@ -78,6 +78,25 @@ def test_the_window_that_a_model_was_made_for_is_known(name: str, window: int) -
 def test_every_row_names_its_source() -> None:
     for section in SECTIONS:
         assert [name for name, row in getattr(SHIPPED, section).items() if not row.source] == []
+
+
+CLAIMS = {
+    "tool_parsers",
+    "parser_plugin",
+    "auto_calls",
+    "tensor_parallel",
+    "patched_file",
+    "fails_with",
+    "crashes_with",
+}
+
+
+def test_every_row_that_makes_an_error_names_the_versions_for_which_it_holds() -> None:
+    for section in SECTIONS:
+        for name, row in getattr(SHIPPED, section).items():
+            makes = CLAIMS & row.written if section != "families" or row.written & {"tool_parsers"} else set()
+            assert not makes or row.versions or getattr(row, "tool_parsers", None) == (), name
+            assert row.versions == () or all(version_of(version) for version in row.versions), name
 
 
 def test_a_special_row_is_completed_by_the_general_one() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.apps.control.memory.model_files import ModelFiles
 from gateway.apps.fleet.lint.catalog import catalog_of
 from gateway.apps.fleet.lint.findings import findings
 from gateway.apps.fleet.lint.subject import ORDER, Finding
@@ -20,7 +23,7 @@ from gateway.config.snapshot import Backend, Launch, Snapshot
 from gateway.launch.command import parse
 from gateway.launch.docker import read_docker_flags
 from gateway.launch.flags import flag_names
-from tests.apps.fleet.lint.linting import MISTAKES, WORKING, launched, lint, of_backend, rules
+from tests.apps.fleet.lint.linting import MISTAKES, WORKING, field, launched, lint, of_backend, rules
 
 # -- the field --------------------------------------------------------------------------------------------------------
 
@@ -161,6 +164,18 @@ def test_speech_beside_an_engine_over_two_machines_is_told() -> None:
     assert "audio-beside" not in rules(lint({"backends": {"w": {**wide, "node": "spark1"}, "ears": ears}}))
 
 
+FIELD = field()
+
+
+@pytest.mark.parametrize("name", FIELD)
+def test_what_operators_run_is_no_error(name: str) -> None:
+    launch = {key: value for key, value in FIELD[name].items() if key not in ("finds", "silent")}
+    found = rules(of_backend(launch=launch))
+    assert "error" not in found.values()
+    assert not set(FIELD[name].get("silent", ())) & set(found)
+    assert FIELD[name].get("finds", {}).items() <= found.items()
+
+
 # -- what is not said -------------------------------------------------------------------------------------------------
 
 
@@ -188,9 +203,69 @@ def test_a_fact_of_an_older_version_does_not_hold_for_a_newer_one() -> None:
     caching = "RedHatAI/Qwen3.6-35B-A3B-NVFP4 --enable-prefix-caching"
     assert rules(launched(caching, image="vllm/vllm-openai:v0.31.0"))["mamba-block"] == "error"
     assert "mamba-block" not in rules(launched(caching, image="vllm/vllm-openai:v0.32.0"))
-    one_backend = "nvidia/Qwen3.6-35B-A3B-NVFP4 --quantization modelopt --attention-backend flashinfer"
-    assert rules(launched(one_backend, image="vllm/vllm-openai:nightly"))["attention-backend"] == "error"
-    assert rules(launched(one_backend, image="vllm/vllm-openai:v0.32.0"))["attention-backend"] == "warning"
+    spread = "nvidia/Gemma-4-26B-A4B-NVFP4 -tp 2 --nnodes 2 --master-addr 10.0.0.1"
+    for image, severity in (("nightly", "error"), ("v0.33.0", "warning")):
+        launch = {"command": spread, "image": f"vllm/vllm-openai:{image}"}
+        assert rules(of_backend(node=["spark1", "spark2"], launch=launch))["parallel-size"] == severity
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "Qwen/Qwen3.6-27B --tool-call-parser hermes --enable-auto-tool-choice",
+        "Qwen/Qwen3.6-27B --tool-call-parser qwen3_xml",
+        "RedHatAI/Qwen3.5-122B-A10B-NVFP4 --quantization modelopt",
+        "Qwen/Qwen3.6-27B --enable-prefix-caching",
+        "m --kv-cache-dtype turboquant35",
+        "m --max-model-lem 4096",
+        "Qwen/Qwen3.6-27B --max-model-len 2000000",
+        "serve m --port 8000",
+        "m extra words",
+    ],
+)
+def test_what_is_an_error_in_a_released_build_is_none_in_another(command: str) -> None:
+    released, other = (launched(command, image=image) for image in ("vllm/vllm-openai:v0.23.0", "ghcr.io/me/fork:1"))
+    assert "error" in rules(released).values()
+    assert "error" not in rules(other).values()
+    assert any(one.message.startswith("if ghcr.io/me/fork:1 is vLLM as it is released: ") for one in other) or (
+        {one.rule for one in released if one.severity == "error"} <= {one.rule for one in other}
+    )
+
+
+def test_what_is_wrong_with_the_file_is_wrong_for_every_image() -> None:
+    found = rules(launched("m --max-num-seqs many -tp 3", image="ghcr.io/me/fork:1", docker="--gpus 0 --ipc=host"))
+    assert {rule for rule, severity in found.items() if severity == "error"} == {
+        "docker-gpus",
+        "flag-value",
+        "parallel-size",
+    }
+
+
+def test_words_that_a_shell_has_yet_to_expand_are_not_judged() -> None:
+    command = "vllm serve m --port 8000 $EXTRA ${REVISION:+--revision 1}"
+    assert "command-words" not in rules(launched(command, image="vllm/vllm-openai:v0.33.0"))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "parser", "told"),
+    [
+        ("Qwen3_5MoeForConditionalGeneration", "hermes", True),
+        ("Qwen3_5MoeForConditionalGeneration", "qwen3_xml", False),
+        ("GptOssForCausalLM", "hermes", True),
+        ("NeverHeardOfForCausalLM", "hermes", False),
+    ],
+)
+def test_a_parser_is_held_against_the_class_of_a_model_whose_name_says_nothing(
+    architecture: str, parser: str, told: bool, tmp_path: Path
+) -> None:
+    command = f"vllm serve acme/own --enable-auto-tool-choice --tool-call-parser {parser}"
+    loaded = load_text(
+        json.dumps({"backends": {"b": {"url": "http://h:1", "launch": {"command": command}}}}), environ={}
+    )
+    files = {"b": ModelFiles(tmp_path, "unknown", None, architecture)}
+    found = rules(findings(loaded.snapshot, catalog_of(loaded.snapshot), files=files))
+    assert found.get("parser-family") == ("warning" if told else None)
+    assert ("model-unknown" in found) is (architecture == "NeverHeardOfForCausalLM")
 
 
 def test_a_reference_is_not_judged() -> None:

@@ -25,7 +25,7 @@ async def test_what_cannot_begin(tmp_path: Path) -> None:
         assert (unknown.exit_code, unknown.stderr) == (2, "Error: There is no mode 'dayly'. Modes: daily, ds4.\n")
         assert (await ask(gateway, "start", "z")).exit_code == 2
         there.faults["stop a"] = "hang"
-        first = asyncio.create_task(ask(gateway, "stop", "a"))
+        first = asyncio.create_task(ask(gateway, "stop", "a", "--json"))  # prints at its end alone
         await there.until_asked("stop a")
         second = await ask(gateway, "switch", "ds4", "--json")
         assert second.exit_code == 1

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.apps.fleet.preflight.spark import DS4, Spark, is_mended, one
+from gateway.apps.fleet.preflight.host import CommandResult
+from tests.apps.fleet.preflight.spark import DS4, QWEN, Spark, is_mended, one
 
 
 @pytest.mark.parametrize("command", ["python3 -m http.server 8001 --token=hf_x", "server --key s3cret x"])
@@ -55,3 +56,73 @@ def test_workers_without_their_engine_are_killed_and_those_with_it_are_not(spark
     check = one(spark.seen("leftovers"))
     is_mended(check, "fail", "90 (VLLM::Worker_TP0_EP0)", "sudo kill -9 90")
     assert check.mend == "sudo kill -9 90"
+
+
+# -- what is the backend's own ----------------------------------------------------------------------------------------
+
+SHOWN = "systemctl show --no-pager --property=ActiveState,SubState -- spark-qwen36.service"
+
+
+def test_a_port_that_the_backends_own_unit_has_while_it_loads_is_fine(spark: Spark) -> None:
+    spark.socket(8001, 5555, None)
+    spark.answers = {SHOWN: "ActiveState=activating\nSubState=start-post\n", **spark.answers}
+    check = one(spark.seen("ports"))
+    assert (check.verdict, check.seen) == ("ok", "port 8001 is used by the backend itself: its unit is activating")
+    spark.answers[SHOWN] = "ActiveState=activating\nSubState=auto-restart\n"
+    assert one(spark.seen("ports")).verdict == "fail", "between two attempts it has no port"
+
+
+def test_a_port_of_the_backends_own_container_is_fine_and_one_of_another_is_not(spark: Spark) -> None:
+    ports = "docker ps --format {{.Names}}\t{{.Ports}}"
+    spark.answers |= {
+        ports: "spark-qwen36\t0.0.0.0:8001->8001/tcp\n",
+        "docker ps --format {{.Names}}": "spark-qwen36\n",
+    }
+    spark.answers = {ports: spark.answers[ports], **spark.answers}
+    assert one(spark.seen("ports")).verdict == "ok"
+    spark.answers[ports] = "old\t0.0.0.0:8001->8001/tcp\n"
+    is_mended(one(spark.seen("ports")), "fail", "container old", "docker stop old")
+
+
+def test_memory_that_the_backends_own_unit_takes_while_it_loads_is_fine(spark: Spark) -> None:
+    spark.memory(free_gib=5.0, available_gib=6.0)
+    spark.answers = {SHOWN: "ActiveState=activating\nSubState=start\n", **spark.answers}
+    assert "its unit is activating" in one(spark.seen("free-memory")).seen
+
+
+# -- sudo -------------------------------------------------------------------------------------------------------------
+
+RULES = """\
+User ops may run the following commands on spark1:
+    (root) NOPASSWD: /usr/bin/systemctl start --no-block spark-qwen36, /usr/bin/systemctl stop
+        spark-qwen36
+"""
+
+
+@pytest.mark.parametrize(
+    ("rules", "verdict"),
+    [
+        (RULES, "ok"),
+        ("    (ALL : ALL) NOPASSWD: ALL\n", "ok"),
+        ("    (ALL : ALL) ALL\n", "fail"),
+        (RULES.replace("qwen36", "other"), "fail"),
+        (CommandResult(1, "", "sudo: a password is required"), "fail"),
+    ],
+)
+def test_the_user_of_ssh_may_start_the_unit_without_a_password(
+    spark: Spark, rules: str | CommandResult, verdict: str
+) -> None:
+    by_unit = replace(QWEN, by_unit=True)
+    spark.answers |= {"id -un": "ops\n", "sudo -n -l": rules}
+    check = one(spark.seen("sudo", by_unit))
+    assert check.verdict == verdict, check
+    assert verdict == "ok" or "install.sh" in (check.mend or "")
+    spark.answers["id -un"] = "root\n"
+    assert one(spark.seen("sudo", by_unit)).verdict == "ok"
+    assert one(spark.seen("sudo")).verdict == "ok", "the gateway starts no unit of it"
+
+
+def test_a_unit_that_the_gateway_starts_must_be_installed(spark: Spark) -> None:
+    spark.answers["systemctl show --no-pager"] = "Id=spark-qwen36.service\nLoadState=not-found\n"
+    assert one(spark.seen("units")).verdict == "warn"
+    is_mended(one(spark.seen("units", replace(QWEN, by_unit=True))), "fail", "is not installed", "fleet render")

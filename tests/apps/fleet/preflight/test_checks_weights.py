@@ -47,3 +47,13 @@ def test_a_folder_without_a_beginning_ends_the_look_for_its_disk(spark: Spark) -
 def test_a_disk_that_is_nearly_full(spark: Spark) -> None:
     spark.answers["df -P"] = "Filesystem x\n/dev/nvme 4 3 1000000000 99% /\n"
     is_mended(one(spark.seen("weights")), "warn", "0.9 GiB of disk are free", "docker image prune")
+
+
+def test_weights_that_are_missing_and_have_no_room_keep_it_from_starting(spark: Spark) -> None:
+    other = replace(QWEN, models=("org/other",))
+    df = "Filesystem 1-blocks Used Available Capacity Mounted on\n/dev/nvme0n1p2 4e12 4e12 {} 100% /\n"
+    spark.answers["df -P"] = df.format(0)
+    is_mended(one(spark.seen("weights", other)), "fail", "and 0.0 GiB of disk are free", "docker image prune")
+    spark.answers["df -P"] = df.format(30 * 1024**3)
+    assert one(spark.seen("weights", other)).verdict == "warn", "nobody knows how large they are"
+    assert one(spark.seen("weights", replace(other, weights=40 * 1024**3))).verdict == "fail"

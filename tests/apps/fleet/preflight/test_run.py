@@ -77,6 +77,7 @@ def test_over_ssh_no_password_is_asked_for_and_no_unknown_host_is_trusted() -> N
     looked = look(NODE, "ops@spark1", send)
     assert (looked.where, looked.checks) == ("ssh ops@spark1", (HostCheck("clock", "ok", "yes"),))
     options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=10"]
+    options += ["-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=4"]
     assert asked == [["ssh", *options, "--", "ops@spark1", "python3", "-I", "-S", "-"]]
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from gateway.apps.fleet.render.words import compose_text, pieces
+from gateway.config.snapshot import Mode
 from tests.apps.fleet.render.blocks import fleet, messages, one_backend, render, text_of
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=16)
@@ -83,8 +90,29 @@ def test_the_biggest_is_healthy_before_the_next_one_starts() -> None:
     found = services(text_of(render(routes), "compose.yaml", "spark2"))
     # 0.9 of vLLM's default before a card of 20 GiB that says nothing of its share
     assert list(found["plugin"]["depends_on"]) == ["patched", "omni"]
-    assert found["plugin"]["depends_on"]["omni"] == {"condition": "service_healthy", "required": False}
-    assert found["plugin"]["profiles"] == ["guide"]
+    assert found["plugin"]["profiles"] == found["omni"]["profiles"] == ["guide"]
+    assert found["plugin"]["depends_on"]["omni"] == {"condition": "service_healthy"}
+
+
+def test_an_engine_that_a_profile_lacks_is_not_waited_for_there() -> None:
+    """`required: false` is for Compose 2.20: written only where the order needs it."""
+    routes = fleet()
+    modes = {"guide": ("omni", "plugin"), "small": ("plugin",)}
+    routes = replace(routes, modes={name: Mode(name, backends) for name, backends in modes.items()})
+    plugin = services(text_of(render(routes), "compose.yaml", "spark2"))["plugin"]
+    assert plugin["profiles"] == ["guide", "small"]
+    assert plugin["depends_on"]["omni"] == {"condition": "service_healthy", "required": False}
+
+
+def test_the_older_compose_takes_the_file(tmp_path: Path) -> None:
+    older = shutil.which("docker-compose")
+    if older is None:
+        pytest.skip("no docker-compose here")
+    (tmp_path / "compose.yaml").write_text(text_of(render(fleet()), "compose.yaml", "spark2"))
+    environ = {**os.environ, **dict.fromkeys(re.findall(r"\$\{(\w+)", (tmp_path / "compose.yaml").read_text()), "x")}
+    command = [older, "-f", "compose.yaml", "config", "--quiet"]
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_worker_has_no_healthcheck_and_its_own_words() -> None:

@@ -304,7 +304,7 @@ def test_a_share_that_is_not_written_is_that_of_vllm() -> None:
 def test_what_always_runs_is_started_with_the_machine() -> None:
     rendering = render(fleet())
     last = text_of(rendering, "/install.sh", "spark1").splitlines()[-1]
-    assert last.endswith("sudo systemctl enable spark-qwen36.service spark-small.service'")
+    assert "sudo systemctl enable spark-qwen36.service spark-small.service spark-ds4.service" in last
     without = render(replace(fleet(), modes={}))
     assert "spark-ds4" not in text_of(without, "/install.sh", "spark1").splitlines()[-1]
 

@@ -179,3 +179,41 @@ def test_a_stop_on_purpose_is_no_failure_in_a_row_and_a_crash_is(machine: Machin
         assert machine.run(SCRIPT, "clean", environ={"SERVICE_RESULT": result}).returncode == 0
         assert len(machine.calls("systemctl")) == calls
         assert machine.calls("docker")[-1].arguments == ["rm", "--force", "spark-it"]
+
+
+# -- boot, and the end of an engine ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("system", "parked", "code"), [("starting", True, 1), ("starting", False, 0), ("running", True, 0)]
+)
+def test_while_the_machine_boots_what_the_mode_leaves_out_is_skipped(
+    machine: Machine, tmp_path: Path, system: str, parked: bool, code: int
+) -> None:
+    machine.files["/var/lib/spark"] = str(tmp_path)
+    (tmp_path / "parked").write_text("spark-other\nspark-it\n" if parked else "spark-it-too\n")
+    machine.program("systemctl", f"#!/bin/sh\necho {system}\n")
+    done = machine.run(SCRIPT, "wanted")
+    assert done.returncode == code
+    assert ("the mode in force leaves it out" in done.stderr) is bool(code)
+
+
+@pytest.mark.parametrize("killed", ["docker", "kernel", ""])
+def test_an_engine_that_ended_leaves_why_and_its_last_words(machine: Machine, tmp_path: Path, killed: str) -> None:
+    machine.files["/var/lib/spark"] = str(tmp_path / "spark")
+    (tmp_path / "spark").mkdir()
+    state = "true" if killed == "docker" else "false"
+    machine.program(
+        "docker", f'#!/bin/sh\ncase "$1" in logs) echo "ValueError: mine" ;; container) echo {state} ;; esac\n'
+    )
+    said = "Out of memory: Killed process 7 (VLLM::EngineCor)" if killed == "kernel" else "nothing of interest"
+    machine.program("journalctl", f'#!/bin/sh\necho "{said}"\n')
+    failed = {"SERVICE_RESULT": "exit-code", "EXIT_CODE": "exited", "EXIT_STATUS": "137"}
+    done = machine.run(SCRIPT, "clean", environ=failed)
+    assert done.returncode == 0, done.stderr
+    kept = (tmp_path / "spark/spark-it.last").read_text().splitlines()
+    assert kept[:2] == ["ValueError: mine", "ended: exit-code, exited 137"]
+    why = {"docker": "killed at its limit of memory", "kernel": "Killed process 7", "": ""}[killed]
+    assert why in done.stderr
+    assert why in kept[-1]
+    assert machine.run(SCRIPT, "clean", environ={"SERVICE_RESULT": "success"}).returncode == 0

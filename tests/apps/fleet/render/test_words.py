@@ -132,7 +132,8 @@ def test_a_spark_gets_the_flags_of_docker_that_nobody_wrote(machine: Machine) ->
     given = " ".join(call.arguments)
     for flag in ("--gpus all", "--ipc host", "--ulimit memlock=-1", "--ulimit stack=67108864", "--publish 8001:8001"):
         assert flag in given
-    assert "--rm --name spark-it" in given
+    assert "--name spark-it" in given
+    assert "--rm" not in given, "how it ended is asked of the container"
     assert "--log-opt max-size=50m" in given
 
 
@@ -151,8 +152,8 @@ def test_flags_that_would_take_the_container_from_the_unit_are_left_out_and_said
     docker = "-itd --rm --name mine --restart unless-stopped --shm-size 1g"
     snapshot = one_backend("vllm serve m", image="img", docker=docker)
     call = started(machine, snapshot, "docker")
-    assert call.arguments[:4] == ["run", "--rm", "--name", "spark-it"]
-    assert not {"-itd", "--detach", "--restart", "--tty", "mine", "unless-stopped"} & set(call.arguments)
+    assert call.arguments[:3] == ["run", "--name", "spark-it"]
+    assert not {"-itd", "--rm", "--detach", "--restart", "--tty", "mine", "unless-stopped"} & set(call.arguments)
     assert call.arguments[call.arguments.index("--shm-size") + 1] == "1g"
     assert "--interactive, --tty, --name, --restart" in messages(render(snapshot))
 

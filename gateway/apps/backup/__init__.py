@@ -1,0 +1,1 @@
+"""A backup of `server.data` in one file, made while the gateway runs."""

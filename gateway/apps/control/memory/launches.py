@@ -1,0 +1,103 @@
+"""The demand of a backend that is launched as routes.yaml says: of vLLM, of Ollama, or as it was measured.
+
+vLLM takes a share of the whole memory (`--gpu-memory-utilization`): first for the weights, then for what its profiling
+run finds, and the rest for the cache. Ollama takes the weights and a cache for the window of every slot. Of other
+servers only a measured `launch.resident` is known. Pure; a figure that is not known is None, never a guess.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gateway.apps.control.memory.arithmetic import (
+    ENGINE_GIB,
+    GIB,
+    LOADING_SHARE,
+    OLLAMA_GIB,
+    CacheSettings,
+    cache_layout,
+)
+from gateway.apps.control.memory.demand import Demand, Place
+from gateway.apps.control.memory.model_catalog import ModelCatalog, weights_of
+from gateway.apps.control.memory.model_files import ModelFiles
+from gateway.apps.control.memory.observed import observed_demand
+from gateway.apps.control.memory.settings import engine_settings
+from gateway.apps.control.memory.vllm_launch import VllmLaunch
+from gateway.config.snapshot import Backend
+from gateway.domain.engine_traits import traits_of
+from gateway.launch.command import ServeCommand
+
+_OFF = 0.10  # a measured figure that differs by more from the estimate is worth a note
+
+
+def demand_of(
+    backend: Backend, command: ServeCommand, place: Place, catalog: ModelCatalog, files: ModelFiles | None = None
+) -> Demand:
+    """The demand of a backend that is started by `command`, which profiles and what-ifs may have changed."""
+    if traits_of(backend).loads_on_demand:
+        return _measured_wins(_ollama(backend, catalog), backend, changed=False)
+    if (
+        not traits_of(backend).launch_flags
+        or backend.launch is None
+        or not command.is_vllm
+        or not (command.flags or command.model)
+    ):
+        why = "what it holds is not known: give it a launch block, or measure it (`launch: {resident: 12GiB}`)"
+        return _measured_wins(Demand(backend.name, verdict="unknown", reason=why), backend, changed=False)
+    settings, written = engine_settings(command), engine_settings(backend.launch.parsed)
+    if settings.refused:
+        return Demand(backend.name, verdict="no", reason=f"it does not start: {settings.refused}")
+    changed = (settings.utilization, settings.cache_gib) != (written.utilization, written.cache_gib)
+    launch = VllmLaunch(backend, command, settings, place, catalog, files)
+    demand = launch.demand()
+    if backend.observed is not None:
+        demand = observed_demand(demand, backend.observed, settings, written, place.memory, launch.ratio)
+    if demand.weights is not None and demand.needs is not None:
+        demand = replace(demand, loading=demand.needs + ENGINE_GIB + LOADING_SHARE * demand.weights)
+    return _measured_wins(demand, backend, changed=changed)
+
+
+def _measured_wins(demand: Demand, backend: Backend, *, changed: bool) -> Demand:
+    """With `launch.resident` instead of the estimate. It says nothing of a command that takes another share."""
+    if backend.launch is None or backend.launch.resident is None or changed:
+        return demand
+    resident = backend.launch.resident / GIB
+    note = demand.note
+    if demand.resident and abs(resident - demand.resident) > _OFF * demand.resident:
+        note = f"it was measured at {resident:.1f} GiB, which is more than 10 % off the {demand.resident:.1f} expected"
+    needs = demand.needs if demand.needs is not None and demand.target is not None else resident
+    ran = demand.verdict == "unknown"  # it was seen to run
+    return replace(
+        demand,
+        needs=needs,
+        resident=resident,
+        source="measured",
+        verdict="yes" if ran else demand.verdict,
+        reason="" if ran else demand.reason,
+        note=note,
+    )
+
+
+# -- Ollama -----------------------------------------------------------------------------------------------------------
+
+
+def _ollama(backend: Backend, catalog: ModelCatalog) -> Demand:
+    model = backend.model or ""
+    row = catalog.row(model) if model else None
+    weights = weights_of(row, model) if row is not None else None
+    if row is None or weights is None:
+        return _unknown(backend, f"the size of {model or 'its model'} is not in the catalogue")
+    if isinstance(row.geometry, str):
+        return _unknown(backend, f"the cache of {model} is not known: {row.geometry}")
+    if backend.context is None:
+        return _unknown(backend, "its window is not known: set `context`")
+    slots = backend.slots or 1
+    plain = CacheSettings(backend.context, 2.0)
+    kv = cache_layout(row.geometry, plain).window_gib * slots
+    held = weights + kv + OLLAMA_GIB
+    tokens = backend.context * slots
+    return Demand(backend.name, held, held, 0.0, None, weights, kv, tokens, float(slots), source="estimated")
+
+
+def _unknown(backend: Backend, reason: str) -> Demand:
+    return Demand(backend.name, verdict="unknown", reason=reason)

@@ -1,0 +1,108 @@
+"""A request of Ollama's API and its answer, for the exchange around them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from gateway.admission.access import find_alias
+from gateway.admission.caller import Caller
+from gateway.apps.dialects.ollama.answer import OllamaAnswer, embeddings_of, error_of
+from gateway.apps.dialects.ollama.request import OllamaRequest, Resolve, chat_of, embedding_of, generation_of
+from gateway.apps.dialects.translated import TranslatedExchange
+from gateway.config.snapshot import Alias, Snapshot
+from gateway.domain.request import (
+    EMBEDDINGS,
+    OLLAMA_CHAT,
+    OLLAMA_EMBED,
+    OLLAMA_EMBEDDINGS,
+    OLLAMA_GENERATE,
+    Endpoint,
+    OwnForm,
+)
+from gateway.errors import PassedOn
+from gateway.proxy.exchange import Exchange
+from gateway.proxy.reply import listed
+from gateway.runtime.gateway import Gateway
+
+TAG = ":latest"  # what Ollama's clients add to a name without a tag
+_READ = {
+    OLLAMA_CHAT: chat_of,
+    OLLAMA_GENERATE: generation_of,
+    OLLAMA_EMBED: embedding_of,
+    OLLAMA_EMBEDDINGS: embedding_of,
+}
+_NOTHING = OllamaRequest(b"", "", stream=False, left_out=[])
+
+
+class AnsweredAtOnce(PassedOn):
+    """The answer to a request that needs no backend."""
+
+    def __init__(self, answer: bytes) -> None:
+        super().__init__(200, "", None, None)
+        self._answer = answer
+
+    def envelope(self) -> bytes:
+        return self._answer
+
+
+class OllamaTranslation:
+    """A `Translation` (translated.py)."""
+
+    own: OwnForm | None = None
+    session: bytes | None = None
+    stream_type: bytes | None = b"application/x-ndjson"
+
+    def __init__(self, endpoint: Endpoint, resolve: Resolve) -> None:
+        self._endpoint, self._resolve = endpoint, resolve
+        self._asked = _NOTHING
+        self._at_once = False
+        self._answer = self._answer_to("")
+
+    def _answer_to(self, model: str) -> OllamaAnswer:
+        generates = self._endpoint is OLLAMA_GENERATE
+        return OllamaAnswer(model, time.time(), generates=generates, clock=time.monotonic_ns)
+
+    def request(self, body: bytes) -> bytes:
+        """Raises AnsweredAtOnce for a request without a prompt, which makes Ollama load or unload the model: backends
+        are started otherwise here."""
+        self._asked = asked = _READ[self._endpoint](body, self._resolve)
+        self._answer = self._answer_to(asked.model)
+        if asked.empty:
+            self._at_once = True
+            raise AnsweredAtOnce(self._answer.loaded(unload=asked.unload))
+        return asked.body
+
+    def held(self) -> int:
+        return 0
+
+    def begin(self, request_id: str) -> list[tuple[bytes, bytes]]:
+        left_out = self._asked.left_out
+        return [(b"x-gateway-left-out", listed(left_out))] if left_out else []
+
+    def whole(self, body: bytes) -> bytes:
+        if self._at_once:
+            return body
+        if self._endpoint.becomes is EMBEDDINGS:
+            return embeddings_of(body, self._asked.model, older=self._endpoint is OLLAMA_EMBEDDINGS)
+        return self._answer.whole(body)
+
+    def error(self, status: int, body: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+        return error_of(body), {}
+
+    def events(self, events: Iterable[bytes], hold: Callable[[int], object]) -> bytes:
+        return self._answer.lines(events, hold)
+
+
+def asked_alias(snapshot: Snapshot, caller: Caller, model: str) -> tuple[str, Alias]:
+    """(the name for the alias in a request to the gateway, the alias) that a client of Ollama's means. Raises
+    `model_not_found`, `model_not_allowed`, and what identifying the caller raises."""
+    name = model.removesuffix(TAG) if snapshot.resolve(model) is None else model
+    return name, find_alias(snapshot, caller.identify(snapshot), name)
+
+
+def translated(gateway: Gateway, endpoint: Endpoint, exchange: Exchange) -> Exchange:
+    def resolve(model: str) -> str:
+        return asked_alias(gateway.snapshot, exchange.caller, model)[0]
+
+    return TranslatedExchange(exchange, OllamaTranslation(endpoint, resolve))

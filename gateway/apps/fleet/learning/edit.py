@@ -1,0 +1,65 @@
+"""One key of a YAML file is set, and everything else in it stays as it is: comments, order, quotes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ruamel.yaml import YAML
+from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
+
+
+class CannotEdit(Exception):
+    """The file has another form than an edit of it can be sure of; the message says which."""
+
+
+def with_entry(text: str, path: Sequence[str], key: str, value: str, *, before: str = "") -> str:
+    """The text with `key: value` in the mapping at `path`; `value` is YAML of one line. A key that is there has its
+    value replaced. A new one stands in front of the key `before` and its comments, or of the first key. Raises
+    CannotEdit."""
+    node = YAML(typ="safe", pure=True).compose(text)
+    for name in path:
+        found = _entry(node, name)
+        if found is None:
+            raise CannotEdit(f"there is no {'.'.join(path)}")
+        if found[1].start_mark.index < found[0].start_mark.index:
+            raise CannotEdit(f"{name} is an alias of something else in the file")
+        node = found[1]
+    if not isinstance(node, MappingNode) or not node.value:
+        raise CannotEdit(f"{'.'.join(path)} is no mapping with keys")
+    there = _entry(node, key)
+    if there is not None:
+        return text[: there[0].start_mark.index] + f"{key}: {value}" + text[_end(there[1]) :]
+    if node.flow_style:
+        end = _end(node.value[-1][1])
+        return f"{text[:end]}, {key}: {value}{text[end:]}"
+    beside = (_entry(node, before) or node.value[0])[0].start_mark
+    at = _above_comments(text, beside.index - beside.column)
+    newline = "\r\n" if "\r\n" in text else "\n"
+    return f"{text[:at]}{' ' * beside.column}{key}: {value}{newline}{text[at:]}"
+
+
+def _entry(node: Node | None, key: str) -> tuple[Node, Node] | None:
+    entries = node.value if isinstance(node, MappingNode) else ()
+    return next(((k, v) for k, v in entries if isinstance(k, ScalarNode) and str(k.value) == key), None)
+
+
+def _end(node: Node) -> int:
+    """Where a value ends: a block's own mark stands behind the comments that follow it."""
+    if isinstance(node, ScalarNode):
+        if node.style in ("|", ">"):
+            raise CannotEdit("a text of several lines stands where a value of one line is wanted")
+        return int(node.end_mark.index)
+    if not isinstance(node, CollectionNode) or node.flow_style or not node.value:
+        return int(node.end_mark.index)
+    last = node.value[-1]
+    return _end(last[1] if isinstance(last, tuple) else last)
+
+
+def _above_comments(text: str, at: int) -> int:
+    """The beginning of the lines of comments that stand directly above the line at `at`."""
+    while at > 0:
+        above = text.rfind("\n", 0, at - 1) + 1
+        if not text[above:at].lstrip(" ").startswith("#"):
+            return at
+        at = above
+    return at

@@ -1,0 +1,152 @@
+"""Engines that are started, switched, killed and hung over real ssh, systemd and docker, with requests meanwhile."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.machines.install import by_ops
+from tests.machines.scene import HERE, MACHINES, chat, on, said, states, until
+
+pytestmark = [pytest.mark.usefixtures("fleet"), pytest.mark.timeout(900)]
+SERVING = ("ready", "busy")
+
+
+@pytest.fixture(autouse=True)
+def daily(fleet: None) -> Iterator[None]:
+    """The mode `daily`, serving, and no engine with orders."""
+    yield
+    for node in ("spark1", "spark2"):
+        on(node, "rm -f /srv/models/.fake/*; docker unpause $(docker ps -q --filter status=paused)")
+    by_ops("gateway fleet switch daily || (sleep 20; gateway fleet switch daily)", 400)
+    until(lambda: chat("main") == (200, "qwen36"), 120, "the fleet is well after the test")
+
+
+class Trickle:
+    """Requests at a rate, and what came of each."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.rows: list[dict[str, Any]] = []
+
+    def failed(self) -> list[dict[str, Any]]:
+        return [row for row in self.rows if row.get("status") != 200 or row["end"] != "whole"]
+
+
+@contextmanager
+def trickle(folder: Path, aliases: str = "main,writer", rate: float = 3.0) -> Iterator[Trickle]:
+    """Ends, and has its rows, when the block ends."""
+    running = Trickle(folder / "trickle.jsonl")
+    command = [sys.executable, str(HERE / "trickle.py"), str(running.out), "600", str(rate), aliases]
+    process = subprocess.Popen(command)
+    try:
+        yield running
+    finally:
+        (folder / "trickle.jsonl.stop").touch()
+        process.wait(150)
+        running.rows = [json.loads(line) for line in running.out.read_text().splitlines()]
+
+
+def test_a_switch_to_the_engine_on_two_nodes_and_back_costs_no_request_of_what_stays(tmp_path: Path) -> None:
+    with trickle(tmp_path, "big") as asked:
+        time.sleep(3)
+        by_ops("gateway fleet switch ds4", 400)
+        assert chat("big") == (200, "ds4")
+        assert all("spark-ds4" in said(node, "docker ps --format '{{.Names}}'") for node in ("spark1", "spark2"))
+        by_ops("gateway fleet switch daily", 400)
+        time.sleep(3)
+    for node in ("spark1", "spark2"):
+        assert "spark-ds4" not in said(node, "docker ps --format '{{.Names}}'"), "nothing of the other mode is left"
+    assert {row["by"] for row in asked.rows} >= {"ds4", "qwen36"}
+    broken = [row for row in asked.failed() if row.get("end") not in ("backend_warming", "no_backend_available")]
+    assert broken == [], "each request is whole, or refused with the reason"
+
+
+def test_a_request_starts_an_engine_and_gets_its_answer() -> None:
+    assert chat("code", within=180) == (200, "coder")
+    by_ops("gateway fleet stop coder", 200)
+    until(lambda: states()["coder"] == "parked", 60, "coder is off")
+
+
+def test_an_engine_that_is_killed_is_left_and_comes_back(tmp_path: Path) -> None:
+    with trickle(tmp_path, "main") as asked:
+        time.sleep(3)
+        said("spark1", "docker kill spark-qwen36")
+        until(lambda: chat("main") == (200, "gemma4"), 15, "the next step serves")
+        until(lambda: chat("main") == (200, "qwen36"), 120, "systemd has started it, and it is used again")
+    assert [row for row in asked.failed() if not str(row["end"]).startswith("broken, told")] == []
+
+
+def reject(order: str) -> None:
+    """Insert or delete the rule of spark1 that refuses connections to its engine."""
+    chains = ("INPUT", "FORWARD")  # FORWARD: docker leads the packets to the container
+    said("spark1", "; ".join(f"iptables {order} {chain} -p tcp --dport 8001 -j REJECT" for chain in chains))
+
+
+def test_an_engine_whose_packets_are_rejected_is_left_at_once(tmp_path: Path) -> None:
+    with trickle(tmp_path, "main") as asked:
+        time.sleep(3)
+        said(
+            "spark1",
+            "iptables -I INPUT -p tcp --dport 8001 -j REJECT; iptables -I FORWARD -p tcp --dport 8001 -j REJECT",
+        )
+        until(lambda: chat("main") == (200, "gemma4"), 15, "the next step serves")
+        said(
+            "spark1",
+            "iptables -D INPUT -p tcp --dport 8001 -j REJECT; iptables -D FORWARD -p tcp --dport 8001 -j REJECT",
+        )
+        until(lambda: chat("main") == (200, "qwen36"), 90, "it is used again")
+    assert [row for row in asked.failed() if not str(row["end"]).startswith("broken, told")] == []
+
+
+def test_an_engine_that_hangs_is_left(tmp_path: Path) -> None:
+    """A paused container takes connections, and answers nothing."""
+    said("spark1", "docker pause spark-qwen36")
+    seconds = until(lambda: chat("main", within=90) == (200, "gemma4"), 90, "the next step serves")
+    said("spark1", "docker unpause spark-qwen36")
+    until(lambda: chat("main") == (200, "qwen36"), 120, "it is used again")
+    assert seconds < 60
+
+
+def test_preflight_names_what_makes_a_start_fail() -> None:
+    by_ops("gateway fleet stop small", 200)
+    try:
+        said("spark1", "setsid python3 -m http.server 8005 </dev/null >/dev/null 2>&1 & sleep 1")
+        told = said("gw", "gateway fleet preflight --node spark1", 120, user="ops", codes=(0, 1))
+        assert "8005" in told
+        refused = on("gw", "gateway fleet start small 2>&1", 120, "ops")
+        assert (refused.returncode, "8005" in refused.stdout) == (1, True), refused.stdout
+    finally:
+        on("spark1", "fuser -k 8005/tcp || kill $(ss -Hltnp 'sport = :8005' | grep -o 'pid=[0-9]*' | cut -d= -f2)")
+    parts = MACHINES / "m/spark1/srv/models/hub/models--Qwen--Qwen3-4B-Instruct-2507/snapshots/abc"
+    part = parts / "model-00002-of-00002.safetensors"
+    part.rename(part.with_suffix(".away"))
+    try:
+        told = said("gw", "gateway fleet preflight --node spark1", 120, user="ops", codes=(0, 1))
+        assert "model-00002-of-00002" in told or "part" in told
+    finally:
+        part.with_suffix(".away").rename(part)
+    by_ops("gateway fleet start small", 300)
+    assert states()["small"] in SERVING
+
+
+def test_a_gateway_that_is_killed_in_mid_switch_can_go_back(tmp_path: Path) -> None:
+    """Nothing of the engine that was being started is left beside the mode that serves."""
+    (MACHINES / "m/spark1/srv/models/.fake/deepseek-v4-flash").write_text("cold 25\n")
+    said("gw", "su - ops -c 'nohup gateway fleet switch ds4 >/dev/null 2>&1 &'")
+    until(lambda: "spark-ds4" in said("spark1", "docker ps --format '{{.Names}}'"), 120, "ds4 is being started")
+    said("gw", "systemctl kill -s KILL spark-gateway")
+    until(lambda: bool(states()), 30, "systemd has started the gateway again")
+    by_ops("gateway fleet switch daily", 400)
+    until(lambda: chat("main") == (200, "qwen36"), 120, "the daily mode serves")
+    for node in ("spark1", "spark2"):
+        assert "spark-ds4" not in said(node, "docker ps --format '{{.Names}}'")
+        assert said(node, "systemctl is-active spark-ds4", codes=(0, 3)).strip() in ("inactive", "failed")
