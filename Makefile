@@ -78,11 +78,11 @@ test-clients: $(VENV)/.dev   ## Hermes, OpenClaw, Claude Code, Open WebUI, the S
 # Pins and hashes for linux x86_64 and aarch64, Python 3.11 to 3.14; names no download host.
 COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet
 lock: $(VENV)/.dev
-	$(COMPILE) --upgrade --extra build --extra cloud -o requirements-cloud.lock
+	$(COMPILE) --upgrade --extra build --extra import --extra cloud -o requirements-cloud.lock
 	cp requirements-cloud.lock requirements.lock
-	$(COMPILE) --extra build -o requirements.lock
+	$(COMPILE) --extra build --extra import -o requirements.lock
 	cp requirements-cloud.lock requirements-dev.lock
-	$(COMPILE) --extra build --extra cloud --extra alerts --extra charts --extra dev -o requirements-dev.lock
+	$(COMPILE) --extra build --extra import --extra cloud --extra alerts --extra charts --extra dev -o requirements-dev.lock
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; try: make PYTHON=python3.12")'

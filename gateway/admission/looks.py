@@ -24,7 +24,7 @@ def may_hang(state: BackendState, now: float) -> bool:
     """Has nothing come for a second from a backend that has requests of ours? A queue there may be full of requests
     that nobody answers."""
     health = state.health
-    return state.inflight > 0 and now - state.sign_of_life > FRESH and health.usable(now) and not health.avoided
+    return state.engine_inflight > 0 and now - state.sign_of_life > FRESH and health.usable(now) and not health.avoided
 
 
 def look_due(state: BackendState, now: float) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from gateway.config import kinds as k
 from gateway.config import launch_kinds as lk
@@ -24,10 +25,14 @@ class Node:
     reserve: k.Size | None = setting(
         None, "Memory of it that is not free when it has booted, before any engine; default 3.6GiB."
     )
+    link: lk.Host | None = setting(None, "Its address on the fast link between nodes; default its address.")
     exporter: k.Text | None = setting(None, "URL of its Prometheus exporter (temperatures, memory).")
     ssh: lk.SshTarget | None = setting(
         None, "Where `gateway fleet` reaches it by ssh: USER@HOST, or a Host of ssh_config."
     )
+
+
+Entrypoint = Literal["vllm serve", "vllm", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,10 @@ class Launch:
     resident: k.Size | None = setting(None, "Memory it holds once it runs, as measured; wins over the estimate.")
     parsed: ServeCommand = ServeCommand()
     container: DockerRun = DockerRun()
+    entrypoint: Entrypoint | None = setting(
+        None,
+        "What the image itself runs in front of `command`; omitted = known for named images, else nothing is added.",
+    )
 
     @property
     def starts(self) -> bool:

@@ -136,6 +136,9 @@ class Backend:
         "vllm", "What kind of server it is; auto = openai, and told from what it shows.", kind=Literal[Engine, "auto"]
     )
     url: k.Text | None = setting(None, "With or without /v1; another path that ends in /vN or /openai is kept.")
+    on: k.Text | None = setting(
+        None, "The backend whose engine it is another model of (--lora-modules, a further served name).", names=True
+    )
     cloud: k.Yes = setting(False, "Outside the LAN. Must be said for a host that is not private.", decided=True)
     nodes: tuple[str, ...] = setting(
         (), "The node it runs on, or a list: it falls with any of them.", key="node", kind=k.OneOrMany
@@ -220,7 +223,7 @@ class Backend:
     @property
     def identity(self) -> tuple[str, str, str | None]:
         """Equal in two snapshots: the same running server, whose health, slots and connections carry over."""
-        return (self.name, self.engine, self.url)
+        return (self.name, self.engine if self.on is None else f"{self.engine} of {self.on}", self.url)
 
     @cached_property
     def checkpoint(self) -> str | None:
@@ -313,6 +316,9 @@ class Client:
 
     name: str
     key_sha256: str | None = setting(None, "Its key, or sha256:<64 hex digits> of it.", key="key", kind=k.SecretText)
+    old_key_sha256: str | None = setting(
+        None, "Another key that is valid too, while `key` is rotated.", key="old_key", kind=k.SecretText
+    )
     aliases: k.Names = setting(("*",), "Aliases it may use, globs allowed; default all.")
     rpm: k.CountOrNone = setting(None, "Requests per minute.")
     tpm: k.CountOrNone = setting(None, "Tokens per minute.")
@@ -435,12 +441,18 @@ class Snapshot:
     @cached_property
     def clients_by_key(self) -> dict[str, Client]:
         """Clients by the SHA-256 of their key, in hex."""
-        return {c.key_sha256: c for c in self.clients.values() if c.key_sha256 is not None}
+        clients = self.clients.values()
+        return {key: c for c in clients for key in (c.old_key_sha256, c.key_sha256) if key is not None}
 
     @cached_property
     def clients_by_owner(self) -> dict[str, Client]:
         """Clients by the name under which things are kept for them."""
         return {client.owner: client for client in self.clients.values()}
+
+    @cached_property
+    def engines(self) -> dict[str, Backend]:
+        """The backends that are servers; the others are further models of one of them (`on`)."""
+        return {name: backend for name, backend in self.backends.items() if backend.on is None}
 
     @property
     def metrics_are_open(self) -> bool:

@@ -7,7 +7,7 @@ backend by other gateways. Observers of changes subscribe to `observers`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -108,6 +108,9 @@ class BackendState:
     unloaded_at: float = 0.0  # when its model was last seen not to be loaded
     sleepless: tuple[str | None, float | None] | None = None  # (version, start) of an engine that cannot be asked
     flag_drift: tuple[str, ...] = ()  # where its flags differ from its launch block, in words
+    host: BackendState | None = None  # of an adapter (`on`): the backend whose engine it is another model of
+    siblings: tuple[BackendState, ...] = ()  # the other backends of the same engine, which share its slots
+    absent: str = ""  # why its engine does not serve its model; of adapters only
     revision: int = 0  # another number = another definition, report or learned fact, as far as requests depend on it
     name: str = field(init=False)  # of the backend: part of its identity, so it never changes
     server: str = field(init=False)  # the name of the row of traits in force
@@ -139,15 +142,28 @@ class BackendState:
         return self.traits.loads_on_demand or self.reported.loaded is not None
 
     @property
+    def engine_inflight(self) -> int:
+        """Sequences under way through this gateway on its engine: of all its models."""
+        return self.inflight + sum([one.inflight for one in self.siblings]) if self.siblings else self.inflight
+
+    @property
+    def engine_event(self) -> float:
+        """When any stream from its engine last made progress."""
+        return max([self.last_event, *[one.last_event for one in self.siblings]])
+
+    @property
     def under_way(self) -> int:
-        """Sequences that all gateways together run on it."""
-        return self.inflight + self.shared.elsewhere
+        """Sequences that all gateways together run on its engine."""
+        return self.inflight + self.shared.elsewhere if not self.siblings else self._under_way_together()
+
+    def _under_way_together(self) -> int:
+        return self.engine_inflight + sum([one.shared.elsewhere for one in (self, *self.siblings)])
 
     @property
     def sign_of_life(self) -> float:
         """When its server last answered or sent anything, or its engine moved; 0 = never."""
         evidence = self.evidence
-        return max(self.last_event, self.progress.moved_at, evidence.alive_at, evidence.answered_at)
+        return max(self.engine_event, self.progress.moved_at, evidence.alive_at, evidence.answered_at)
 
     @property
     def is_full(self) -> bool:
@@ -185,6 +201,26 @@ class BackendState:
         """What it reads of a chat."""
         row, lacks = self._forms, self.facts.lacks
         return learned_forms(row, [fact for fact, until in lacks.items() if until > now]) if lacks else row
+
+    # -- several models of one engine -----------------------------------------------------------------------------
+
+    def join(self, host: BackendState) -> None:
+        """Share what belongs to the engine: its health and the evidence of it, its counters, what it reports."""
+        self.host, self.health, self.evidence, self.progress = host, host.health, host.evidence, host.progress
+        self.foreign = host.foreign
+        self._follow_host(self.absent)
+
+    def saw_listed(self, listed: Collection[str]) -> None:
+        """The engine's list of models was read."""
+        model, host = self.backend.model, self.host
+        there = host is None or model in listed
+        self._follow_host("" if there else f"'{model}' is no model of {self.backend.on}: is the adapter loaded there?")
+
+    def _follow_host(self, absent: str) -> None:
+        if self.host is not None:
+            self.absent = absent
+            self.reported = self.host.reported._replace(model=self.backend.model)
+            self._conclude()
 
     # -- definition and identity ----------------------------------------------------------------------------------
 
@@ -312,6 +348,8 @@ class BackendState:
             return
         if self.learned.observe(before, sample, full=self.is_full):
             self._conclude()
+            for other in self.siblings:
+                other._conclude()
 
     def saw_pool_full(self) -> None:
         """Its requests have filled the memory that they share: it has one, of one window."""
@@ -334,7 +372,10 @@ class BackendState:
 
     def forget(self) -> None:
         """Drop all learned and observed facts: the engine may be another one now, or have other flags."""
-        self.learned = LearnedSlots(self.learned.base)
+        if self.host is None:
+            self.learned.begin(self.learned.base)
+            for other in self.siblings:
+                other._conclude()
         self.facts.forget()
         self.sleepless = None
 
@@ -387,7 +428,7 @@ class BackendState:
         self.server = recognised or declared_server(backend)
         self.traits = serving(row_of(self.server, reported.front_end), backend.serves)
         self.model = backend.model or reported.model
-        self.checkpoint = backend.checkpoint or self.model
+        self.checkpoint = backend.checkpoint or (self.model if self.host is None else self.host.checkpoint)
         self._forms = self.traits.forms
         if self._forms.efforts is None and (family := family_of(self.checkpoint)) is not None and family.efforts:
             self._forms = replace(self._forms, efforts=family.efforts)
@@ -395,8 +436,10 @@ class BackendState:
         if backend.slots_assumed and reported.slots is not None:
             self.known_slots = reported.slots
         elif self.learns_slots and backend.slots is not None:
-            if self.learned.base != backend.slots:
-                self.learned = LearnedSlots(backend.slots)
+            if self.host is not None:
+                self.learned = self.host.learned
+            elif self.learned.base != backend.slots:
+                self.learned.begin(backend.slots)
             self.known_slots = self.learned.slots
         self.slots = self.known_slots or 1_000_000
         self.pool = (reported.pool if backend.kv_pool is None else backend.kv_pool) or None
@@ -407,7 +450,7 @@ class BackendState:
         self._window = min(declared, context) if declared and context else declared or context
         learned = facts.lacks, facts.refused_window, facts.observed, facts.pooled
         told = self.server, self.traits, self.model, self.checkpoint, reported.version
-        basis = backend, *learned, *told, self.pool, self._window
+        basis = backend, self.absent, *learned, *told, self.pool, self._window
         if basis != self._basis:
             self._basis = basis
             self.revision += 1

@@ -56,6 +56,10 @@ class LearnedSlots:
     )
 
     def __init__(self, base: int) -> None:
+        self.begin(base)
+
+    def begin(self, base: int) -> None:
+        """As if nothing was learned yet."""
         self.base = self.slots = base
         self.why: Why = "assumed"
         self._doubles = True  # they have not stopped yet

@@ -96,10 +96,13 @@ def is_serving_image(image: str | None) -> bool:
     return repository.removeprefix("docker.io/") in SERVING_IMAGES
 
 
-def parse(text: str, *, image: str | None = None, entrypoint: str | None = None) -> ServeCommand:
+def parse(
+    text: str, *, image: str | None = None, entrypoint: str | None = None, own: str | None = None
+) -> ServeCommand:
     """Read a command line that runs in `image` (None: on the host), under the `--entrypoint` of `docker run` (None: the
-    image's own). Never raises: errors become mistakes."""
+    image's own, which is `own` where that is stated). Never raises: errors become mistakes."""
     words, problem = split(text)
+    words = ("vllm", *words) if own == "vllm" and words[:1] == ("serve",) else words
     entrypoint = entrypoint if image is not None else None
     if entrypoint:
         start = 0 if words[:1] == ("env",) else assignments(words)[1]

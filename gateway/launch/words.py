@@ -10,6 +10,7 @@ from typing import NamedTuple
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
 _SPACES = " \t\r\n"
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh"))
+_ELSEWHERE = frozenset(("docker", "podman", "nerdctl", "sudo", "ssh"))  # what they start has a place of its own
 _MODULE = re.compile(r"vllm(\.entrypoints\..*)?", re.ASCII)
 _ENDS = frozenset(("&&", "||", ";", "|", "&", "\n"))
 _REDIRECTION = re.compile(r"\d?(>>?|<|>&|&>)")
@@ -114,7 +115,20 @@ def parts_of(words: tuple[str, ...], *, serving: bool) -> CommandParts:
     program = words[start : start + length]
     if program and _base(program[0]) in _SHELLS:
         return _in_a_shell(words, start, env, program)
-    return CommandParts(env, program, words[start + length :], words[: start + length])
+    return _behind_wrapper(words, start, env) or CommandParts(
+        env, program, words[start + length :], words[: start + length]
+    )
+
+
+def _behind_wrapper(words: tuple[str, ...], start: int, env: dict[str, str]) -> CommandParts | None:
+    """`/launch.sh vllm serve MODEL ...`: the arguments of the vLLM that a wrapper runs; None without a wrapper."""
+    if not words[start:] or words[start].startswith("-") or _base(words[start]) in _ELSEWHERE:
+        return None
+    for at in range(start + 1, len(words)):
+        program = words[at : at + _program_length(words[at : at + 4], serving=True)]
+        if len(program) > 1 and is_vllm_program(program) and _base(words[start]) != "vllm":
+            return CommandParts(env, program, words[at + len(program) :], words[: at + len(program)])
+    return None
 
 
 def _program_length(words: tuple[str, ...], *, serving: bool) -> int:
@@ -136,7 +150,7 @@ def _in_a_shell(words: tuple[str, ...], start: int, env: dict[str, str], program
     found = CommandParts(env, program, (), words)
     index = next((i for i in range(start + 1, len(words) - 1) if re.fullmatch(r"-[a-z]*c", words[i])), None)
     if index is None:
-        return found
+        return _behind_wrapper(words, start, env) or found
     commands: list[list[str]] = [[]]
     for word in _script_words(words[index + 1]):
         if word in _ENDS:
@@ -148,12 +162,12 @@ def _in_a_shell(words: tuple[str, ...], start: int, env: dict[str, str], program
         inner = parts_of(tuple(command), serving=False)
         if is_vllm_program(inner.program):
             return CommandParts({**env, **inner.env}, inner.program, inner.arguments, inner.before, index + 1)
-    return found
+    return _behind_wrapper(words, start, env) or found
 
 
 def _script_words(script: str) -> list[str]:
-    reader = shlex.shlex(script, posix=True, punctuation_chars=";&|")
-    reader.whitespace_split = True
+    reader = shlex.shlex(script.replace("\\\n", " "), posix=True, punctuation_chars=";&|\n")
+    reader.whitespace, reader.whitespace_split = " \t\r", True
     reader.commenters = ""
     try:
         return list(reader)

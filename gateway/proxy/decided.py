@@ -51,14 +51,14 @@ TABLE: Mapping[type, Fields] = {
         never="min_max_tokens",
     ),
     Client: Fields(
-        decided="name key_sha256 aliases",
+        decided="name key_sha256 old_key_sha256 aliases",
         each="rpm tpm max_inflight tasks budget",
         # What is decided ahead stays in the LAN and starts nothing.
         nothing="priority local_only may_start admin on_unsupported",
     ),
     Backend: Fields(
-        decided="name engine url model context kv_pool tool_parser auto_tools reasoning_parser thinking thinking_switch"
-        " vision audio pdf serves server api_key launch",
+        decided="name on engine url model context kv_pool tool_parser auto_tools reasoning_parser thinking"
+        " thinking_switch vision audio pdf serves server api_key launch",
         each="slots slots_assumed timeouts price",
         nothing="nodes dimensions embedding_model max_batch responses paths fields fixed run stop_after min_run budget"
         " exclusive health queue images observed profiles start stop parked in_mode",
@@ -77,10 +77,10 @@ TABLE: Mapping[type, Fields] = {
         never="short_answers",
     ),
     BackendState: Fields(
-        decided="backend client reported facts revision name server traits model checkpoint",
-        each="health shared ratio progress inflight prompt_tokens foreign last_event cooldown_until known_slots slots"
-        " learned",
-        nothing="observers disobeys evidence counting reserved_tokens sleepless flag_drift held load load_seconds"
+        decided="backend client reported facts absent revision name server traits model checkpoint",
+        each="health siblings shared ratio progress inflight prompt_tokens foreign last_event cooldown_until"
+        " known_slots slots learned",
+        nothing="host observers disobeys evidence counting reserved_tokens sleepless flag_drift held load load_seconds"
         " unloaded_at",
         never="pool",
     ),

@@ -317,7 +317,7 @@ class RequestHandler:
         metrics.attempts.inc(state.name, verdict.kind)
         if verdict.kind == "failed":
             self._hold_failure(planned, state, failure)
-        elif verdict.kind == "misconfigured":
+        elif verdict.kind == "misconfigured" and not (state.host is not None and verdict.status == 404):
             self._blame_of(planned.received).refused(state)
         elif verdict.kind == "unserved":
             self._blame_of(planned.received).unserved(state)

@@ -41,7 +41,7 @@ def _only_balanced(member: BackendState) -> bool:
     return (
         member.health.state is not SUSPECT
         and member.reported.loaded is not False
-        and member.inflight + member.shared.elsewhere < member.slots
+        and (member.under_way if member.siblings else member.inflight + member.shared.elsewhere) < member.slots
     )
 
 

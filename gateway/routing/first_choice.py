@@ -58,7 +58,7 @@ def first_choice(
 
 def _surely_serves(state: BackendState, request: InferenceRequest, needs: Needs, room: int, now: float) -> bool:
     """Can this backend serve the request, beyond doubt? (Where this is False, `why_not` decides.)"""
-    if state.health.state is not State.READY or state.cooldown_until > now or state.facts.lacks:
+    if state.health.state is not State.READY or state.cooldown_until > now or state.facts.lacks or state.absent:
         return False
     if request.endpoint.name not in state.traits.endpoints:
         return False

@@ -324,6 +324,8 @@ def why_not(
         return SkipReason("unserved", f"engine {state.server} does not serve {request.endpoint.path}")
     health = state.health
     away: SkipReason | None = None
+    if state.absent:
+        return SkipReason("misconfigured", state.absent)
     if health.state is not State.READY and not health.usable(now):
         away = SkipReason(*unavailable(state, now))
         if away.kind not in STARTS:  # a start has to be of use: what follows is asked of it too

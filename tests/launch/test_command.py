@@ -215,3 +215,25 @@ def test_what_a_profile_sets_is_what_is_read(changes: dict[str, int]) -> None:
 def test_no_text_makes_the_reader_fail(text: str) -> None:
     parse(text)
     parse(text, image=IMAGE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/launch.sh vllm serve org/m --port 8001",
+        "/bin/bash /scripts/with-patches.sh vllm serve org/m --port 8001",
+        "bash -c 'exec \"$@\"' -- vllm serve org/m --port 8001",
+        "tini -- python3 -m vllm.entrypoints.openai.api_server --model org/m --port 8001",
+        "bash -c 'cd /x\npip install y \\\n z\nexec vllm serve org/m --port 8001'",
+    ],
+)
+def test_what_a_wrapper_or_a_script_of_several_lines_starts(text: str) -> None:
+    command = parse(text, image="example/node:1")
+    assert (command.is_vllm, command.model, command.port, command.mistakes) == (True, "org/m", 8001, ())
+    assert with_changes(command, {"port": 8002}).port == 8002
+    assert with_changes(command, {"port": 8002}).words[0] == command.words[0]
+
+
+def test_an_image_whose_entrypoint_is_vllm_takes_the_subcommand() -> None:
+    command = parse("serve org/m --port 8001", image="example/vllm:1", own="vllm")
+    assert (command.program, command.model, command.mistakes) == (("vllm", "serve"), "org/m", ())

@@ -134,7 +134,7 @@ def switch_steps(
     again = [
         name for name in mode.backends if _runs_otherwise(name, before, mode, started) or presence.get(name) == "partly"
     ]
-    leaving = [name for name in snapshot.backends if _leaves(name, snapshot, mode, before, presence, started, idle)]
+    leaving = [name for name in snapshot.engines if _leaves(name, snapshot, mode, before, presence, started, idle)]
     coming = [name for name in mode.backends if presence.get(name, "away") in _TO_WAIT_FOR or name in again]
     drained = [name for name in mode.backends if presence.get(name) == "drained" and name not in coming]
     if leaving or again:

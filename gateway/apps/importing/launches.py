@@ -171,6 +171,13 @@ class Launches:
             hint = "`gateway init HOST` lists the models of a running Ollama"
         self.notes.left_out(path, f"a container of {self.secrets.mask(str(run.image))} {what}: no vLLM", hint)
 
+    def only_one_of(self, names: Sequence[str], path: Path) -> None:
+        """These backends do not run beside others of the file: no check expects them to be up."""
+        for name in names:
+            self.draft.backends[name].keys.setdefault("run", "on_demand")
+        message = f"{', '.join(names)} may be away, since the file starts only some of its engines: run: on_demand"
+        self.notes.changed(path, message, "modes say which backends run together")
+
     # -- the backend --------------------------------------------------------------------------------------------------
 
     def _backend(

@@ -1,299 +1,407 @@
-"""The commands of a shell script, with the line of every word: enough of the shell to find what starts an engine.
+"""The words of a shell script. Its syntax is read by tree-sitter; what an expansion means is decided here.
 
-Quotes, continued lines, comments, here-documents, redirections, separators and arrays are read; variables that the
-script sets are put in (`Variables`). Nothing is run, and conditions and loops are not followed: every command counts.
-"""
+Nothing is run. A variable that the script does not set stands as `${NAME}`, for the machine that starts the engine; a
+word that is nothing but such a variable, without quotes, is marked: a shell makes no word of it where it is not set."""
 
 from __future__ import annotations
 
+import fnmatch
 import re
-import shlex
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import TYPE_CHECKING
 
-# A `$` between single quotes or behind a backslash, until the variables are put in.
-_PLAIN_DOLLAR = "\ue000"
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.ASCII | re.DOTALL)
-# `vllm serve <MODEL>`, as instructions have it: no shell means that.
-_PLACEHOLDER = re.compile(r"<[A-Za-z][\w-]*>")
-_VARIABLE = re.compile(r"\$(?:\{(\w+)(\[[@*]\])?(?:(:?[-=?+])([^{}]*))?\}|([A-Za-z_]\w*))", re.ASCII)
-_WHOLE = re.compile(r"\$(?:\{(\w+)(?:\[[@*]\])?\}|([A-Za-z_]\w*))", re.ASCII)
-_MOST_TEXT = 64 * 1024  # characters that variables put into one word, and words of an array: a script may double both
-_MOST_WORDS = 10_000
+from gateway.config.problems import ConfigError, Problem
+from gateway.launch.docker import read_docker_run
+from gateway.launch.flags import vllm_flags
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+MISSING = "the grammar of shell scripts is not installed"
+INSTALL = "pip install 'spark-gateway[import]'"
+_MOST_SECONDS = 4.0  # of the thread's time that the grammar may take for one text
+_MOST_SIGNS = {"|": 4000, "<<": 1000}  # each keeps readings open side by side
+_MOST_TEXT = 64 * 1024  # characters that variables put into one word: a script may double them
+_MOST_WORDS = 10_000  # of an array
+_DEEPEST = 24  # expansions inside of expansions
 WORD = 2  # what a word costs, in characters
-KEYWORDS = frozenset(("if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac", "!"))
-WRAPPERS = frozenset(("exec", "nohup", "time", "command", "export", "readonly", "local", "declare"))
+# `vllm serve <MODEL>`, as instructions have it: no shell means that.
+_PLACEHOLDER = re.compile(r"(?<![<\w])<([A-Za-z][\w-]*)>(?=$|[\s\"':/])")
+_OPEN, _CLOSE = "\ue001", "\ue002"
+_REFERENCE = re.compile(r"\$\{\w+\}|\$\(.*\)|`.*`", re.ASCII | re.DOTALL)
+_NAME = r"(?P<name>\w+|[@*#?$!-])(?:\[(?P<index>[^\]]*)\])?"
+_EXPANSION = re.compile(
+    rf"\$\{{(?P<sign>[#!]?){_NAME}(?:(?P<op>:?[-=?+]|##?|%%?|//?|\^\^?|,,?|[:@])(?P<rest>.*))?\}}", re.ASCII | re.DOTALL
+)
+_COMPUTED = ("arithmetic_expansion", "process_substitution", "brace_expression")
+_EXPANDED = ("simple_expansion", "expansion", "command_substitution", *_COMPUTED)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "e": "\x1b"}
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """`quoted`: some of it stood in quotes, so that a value put in is not split."""
+    """`unset`: a shell without a value for its variables makes no word of it."""
 
     text: str
-    line: int
-    quoted: bool = False
+    line: int = 0
+    unset: bool = False
+
+
+def parsed(text: str, file: str) -> Node | None:
+    """The syntax of a script; None where it is too tangled to be read. Raises ConfigError without the extra."""
+    try:
+        import tree_sitter
+        import tree_sitter_bash
+    except ImportError:
+        raise ConfigError([Problem(file, None, "", MISSING, INSTALL)]) from None
+    text = re.sub(r"\\[ \t]+\n", "\\\n", text.replace("\r\n", "\n"))  # spaces behind a backslash were not meant
+    data = _PLACEHOLDER.sub(rf"{_OPEN}\1{_CLOSE}", text).encode("utf-8", "replace")
+    if any(text.count(sign) > most for sign, most in _MOST_SIGNS.items()):
+        return None
+    parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+    until = time.thread_time() + _MOST_SECONDS
+    try:
+        tree = parser.parse(
+            lambda at, _: data[at : at + 65536], progress_callback=lambda _, __: time.thread_time() > until
+        )
+    except ValueError:  # given up
+        return None
+    return tree.root_node
+
+
+def source(node: Node) -> str:
+    """The text of a node as it stands in the script."""
+    return (node.text or b"").decode("utf-8", "replace").replace(_OPEN, "<").replace(_CLOSE, ">")
 
 
 @dataclass(slots=True)
-class _ShellReader:
-    text: str
-    at: int = 0
-    line: int = 1
-    commands: list[list[Word]] = field(default_factory=lambda: [[]])
-    word: list[str] = field(default_factory=list)
-    begun: int | None = None  # the line on which the word begins
-    quoted: bool = False
-    skipped: bool = False  # the next word is the target of a redirection
-    heredocs: list[str] = field(default_factory=list)
-    ends_heredoc: bool = False  # the next word ends a here-document
-    in_array: bool = False
+class _Fields:
+    """The words that one word of the script becomes. `pure`: so far only expansions without quotes made the last."""
 
-    def read(self) -> list[list[Word]]:
-        while self.at < len(self.text):
-            self._step(self.text[self.at])
-        self._end_word()
-        return [command for command in self.commands if command]
+    done: list[tuple[str, bool]] = field(default_factory=list)
+    last: str | None = None
+    pure: bool = True
 
-    def _take(self, count: int = 1) -> str:
-        taken = self.text[self.at : self.at + count]
-        self.at += count
-        self.line += taken.count("\n")
-        return taken
+    def literal(self, text: str) -> None:
+        self.last = (self.last or "") + text
+        self.pure = False
 
-    def _add(self, text: str, *, quoted: bool = False) -> None:
-        self.begun = self.line if self.begun is None else self.begun
-        self.quoted = self.quoted or quoted
-        self.word.append(text)
+    def split(self, text: str) -> None:
+        """An expansion without quotes: every space ends a word."""
+        for part in re.split(r"([ \t\n]+)", text):
+            if part.strip(" \t\n"):
+                self.last = (self.last or "") + part
+            elif part:
+                self.end()
 
-    def _step(self, char: str) -> None:
-        if char == "\\":
-            self._backslash()
-        elif char in "'\"":
-            self._quote(char)
-        elif char == "$":
-            self._dollar()
-        elif char == "`":
-            self._add(self._until("`"))
-        elif char in " \t\r":
-            self._end_word()
-            self._take()
-        elif char == "#" and self.begun is None:
-            self._take(self._line_end() - self.at)
-        elif char in "\n;|":
-            self._end_command()
-        elif char == "&":
-            self._ampersand()
-        elif char in "<>":
-            self._redirection()
-        elif char == "(" and self.word and _ASSIGNMENT.fullmatch("".join(self.word)) and self.word[-1].endswith("="):
-            self._add(self._take())
-            self._end_word()
-            self.in_array = True
-        elif char in "()":
-            self._parenthesis()
-        else:
-            self._add(char)
-            self._take()
+    def whole(self, text: str) -> None:
+        """An expansion without quotes that nothing is known of."""
+        self.last = (self.last or "") + text
 
-    def _parenthesis(self) -> None:
-        """The end of an array stays as a word of its own; other parentheses only separate commands."""
-        if self._peek() == ")" and self.in_array:
-            self.in_array = False
-            self._end_word()
-            self._add(self._take())
-            self._end_word()
-        else:
-            self._end_command()
-
-    def _line_end(self) -> int:
-        end = self.text.find("\n", self.at)
-        return end if end >= 0 else len(self.text)
-
-    def _peek(self) -> str:
-        return self.text[self.at : self.at + 1]
-
-    def _backslash(self) -> None:
-        if match := re.compile(r"\\[ \t\r]*\n").match(self.text, self.at):  # spaces behind it were not meant
-            self._take(len(match[0]))
-            self._end_word_before_indent()
-            return
-        self._take()
-        char = self._take()
-        self._add(_PLAIN_DOLLAR if char == "$" else char, quoted=True)
-
-    def _end_word_before_indent(self) -> None:
-        if self._peek() in " \t":
-            self._end_word()
-
-    def _quote(self, quote: str) -> None:
-        self._add("", quoted=True)
-        start = self.line
-        self._take()
-        found: list[str] = []
-        while self.at < len(self.text) and self._peek() != quote:
-            char = self._take()
-            if quote == '"' and char == "\\" and self._peek() in ('"', "\\", "$", "`", "\n"):
-                escaped = self._take()
-                char = {"\n": "", "$": _PLAIN_DOLLAR}.get(escaped, escaped)
-            elif quote == "'" and char == "$":
-                char = _PLAIN_DOLLAR
-            found.append(char)
-        self._take()
-        self.begun = start if self.begun is None else self.begun
-        self.word.append("".join(found))
-
-    def _dollar(self) -> None:
-        if self.text.startswith("$(", self.at):
-            self._add(self._balanced("(", ")"))
-        elif self.text.startswith("${", self.at):
-            self._add(self._balanced("{", "}"))
-        else:
-            self._add(self._take())
-
-    def _balanced(self, opening: str, closing: str) -> str:
-        depth, end = 0, self.at
-        while end < len(self.text):
-            depth += {opening: 1, closing: -1}.get(self.text[end], 0)
-            end += 1
-            if not depth and self.text[end - 1] == closing:
-                break
-        return self._take(end - self.at)
-
-    def _until(self, char: str) -> str:
-        end = self.text.find(char, self.at + 1)
-        return self._take((end if end >= 0 else len(self.text) - 1) - self.at + 1)
-
-    def _ampersand(self) -> None:
-        if self.text.startswith("&>", self.at):
-            self._end_word()
-            self._take()
-            self._redirection()
-        else:
-            self._end_command()
-
-    def _redirection(self) -> None:
-        if placeholder := _PLACEHOLDER.match(self.text, self.at):
-            self._add(self._take(len(placeholder[0])))
-            return
-        if "".join(self.word).isdigit() and not self.quoted:
-            self.word, self.begun = [], None
-        self._end_word()
-        sign = re.compile(r"<<<|<<-?|[<>]+[&|]?").match(self.text, self.at)
-        assert sign is not None
-        self._take(len(sign[0]))
-        self.skipped = True
-        self.ends_heredoc = sign[0] in ("<<", "<<-")
-
-    def _end_word(self) -> None:
-        if self.begun is not None:
-            text = "".join(self.word)
-            if self.ends_heredoc:
-                self.heredocs.append(text)
-            if not self.skipped:
-                self.commands[-1].append(Word(text, self.begun, self.quoted))
-            self.skipped = self.ends_heredoc = False
-        self.word, self.begun, self.quoted = [], None, False
-
-    def _end_command(self) -> None:
-        self._end_word()
-        char = self._take()
-        if char != "\n" or not self.in_array:
-            self.commands.append([])
-            self.in_array = False
-        if char == "\n" and self.heredocs:
-            self._skip_heredocs()
-
-    def _skip_heredocs(self) -> None:
-        for end in self.heredocs:
-            while self.at < len(self.text):
-                line = self._take(self._line_end() + 1 - self.at)
-                if line.strip() == end:
-                    break
-        self.heredocs = []
-
-
-def read_commands(text: str) -> list[list[Word]]:
-    """The commands of a script, each as its words, variables not yet put in. Never raises."""
-    return _ShellReader(text).read()
+    def end(self) -> None:
+        if self.last is not None:
+            self.done.append((self.last, self.pure and _REFERENCE.fullmatch(self.last) is not None))
+        self.last, self.pure = None, True
 
 
 @dataclass(slots=True)
 class Variables:
-    """The variables that a script has set so far. `spend` counts the words and characters that they put in, and raises
-    where these are too many. `exported`: the names of those that its commands see, in order."""
+    """The variables that a script has set so far. `spend` counts the characters that they put in, and raises where
+    these are too many; `note` is told in words what was left out or taken. `exported`: the names of those that its
+    commands see, in order. `soft`: those whose value depends on something that the script does not set. `positional`:
+    the arguments of the function at hand, None for the script's own."""
 
+    spend: Callable[[int], None] = lambda steps: None
+    note: Callable[[str], None] = lambda words: None
+    file: str = ""
     values: dict[str, list[str]] = field(default_factory=dict)
     exported: dict[str, None] = field(default_factory=dict)
-    room: int = 0  # characters that may still be put into the word at hand
-    spend: Callable[[int], None] = lambda steps: None
+    soft: set[str] = field(default_factory=set)
+    positional: list[str] | None = None
+    unsure: bool = False  # something unknown decided about the last expansion
+    _depth: int = 0
 
-    def text(self, word: str) -> str:
-        """A word with the known variables put in; the others are written `${NAME}`. A default (`${A:-b}`) counts where
-        the variable is not set."""
-        self.room = _MOST_TEXT
-        return _VARIABLE.sub(self._value, word).replace(_PLAIN_DOLLAR, "$")
+    # -- words --------------------------------------------------------------------------------------------------------
 
-    def _value(self, match: re.Match[str]) -> str:
-        name = match[1] or match[5]
-        if name in self.values:
-            value = " ".join(self.values[name])
-            self.room -= len(value)
-            self.spend(len(value))
-            return value if self.room >= 0 else f"${{{name}}}"
-        return _unquoted(match[4]) if match[3] in ("-", ":-", "=", ":=") else f"${{{name}}}"
-
-    def words(self, words: Sequence[Word]) -> Iterator[Word]:
-        """The words with variables put in: an array gives several words, and so does text that is not in quotes."""
-        for word in words:
-            whole = _WHOLE.fullmatch(word.text)
-            known = self.values.get(whole[1] or whole[2]) if whole else None
-            if known is None:
-                yield Word(self.text(word.text), word.line, word.quoted)
-            elif word.quoted and len(known) == 1 and "[" not in word.text:
-                yield Word(known[0], word.line, True)
-            else:
-                self.spend(len(known) * WORD if "[" in word.text else sum(map(len, known)))
-                parts = known if "[" in word.text else [part for value in known for part in _split(value)]
-                yield from (Word(part, word.line, True) for part in parts)
-
-    def assign(self, words: Sequence[Word]) -> int:
-        """Take the assignments at the beginning of a command. Returns how many words they are."""
-        at = 0
-        while at < len(words) and (match := _ASSIGNMENT.fullmatch(words[at].text)):
-            name, adds, value = match.groups()
-            before = self.values.get(name, []) if adds else []
-            self.spend(sum(map(len, before)) if value != "(" else len(before) * WORD)
-            if value == "(":
-                end = next((i for i in range(at, len(words)) if words[i].text == ")"), len(words))
-                inside = (word.text for word in self.words(words[at + 1 : end]))
-                self.values[name] = [*before, *inside][:_MOST_WORDS]
-                at = end + 1
+    def words(self, nodes: Sequence[Node]) -> Iterator[Word]:
+        """The words that a shell makes of these nodes; some that touch each other are one word."""
+        fields = _Fields()
+        for node, behind in zip_longest(nodes, nodes[1:]):
+            self._piece(node, fields, quoted=False)
+            if behind is not None and behind.start_byte == node.end_byte:
                 continue
+            fields.end()
+            for text, unset in fields.done:
+                self.spend(WORD + len(text) // 64)
+                yield Word(text.replace(_OPEN, "<").replace(_CLOSE, ">"), node.start_point[0] + 1, unset)
+            fields.done.clear()
+
+    def text(self, node: Node | None) -> str:
+        """The text of a value, which a shell does not split."""
+        self.unsure = False
+        fields = _Fields()
+        if node is not None:
+            self._piece(node, fields, quoted=True)
+        fields.end()
+        return " ".join(text for text, _ in fields.done).replace(_OPEN, "<").replace(_CLOSE, ">")
+
+    def _piece(self, node: Node, fields: _Fields, *, quoted: bool) -> None:
+        kind, text = node.type, (node.text or b"").decode("utf-8", "replace")
+        if kind == "string":
+            fields.literal("")
+            self._inside(node, fields, (node.start_byte + 1, node.end_byte - 1), quoted=True)
+        elif kind == "raw_string":
+            fields.literal(text[1:-1])
+        elif kind == "ansi_c_string":
+            fields.literal(
+                re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), text[2:-1], flags=re.DOTALL)
+            )
+        elif kind == "simple_expansion":
+            self._value(text[1:], None, text, fields, quoted)
+        elif kind == "expansion":
+            self._braced(text, fields, quoted)
+        elif kind == "command_substitution":
+            known, output = self._output(node)
+            self._put(output, fields, quoted) if known or quoted else fields.whole(output)
+        elif kind in _COMPUTED:
+            fields.literal(text)
+            self.unsure = True
+        elif kind in ("concatenation", "translated_string", "command_name", "heredoc_body"):
+            self._inside(node, fields, (node.start_byte, node.end_byte), quoted=quoted or kind == "heredoc_body")
+        else:
+            fields.literal(re.sub(r"\\(\n|.)", lambda m: "" if m[1] == "\n" else m[1], text, flags=re.DOTALL))
+
+    def _inside(self, node: Node, fields: _Fields, span: tuple[int, int], *, quoted: bool) -> None:
+        """The pieces of a node, and what stands between them, which the grammar does not always give as pieces."""
+        data, first = node.text or b"", node.start_byte
+        literal = node.type in ("string", "heredoc_body")
+        at = span[0]
+        for piece in node.named_children:
+            if literal and piece.type not in _EXPANDED:
+                continue
+            self._between(data[at - first : piece.start_byte - first], fields, quoted)
+            self._piece(piece, fields, quoted=quoted)
+            at = piece.end_byte
+        self._between(data[at - first : span[1] - first], fields, quoted)
+
+    def _between(self, data: bytes, fields: _Fields, quoted: bool) -> None:
+        text = data.decode("utf-8", "replace")
+        if quoted:
+            text = re.sub(r'\\(["\\$`\n])', lambda m: "" if m[1] == "\n" else m[1], text)
+        if text and quoted:
+            fields.literal(text)
+        elif text:
+            fields.split(text)
+
+    # -- expansions ---------------------------------------------------------------------------------------------------
+
+    def known(self, name: str, index: str | None = None) -> list[str] | None:
+        """The words that a variable holds; None if the script does not set it."""
+        if name in ("@", "*") or (name.isdigit() and name != "0"):
+            if self.positional is None:
+                return None
+            return self.positional if not name.isdigit() else self.positional[int(name[:4]) - 1 : int(name[:4])] or [""]
+        found = self.values.get(name)
+        if found is None or index in ("@", "*"):
+            return found
+        at = int(index[:4]) if index is not None and index.isdigit() else 0
+        return found[at : at + 1] or [""]
+
+    def _value(self, name: str, index: str | None, raw: str, fields: _Fields, quoted: bool) -> None:
+        found = self.known(name, index)
+        self.unsure = self.unsure or found is None or name in self.soft
+        several = name == "@" or index == "@" or (not quoted and (name == "*" or index == "*"))
+        if found is None:
+            if several and quoted:  # "$@" of the script, "${A[@]}" of an array that it does not set
+                fields.last = fields.last or None
+            elif name not in "@*":
+                self._put(f"${{{name}}}" if re.fullmatch(r"\w+", name) else raw, fields, quoted)
+        elif several:
+            for number, value in enumerate(found):
+                if number:
+                    fields.end()
+                self._put(value, fields, quoted)
+            if quoted and not found and fields.last == "":
+                fields.last = None  # "${A[@]}" of an empty array is no word
+        else:
+            self._put(" ".join(found), fields, quoted)
+
+    def _put(self, text: str, fields: _Fields, quoted: bool) -> None:
+        if len(text) + len(fields.last or "") > _MOST_TEXT:
+            self.note(f"a value of more than {_MOST_TEXT:,} characters is left out")
+            fields.last = None
+            return
+        self.spend(len(text))
+        if quoted:
+            fields.literal(text)
+        else:
+            fields.split(text)
+
+    def _braced(self, raw: str, fields: _Fields, quoted: bool) -> None:
+        """`${NAME}` and its forms."""
+        match = _EXPANSION.fullmatch(raw)
+        if match is None or match["sign"]:
+            self._put(raw, fields, quoted)
+            self.unsure = True
+            return
+        name, index, op, rest = match["name"], match["index"], match["op"], match["rest"] or ""
+        found = self.known(name, index)
+        given = "".join(found) if found is not None and op is not None and op[0] == ":" else found
+        self.unsure = self.unsure or found is None or name in self.soft
+        if op is None:
+            self._value(name, index, raw, fields, quoted)
+        elif op in ("+", ":+"):
+            self._alternative(name, rest, fields, quoted, bool(given), known=found is not None)
+        elif op in ("-", ":-", "=", ":="):
+            if (given is not None) if op[0] != ":" else given:
+                self._value(name, index, raw, fields, quoted)
+                return
+            if not rest and found is None and not quoted:
+                self.note(f"${{{name}}} is left out: it is not set here")
+            before = len(fields.done), fields.last
+            self._operand(rest, fields, quoted)
+            if op[-1] == "=" and before == (len(fields.done), None):
+                self.values[name] = [fields.last or ""]
+        elif op in ("?", ":?"):
+            self._value(name, index, raw, fields, quoted)
+        elif found is None:
+            self._put(raw, fields, quoted)
+        else:
+            self._put(_changed(" ".join(found), op, self._pattern(rest), raw), fields, quoted)
+
+    def _alternative(self, name: str, rest: str, fields: _Fields, quoted: bool, given: bool, *, known: bool) -> None:
+        """`${NAME:+...}`: nothing where the variable is not set, unless what is put in speaks of the variable itself:
+        `${HF_TOKEN:+-e HF_TOKEN=$HF_TOKEN}` is meant for a machine that has it."""
+        if known and given:
+            self._operand(rest, fields, quoted)
+        elif not known and re.search(rf"\$\{{?{re.escape(name)}\b", rest):
+            self.note(f"what ${{{name}:+...}} puts in is kept: set {name} where the engine is started")
+            self._operand(rest, fields, quoted)
+        elif not known:
+            self.note(f"what ${{{name}:+...}} puts in is left out: {name} is not set here")
+
+    def _operand(self, text: str, fields: _Fields, quoted: bool) -> None:
+        """What an expansion puts in: quotes and further expansions count, and outside of quotes its spaces do."""
+        if self._depth >= _DEEPEST or not re.search(r"[\"'$`\\]", text):
+            self._put(text, fields, quoted)
+            return
+        self.spend(len(text))
+        inner = text.replace('"', "") if quoted else text
+        root = parsed(f': "{inner}"' if quoted else f": {inner}", self.file)
+        command = root.named_children[0] if root is not None and root.named_child_count == 1 else None
+        if command is None or command.has_error or command.type != "command":
+            self._put(text, fields, quoted)
+            self.unsure = True
+            return
+        self._depth += 1
+        at = None
+        for node in command.named_children[1:]:
+            if at is not None and at < node.start_byte and not quoted:
+                fields.end()
+            self._piece(node, fields, quoted=quoted)
+            at = node.end_byte
+        self._depth -= 1
+
+    def _pattern(self, text: str) -> str:
+        fields = _Fields()
+        self._operand(text, fields, quoted=True)
+        fields.end()
+        return "".join(part for part, _ in fields.done)
+
+    def _output(self, node: Node) -> tuple[bool, str]:
+        """What `$(cat <<E ...)` and `$(echo ...)` print; any other command stays as it is written, and is not known."""
+        inner = node.named_children
+        if len(inner) == 1 and inner[0].type == "redirected_statement":
+            if (body := heredoc(inner[0])) is not None and source(inner[0].named_children[0]) == "cat":
+                return True, self.here(body).rstrip("\n")
+        elif len(inner) == 1 and inner[0].type == "command":
+            found = [word.text for word in self.words(inner[0].children)]
+            if found[:1] == ["echo"] and not any(word.startswith("-") for word in found[1:2]):
+                return True, " ".join(found[1:])
+        self.unsure = True
+        return False, source(node)
+
+    def here(self, redirect: Node) -> str:
+        """The text of a here-document or a here-string; expansions count unless its end is quoted."""
+        if redirect.type == "herestring_redirect":
+            return self.text(next(iter(redirect.named_children), None))
+        parts = {part.type: part for part in redirect.named_children}
+        body = parts.get("heredoc_body")
+        if body is None:
+            return ""
+        plain = re.search(r"[\"'\\]", source(parts["heredoc_start"])) is not None
+        text = source(body) if plain else self.text(body)
+        return re.sub(r"(?m)^\t+", "", text) if source(redirect).startswith("<<-") else text
+
+    # -- assignments --------------------------------------------------------------------------------------------------
+
+    def assign(self, node: Node) -> str:
+        """Take `NAME=value`, `NAME+=value`, `NAME=(...)`. Returns the name."""
+        target, value = node.named_children[0], node.child_by_field_name("value")
+        name, adds = source(target), any(child.type == "+=" for child in node.children)
+        if target.type == "subscript":  # a table: no word of it is known afterwards
+            name = name.partition("[")[0]
+            self.values.pop(name, None)
+            return name
+        before = self.values.get(name, []) if adds else []
+        if value is not None and value.type == "array":
+            self.spend(len(before) * WORD)
+            self.unsure = False
+            words = self.without_unset(list(self.words(value.children[1:-1])))
+            self.values[name] = [*before, *(word.text for word in words)][:_MOST_WORDS]
+        else:
             text = self.text(value)
-            self.values[name] = [("".join(before) + text)[: max(_MOST_TEXT, len(text))]] if adds else [text]
-            at += 1
-        return at
+            self.spend(sum(map(len, before)))
+            if before and len(before) > 1:
+                before = [before[0] + text, *before[1:]]
+            self.values[name] = before if len(before) > 1 else [("".join(before) + text)[:_MOST_TEXT]]
+        self.soft = self.soft | {name} if self.unsure else self.soft if adds else self.soft - {name}
+        return name
+
+    def without_unset(self, words: Sequence[Word]) -> list[Word]:
+        """The words that are there where the script's own variables alone are set: a variable without a value is a word
+        only behind a flag that takes one, since the line would make no sense without it."""
+        kept: list[Word] = []
+        for word in words:
+            if word.unset and not (kept and _takes_value(kept[-1])):
+                self.note(f"{word.text} is left out: it is not set here")
+            else:
+                kept.append(word)
+        return kept
 
 
-def assigned(words: Sequence[Word]) -> dict[str, Word]:
-    """The assignments in front of a command (`A=1 vllm serve m`), variables not put in."""
-    found = {}
-    for word in words:
-        match = _ASSIGNMENT.fullmatch(word.text)
-        if match is None or match[3] == "(":
-            break
-        found[match[1]] = Word(match[3], word.line, word.quoted)
-    return found
+def _takes_value(word: Word) -> bool:
+    """Whether the word is a flag of docker or vLLM that takes the next word, or one that neither has."""
+    if not word.text.startswith("-") or "=" in word.text or word.unset:
+        return False
+    known = vllm_flags().by_option.get(word.text)
+    if known is not None:
+        return known[0].kind != "switch"
+    return read_docker_run([word.text, word.text.lstrip("-")]).image is None
 
 
-def _unquoted(default: str) -> str:
-    """`${A:-"b"}`: the shell takes the quotes around a default away."""
-    quoted = len(default) > 1 and default[0] == default[-1] and default[0] in "'\""
-    return default[1:-1] if quoted and default[0] not in default[1:-1] else default
+def _changed(text: str, op: str, pattern: str, raw: str) -> str:
+    """`${NAME##*/}` and the like, for a known text."""
+    if op in ("#", "##", "%", "%%"):
+        ends = range(len(text) + 1) if op in ("#", "%%") else range(len(text), -1, -1)
+        for end in ends if len(text) <= 500 else ():
+            part = text[:end] if op[0] == "#" else text[end:]
+            if fnmatch.fnmatchcase(part, pattern):
+                return text[end:] if op[0] == "#" else text[:end]
+        return text
+    if op in ("/", "//") and not re.search(r"[*?\[\\]|^[#%]", pattern):
+        old, _, new = pattern.partition("/") if not pattern.startswith("/") else ("/", "", pattern[2:])
+        return text.replace(old, new, -1 if op == "//" else 1) if old else text
+    if op in ("^^", ",,") and not pattern:
+        return text.upper() if op == "^^" else text.lower()
+    return raw
 
 
-def _split(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
+def heredoc(statement: Node) -> Node | None:
+    """The here-document or here-string that a command reads."""
+    return next(
+        (part for part in statement.named_children if part.type in ("heredoc_redirect", "herestring_redirect")), None
+    )

@@ -1,4 +1,7 @@
-"""A shell script that starts engines: `docker run ...` and `vllm serve ...`, also behind `NAME=value` and `export`."""
+"""A shell script that starts engines: `docker run ...` and `vllm serve ...`, also behind `NAME=value` and `export`.
+
+Nothing is run. A condition that the script itself decides is followed; of any other, all branches count, with a note.
+"""
 
 from __future__ import annotations
 
@@ -7,34 +10,53 @@ import shlex
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from gateway.apps.importing.draft import Draft, too_large
 from gateway.apps.importing.launches import Launches
-from gateway.apps.importing.shell import KEYWORDS, WORD, WRAPPERS, Variables, Word, assigned, read_commands
+from gateway.apps.importing.shell import WORD, Word, source
+from gateway.apps.importing.shell_statements import COMMAND, Ended, Statements, behind
 from gateway.config.problems import Path
 from gateway.launch.command import parse
-from gateway.launch.docker import is_docker_run, read_docker_run
+from gateway.launch.docker import DockerRun, is_docker_run, read_docker_run
 from gateway.launch.words import is_vllm_program
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
 
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh"))
 _OF_THE_SHELL = frozenset(("PATH", "HOME", "SHELL", "USER", "PS1", "PWD", "IFS"))
 # Commands around a start that need no word: they prepare, wait or look.
 _SILENT_NAMES = (
-    "set echo printf sleep sync true false : exit mkdir curl jq wait trap shopt unset grep tail cat [ [[ test hostname"
-    " date ls tee"
+    "set echo printf sleep sync true false : exit return mkdir curl jq wait trap shopt unset grep tail cat [ [[ test"
+    " hostname date ls tee cd pushd popd break continue read shift getopts local let"
 )
 _SILENT = frozenset(_SILENT_NAMES.split())
 _SILENT_DOCKER = frozenset(
     ("stop", "rm", "kill", "pull", "logs", "ps", "inspect", "image", "network", "volume", "wait")
 )
-_LOOPS = frozenset(("for", "case", "select", "function"))
+# What stands before a command: name -> (its options that take a word, how many words it takes besides).
+_WRAPPERS: Mapping[str, tuple[str, int]] = {
+    **dict.fromkeys(("exec", "nohup", "time", "command", "builtin", "setsid", "stdbuf", "eval"), ("", 0)),
+    "sudo": ("ugpChrtT", 0),
+    "doas": ("uC", 0),
+    "env": ("uCS", 0),
+    "nice": ("n", 0),
+    "ionice": ("cn", 0),
+    "timeout": ("ks", 1),
+    "taskset": ("", 1),
+    "numactl": ("NmCilp", 0),
+}
+_IMAGE = re.compile(r"(?=.*[/:])[a-z0-9][\w.-]*(:\d+)?(/[a-z0-9][a-z0-9._-]*)*(:[\w.${}-]+)?(@sha256:\w+)?", re.ASCII)
+_NAMES_IMAGE = re.compile(r"\$\{\w*(IMAGE|IMG|CONTAINER)(_NAME|_TAG|_REF|_URI|_URL|_ID)?\d*\}", re.IGNORECASE)
+_PURE = re.compile(r"(\$\{\w+\}|\$\(.*\)|`.*`)+", re.ASCII | re.DOTALL)
 WORDS_MOST = 20_000  # of a command that may start an engine
-COMMAND = 16  # what a command costs in words, and a variable that it sees in characters
 _DEEPEST = 4  # a script inside of a script
 
 
 def convert(text: str, file: str, address: str | None = None) -> Draft:
-    """The draft of a script. Never raises: a command that is not understood is noted with its line."""
+    """The draft of a script. Raises ConfigError where the extra `import` is not installed; a command that is not
+    understood is noted with its line."""
     lines: dict[Path, int] = {}
     launches = Launches(file, lines.get, address)
     launches.notes.check_size(text)
@@ -42,115 +64,113 @@ def convert(text: str, file: str, address: str | None = None) -> Draft:
     return launches.finished()
 
 
-class Script:
-    """Reads commands in order and hands those that start an engine to `launches`. `lines`: where each path stands."""
+class Script(Statements):
+    """Hands the commands that start an engine to `launches`."""
 
-    def __init__(self, launches: Launches, lines: dict[Path, int], stem: str) -> None:
-        self.launches, self.lines, self.stem = launches, lines, stem
-        self.variables = Variables(spend=lambda steps: launches.notes.spend(steps, self._line))
-        self._line = 1  # of the command at hand
-        self._counts: dict[str, int] = {}
-        self._conditions: list[int] = []  # the lines of every `if` around the command at hand
-
-    def read(self, text: str, first_line: int = 1, depth: int = 0) -> None:
-        self.launches.notes.spend(len(text) if depth else 0, first_line)
-        for command in read_commands(text):
-            self._line = command[0].line + first_line - 1
-            self.launches.notes.spend(_cost(len(command)), self._line)
-            moved = [Word(word.text, word.line + first_line - 1, word.quoted) for word in command]
-            self._command(moved, depth)
-
-    def _command(self, words: list[Word], depth: int) -> None:
-        if words[0].text in _LOOPS:
-            path = self._path(words[0].text, words[0].line)
-            self.launches.notes.to_do(path, "not followed: what stands inside counts once", "look at the result")
+    def command(self, node: Node, further: Sequence[Node], read: Node | None) -> None:
+        env: dict[str, str] = {}
+        parts: list[Node] = []
+        for one in node.children:
+            if one.type == "variable_assignment":
+                env |= self._own(one)
+            elif one.type == "file_redirect":
+                parts += behind(one)
+            elif one.type != "herestring_redirect" and one.start_byte < one.end_byte:
+                parts.append(one)
+        found = list(self.variables.words([*parts, *further]))
+        if not found:  # only assignments, which stay
+            self._statements([one for one in node.children if one.type == "variable_assignment"])
             return
-        exported = False
-        if words[0].text == "if":
-            self._conditions.append(words[0].line)
-        elif words[0].text == "fi" and self._conditions:
-            self._conditions.pop()
-        while words and (words[0].text in KEYWORDS or words[0].text in WRAPPERS or words[0].text in ("{", "}")):
-            exported = exported or words[0].text in ("export", "declare")
-            words = words[1:]
-        while exported and words and words[0].text.startswith("-"):
-            words = words[1:]
-        own = assigned(words)
-        if exported or (own and len(own) == len(words)) or any(word.text.endswith("=(") for word in words[:1]):
-            self._assign(words, exported=exported)
-            return
-        env = {name: self.variables.text(word.text) for name, word in own.items()}
-        found = list(self.variables.words(words[len(own) :]))
-        if found:
-            self.start([word.text for word in found], found[0].line, env, depth)
+        line = found[0].line + self._first
+        self.launches.notes.spend((len(found) + len(found) ** 2 // 20_000) * WORD, line)
+        self.start(self.variables.without_unset(found), line, env, read)
 
-    def _check_words(self, words: Sequence[object]) -> None:
-        if len(words) > WORDS_MOST:
-            raise too_large(self.launches.file, f"a command of more than {WORDS_MOST:,} words", self._line)
+    def _own(self, node: Node) -> dict[str, str]:
+        value = node.child_by_field_name("value")
+        return {source(node.named_children[0]): self.variables.text(value)}
 
-    def _note_condition(self) -> None:
-        """Both branches count whatever the condition says."""
-        if self._conditions:
-            path: Path = ("if", self._conditions[-1])
-            self.lines[path] = self._conditions[-1]
-            self.launches.notes.to_do(
-                path, "not followed: both branches count, the last value wins", "look at the result"
-            )
-
-    def _assign(self, words: list[Word], *, exported: bool) -> None:
-        self._note_condition()
-        while words:
-            taken = self.variables.assign(words)
-            names = assigned(words[:taken]) or {words[0].text: words[0]}
-            self._hide_secrets(names)
-            self.variables.exported |= dict.fromkeys(names) if exported else {}
-            words = words[max(taken, 1) :]
-
-    def _hide_secrets(self, names: Mapping[str, Word]) -> None:
-        """A secret never gets any further than the line that assigns it."""
-        for name, word in names.items():
-            values = self.variables.values.get(name)
-            if values is not None and len(values) == 1:
-                self.lines[("export", name)] = word.line
-                self.variables.values[name] = [self.launches.secrets.value(name, values[0], ("export", name))]
-
-    def start(self, words: Sequence[str], line: int, env: Mapping[str, str], depth: int = 0) -> None:
-        """One command, with the variables of its own."""
+    def start(self, given: Sequence[Word | str], line: int, env: Mapping[str, str], read: Node | None = None) -> None:
+        """One command, with the variables of its own. `read`: the here-document that it reads."""
         self._line = line
-        self._check_words(words)
-        words, env = _unwrapped(list(words), dict(env))
+        words = [word if isinstance(word, str) else word.text for word in given]
+        if len(words) > WORDS_MOST:
+            raise too_large(self.launches.file, f"a command of more than {WORDS_MOST:,} words", line)
+        first = words[0] if words else ""
+        words, env = _unwrapped(words, dict(env))
         if not words:
             return
-        if is_docker_run(words):
-            self._note_condition()
-            self.launches.notes.spend(len(self.variables.values) * COMMAND, line)
-            known = {name: " ".join(values) for name, values in self.variables.values.items()} | dict(env)
-            self.launches.container(read_docker_run(words), self._path("docker run", line), self.stem, env=known)
+        if words[0] in self._functions:
+            self._call(words[0], words[1:])
+        elif first == "eval":
+            self._inside(" ".join(words), line, env)
+        elif words[0] in ("exit", "return"):
+            raise Ended(words[0])
+        elif words[0] == "set" and "--" in words:
+            self.variables.positional = words[words.index("--") + 1 :]
+        elif words[0] == "shift" and self.variables.positional is not None:
+            self.variables.positional = self.variables.positional[
+                int(words[1]) if words[1:2] and words[1].isdigit() else 1 :
+            ]
+        elif words[0] in ("read", "mapfile", "readarray"):
+            for word in words[1:]:
+                self.variables.values.pop(word, None)
+        elif is_docker_run(words):
+            self._container(words, line, env)
         elif _base(words[0]) in _SHELLS:
-            self._shell(words, line, env, depth)
-        elif is_vllm_program(parse(shlex.join(words)).program):
+            self._shell(words, line, env, read)
+        elif is_vllm_program(program := parse(shlex.join(words)).program) and tuple(words[: len(program)]) == program:
             self._note_condition()
+            self._starts += 1
             self.launches.notes.spend(len(self.variables.exported) * COMMAND, line)
             exported = {name: " ".join(self.variables.values.get(name, [])) for name in self.variables.exported}
-            given = {name: text for name, text in {**exported, **env}.items() if name not in _OF_THE_SHELL}
-            self.launches.host(words, given, self._path("vllm serve", line), self.stem)
+            own = {name: text for name, text in {**exported, **env}.items() if name not in _OF_THE_SHELL}
+            self.launches.host(words, own, self.path_of("vllm serve", line), self.stem)
         else:
             self._not_a_start(words, line)
+        if first == "exec" and len(words) and not self._conditions:
+            raise Ended("exec")
 
-    def _shell(self, words: list[str], line: int, env: Mapping[str, str], depth: int) -> None:
-        """`bash -c "..."` is read; a script in a file of its own has to be imported itself."""
-        for name, text in env.items():
-            self.variables.values[name] = [text]
+    def _container(self, words: list[str], line: int, env: Mapping[str, str]) -> None:
+        self._note_condition()
+        self._starts += 1
+        self.launches.notes.spend(len(self.variables.values) * COMMAND, line)
+        path = self.path_of("docker run", line)
+        known = {name: " ".join(values) for name, values in self.variables.values.items()} | dict(env)
+        run = _with_image(words)
+        if run is None:
+            hint = "write the image instead of the variable, or set the variable in the script"
+            self.launches.notes.to_do(path, "which word is the image cannot be told: it is not imported", hint)
+            return
+        self.launches.container(run, path, self.stem, env=known)
+
+    def _inside(self, text: str, line: int, env: Mapping[str, str], positional: Sequence[str] | None = None) -> None:
+        if self._depth >= _DEEPEST:
+            return
+        for name, value in env.items():
+            self.variables.values[name] = [value]
             self.variables.exported[name] = None
+        before, self.variables.positional = self.variables.positional, list(positional) if positional else None
+        try:
+            self.read(text, line, self._depth + 1)
+        finally:
+            self.variables.positional = before
+
+    def _shell(self, words: list[str], line: int, env: Mapping[str, str], read: Node | None) -> None:
+        """`bash -c "..."` and `bash <<E` are read; a script in a file of its own has to be imported itself."""
         at = next((i for i, word in enumerate(words[:-1]) if re.fullmatch(r"-[a-z]*c", word)), None)
-        if at is not None and depth < _DEEPEST:
-            self.read(words[at + 1], line, depth + 1)
-        elif len(words) > 1:
-            script = next((word for word in words[1:] if not word.startswith("-")), "")
+        script = next((word for word in words[1:] if not word.startswith("-")), "")
+        if at is not None:
+            with self._restored():
+                self.variables.values |= {"0": words[at + 2 : at + 3]} if words[at + 2 :] else {}
+                self._inside(words[at + 1], line, env, words[at + 3 :])
+        elif read is not None and not script:
+            with self._restored():
+                self._inside(self.variables.here(read), line + 1, env)
+        elif script:
             self._note_script(script, line)
 
     def _note_script(self, script: str, line: int) -> None:
-        path = self._path(script, line)
+        path = self.path_of(script, line)
         self.launches.notes.to_do(path, "starts a script of its own", f"gateway import {shlex.quote(script)}")
 
     def _not_a_start(self, words: list[str], line: int) -> None:
@@ -164,39 +184,46 @@ class Script:
                 file = re.search(r"/[\w./-]+\.sh", script)
                 container = next((word for word in words[2:] if not word.startswith("-")), "CONTAINER")
                 hint = f"docker cp {container}:{file[0] if file else script} . && gateway import it"
-            notes.to_do(self._path("docker exec", line), "starts something inside of a running container", hint)
+            notes.to_do(self.path_of("docker exec", line), "starts something inside of a running container", hint)
         elif base == "docker-compose" or (base == "docker" and words[1:2] == ["compose"]):
             compose = next((after for word, after in pairwise(words) if word == "-f"), "compose.yaml")
-            notes.to_do(self._path(base, line), "starts a compose file", f"gateway import {shlex.quote(compose)}")
+            notes.to_do(self.path_of(base, line), "starts a compose file", f"gateway import {shlex.quote(compose)}")
         elif re.search(r"\bvllm serve\b|\bdocker run\b", " ".join(words)):
-            notes.to_do(self._path(base, line), f"{base} starts it: not understood", "write launch: under a backend")
+            notes.to_do(self.path_of(base, line), f"{base} starts it: not understood", "write launch: under a backend")
         elif "/" in words[0] and words[0].endswith(".sh"):
             self._note_script(words[0], line)
         else:
             what = " ".join([base, *(word for word in words[1:2] if re.fullmatch(r"[a-z][a-z-]{1,20}", word))])
-            notes.left_out(self._path(base, line), f"`{self.launches.secrets.mask(what)[:60]}` is no part of a launch")
-
-    def _path(self, what: str, line: int) -> Path:
-        number = self._counts.get(what, 0)
-        self._counts[what] = number + 1
-        path: Path = (what, number) if number else (what,)
-        self.lines[path] = line
-        return path
+            shown = self.launches.secrets.mask(what)[:60]
+            notes.left_out(self.path_of(base, line), f"`{shown}` is no part of a launch")
 
 
-def _cost(words: int) -> int:
-    """What a command costs, in characters; words that only stand before it are taken off one by one."""
-    return (COMMAND + words + words**2 // 20_000) * WORD
+def _with_image(words: Sequence[str]) -> DockerRun | None:
+    """The `docker run`. A word that is only a reference is not its image while a later word looks like one; None where
+    that cannot be told."""
+    words = list(words)
+    for _ in words:
+        run = read_docker_run(words)
+        if run.image is None or not _PURE.fullmatch(run.image) or _NAMES_IMAGE.fullmatch(run.image):
+            return run
+        at = len(words) - len(run.command) - 1
+        rest = read_docker_run([*words[:at], *words[at + 1 :]])
+        if rest.image is None or not (_IMAGE.fullmatch(rest.image) or _PURE.fullmatch(rest.image)):
+            return run if run.command[:1] != ("$",) and not _PURE.fullmatch(rest.image or "") else None
+        words = [*words[:at], *words[at + 1 :]]
+    return None
 
 
 def _unwrapped(words: list[str], env: dict[str, str]) -> tuple[list[str], dict[str, str]]:
     """The command without `sudo -E`, `env A=1`, `exec`, `nohup`, and the variables that these set."""
-    while words and (_base(words[0]) in ("sudo", "env", "nice", "stdbuf") or words[0] in WRAPPERS):
+    while words and (wrapper := _WRAPPERS.get(_base(words[0]))) is not None:
+        valued, count = wrapper
         words = words[1:]
         while words and (words[0].startswith("-") or re.fullmatch(r"[A-Za-z_]\w*=.*", words[0], re.ASCII | re.DOTALL)):
             name, equals, value = words[0].partition("=")
             env |= {name: value} if equals and not name.startswith("-") else {}
-            words = words[1:]
+            words = words[2 if len(words[0]) == 2 and words[0][1] in valued else 1 :]
+        words = words[count:]
     return words, env
 
 

@@ -166,7 +166,10 @@ def host_words(url: str | None) -> tuple[str, ...]:
     return (word, f"{word}-{parts.port}") if parts.port else (word,)
 
 
-_NAMED = re.compile(r"TOKEN(?!S|IZ)|SECRET|PASSW|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL|_KEY$", re.IGNORECASE)
+_NAMED = re.compile(r"SECRET|PASSW|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL|_KEY$", re.IGNORECASE)
+# A token that opens something: neither MAX_TOKENS, TOKENIZER nor TIKTOKEN_DIR, nor a number or a path.
+_TOKEN = re.compile(r"(?<!TIK)(?<!MAX_)TOKEN(?!S|IZ)", re.IGNORECASE)
+_NO_TOKEN = re.compile(r"-?[\d.,_]+[kKmM]?|[~.]{0,2}/[\w./@:~-]*", re.ASCII)
 _LOOKS = re.compile(
     r"\b(?:hf_\w{6,}|sk-[\w-]{8,}|nvapi-[\w-]{8,}|gh[pousr]_\w{16,}|eyJ[\w-]{10,}\.[\w.-]+)|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)",
     re.ASCII,
@@ -176,6 +179,13 @@ _FLAGS = {"--api-key": "VLLM_API_KEY", "--hf-token": "HF_TOKEN"}
 _SWITCHED = frozenset(("", "0", "1", "true", "false"))  # HF_HUB_DISABLE_IMPLICIT_TOKEN=1 is no secret
 _MOST = 200  # secrets of one source
 _SHORTEST = 6  # characters of a value that is looked for everywhere
+
+
+def _is_secret_name(name: str, text: str) -> bool:
+    """Whether the name of a variable says that its value is a secret."""
+    if _NAMED.search(name):
+        return True
+    return _TOKEN.search(name) is not None and _NO_TOKEN.fullmatch(text) is None
 
 
 class Secrets:
@@ -190,7 +200,7 @@ class Secrets:
         reference = _REFERENCE.fullmatch(text)
         if reference is not None:
             return text if "-" not in text and "=" not in text else f"${{{name}}}"
-        if text.lower() not in _SWITCHED and (_NAMED.search(name) or _LOOKS.search(text)):
+        if text.lower() not in _SWITCHED and (_is_secret_name(name, text) or _LOOKS.search(text)):
             return self._replaced(text, name, path)
         return self.mask(text)
 

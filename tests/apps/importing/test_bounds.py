@@ -32,6 +32,7 @@ TOO_LARGE = {
         "shell",
         "".join(f"V{n}=x\n" for n in range(9000)) + "docker run -d vllm/vllm-openai:v1 --model m\n" * 5000,
     ),
+    "functions that call themselves": ("shell", "f() { f; f; f; }\nf\n" + SERVE),
     "launches": ("shell", SERVE * 9000),
     "words": ("shell", "sudo " * 80000 + SERVE),
     "conditions": ("shell", "if true\n" * 60000 + SERVE),

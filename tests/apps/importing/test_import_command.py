@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,15 @@ def test_it_writes_a_file_that_check_accepts(folder: Path) -> None:
     checked = CliRunner(env=ENVIRON).invoke(cli, ["check"])
     assert checked.exit_code == 0, checked.output
     assert "writer: to cloud (when everything before is down)" in checked.output
+
+
+def test_a_script_without_its_grammar_is_told_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "start.sh").write_text("#!/bin/sh\nvllm serve m\n")
+    monkeypatch.setitem(sys.modules, "tree_sitter_bash", None)
+    result = run("start.sh")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "pip install 'spark-gateway[import]'" in result.stderr
+    assert not (folder / "routes.yaml").exists()
 
 
 def test_what_was_left_out_also_stands_in_the_file(folder: Path) -> None:

@@ -1,8 +1,8 @@
 """Looks for a model on this machine's disk: its `config.json` and the size of its weights.
 
-Looked at, in this order: the directories that the caller names (`--models DIR`), then the host's side of the launch
-block's volumes. A directory may be a tree DIR/ORG/NAME, or the cache of Hugging Face. A model that is not here is no
-error: the gateway usually runs on another machine than the engines.
+Looked at, in this order: the directories that the caller names (`--models DIR`), the host's side of the launch block's
+volumes, and what `fleet pull` has kept in `server.data`. A directory may be a tree DIR/ORG/NAME, or the cache of
+Hugging Face. A model that is not here is no error: the gateway usually runs on another machine than the engines.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from gateway.apps.control.memory.geometry import Geometry, read_geometry
 from gateway.config.snapshot import Backend, Launch, Snapshot
 from gateway.config.sources import read_file
 
+KEPT = "models"  # folder in server.data with the config.json and the size of what `fleet pull` has put on the nodes
 _MOST_CONFIG = 1024 * 1024
 _MOST_INDEX = 64 * 1024 * 1024
 _MOST_FILES = 4096
@@ -43,15 +44,31 @@ def read_models(snapshot: Snapshot, roots: Sequence[Path] = ()) -> dict[str, Mod
     found = {}
     for backend in snapshot.backends.values():
         if backend.launch is not None and (model := backend.launch.parsed.model or backend.model):
-            files = _find(model, backend, roots)
+            kept = (Path(snapshot.server.data) / KEPT,)
+            files = _find(model, backend, roots) or _find(model, backend, kept)
             if files is not None:
                 drafter = _drafter(backend.launch)
-                found[backend.name] = replace(files, drafter=_find(drafter, backend, roots)) if drafter else files
+                found[backend.name] = _with_drafter(files, drafter, backend, (*roots, *kept))
     return found
 
 
 def _find(model: str, backend: Backend, roots: Sequence[Path]) -> ModelFiles | None:
     return next((read for folder in _folders(model, backend, roots) if (read := _read_folder(folder))), None)
+
+
+def _with_drafter(files: ModelFiles, name: str | None, backend: Backend, roots: Sequence[Path]) -> ModelFiles:
+    return files if name is None else replace(files, drafter=_find(name, backend, roots))
+
+
+def keep(folder: Path, model: str, config: str, weights: int) -> None:
+    """Keep what a plan needs of a model that is on the nodes. Raises OSError."""
+    parts = [part for part in model.split("/") if part]
+    if not parts or not all(_PART.fullmatch(part) and part != ".." for part in parts):
+        return
+    here = folder.joinpath(KEPT, *parts[-2:])
+    here.mkdir(parents=True, exist_ok=True)
+    (here / "config.json").write_text(config, "utf-8")
+    (here / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": weights}}), "utf-8")
 
 
 def _drafter(launch: Launch) -> str | None:

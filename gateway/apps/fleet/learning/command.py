@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -15,13 +12,11 @@ from pathlib import Path
 import click
 
 from gateway.apps.control.unit_commands import unit_name
-from gateway.apps.fleet.learning.edit import CannotEdit, with_entry
+from gateway.apps.fleet.learning.edit import CannotEdit, text_of, with_entry, write_config
 from gateway.apps.fleet.learning.logs import NoLog, lines_of_file, lines_of_node
 from gateway.apps.fleet.learning.startup_log import GIB, Start, last_start
 from gateway.apps.fleet.planning.live import idle_nodes
 from gateway.cli.options import config_option, examples, fail, load_or_exit
-from gateway.config.load import load_text
-from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Backend, Observed, Snapshot
 from gateway.printable import visible
 
@@ -64,7 +59,7 @@ def command(targets: tuple[str, ...], config: Path, backend: str | None, contain
     loaded = load_or_exit(config)
     snapshot = loaded.snapshot
     found = list(_learned(targets, snapshot, backend, container))
-    text = _text(config)
+    text = text_of(config)
     written = text
     for one in found:
         if one.problem is None:
@@ -74,7 +69,7 @@ def command(targets: tuple[str, ...], config: Path, backend: str | None, contain
                 note = f"the file cannot be edited there ({problem}); write it yourself: {one.key}: {one.value}"
                 found[found.index(one)] = replace(one, problem=note)
     if written != text and not dry_run:
-        _write(config, written)
+        write_config(config, written)
     for one in found:
         told = one.problem or f"{one.key}: {one.value}"
         click.echo(visible(f"{one.name}: {told}"), err=one.problem is not None)
@@ -191,24 +186,3 @@ def _written(seen: Observed) -> str:
         "concurrency": seen.concurrency,
     }
     return "{" + ", ".join(f"{key}: {value}" for key, value in parts.items() if value is not None) + "}"
-
-
-def _text(config: Path) -> str:
-    with config.open(encoding="utf-8", newline="") as file:
-        return file.read()
-
-
-def _write(config: Path, text: str) -> None:
-    """Write the file whole or not at all, and only if it says what it said before and the new keys."""
-    try:
-        load_text(text, str(config))
-    except ConfigError as error:
-        fail(f"the edited file would not be read, and is not written: {error}")
-    target = config.resolve()
-    try:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", newline="", dir=target.parent, delete=False) as file:
-            file.write(text)
-        shutil.copymode(target, file.name)
-        os.replace(file.name, target)
-    except OSError as error:
-        fail(f"cannot write '{config}': {error.strerror or error}")

@@ -1,11 +1,19 @@
-"""One key of a YAML file is set, and everything else in it stays as it is: comments, order, quotes. Pure."""
+"""One key of a YAML file is set, and everything else in it stays as it is: comments, order, quotes."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 from ruamel.yaml import YAML
 from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
+
+from gateway.cli.options import fail
+from gateway.config.load import load_text
+from gateway.config.problems import ConfigError
 
 
 class CannotEdit(Exception):
@@ -63,3 +71,28 @@ def _above_comments(text: str, at: int) -> int:
             return at
         at = above
     return at
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def text_of(config: Path) -> str:
+    """The text of a file with its own line ends."""
+    with config.open(encoding="utf-8", newline="") as file:
+        return file.read()
+
+
+def write_config(config: Path, text: str) -> None:
+    """Write routes.yaml whole or not at all. Ends the program where the new text would not be read, or not written."""
+    try:
+        load_text(text, str(config))
+    except ConfigError as error:
+        fail(f"the edited file would not be read, and is not written: {error}")
+    target = config.resolve()
+    try:
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", newline="", dir=target.parent, delete=False) as file:
+            file.write(text)
+        shutil.copymode(target, file.name)
+        os.replace(file.name, target)
+    except OSError as error:
+        fail(f"cannot write '{config}': {error.strerror or error}")

@@ -97,13 +97,14 @@ class Publisher(Row):
 class Image(Row):
     """Container images; `match` is a glob over name:tag.
 
-    `entrypoint`: "vllm serve" = the image runs it already, so the command is its arguments; "none" = the command is the
-    whole line; "own" = it is configured by variables. `stock`: it is vLLM as it is released, so what holds for a
-    version holds for the image. `moving`: the tag will point elsewhere one day. `broken`: why it does not run on a
-    Spark, `doubtful`: why it may not; `instead`: the image to use. `lacks`: what is not in it."""
+    `entrypoint`: "vllm serve" = the image runs it already, so the command is its arguments; "vllm" = the command begins
+    with `serve`; "none" = the command is the whole line; "own" = it is configured by variables. `stock`: it is vLLM as
+    it is released, so what holds for a version holds for the image. `moving`: the tag will point elsewhere one day.
+    `broken`: why it does not run on a Spark, `doubtful`: why it may not; `instead`: the image to use. `lacks`: what is
+    not in it."""
 
     vllm: str | None = None
-    entrypoint: Literal["vllm serve", "none", "own"] | None = None
+    entrypoint: Literal["vllm serve", "vllm", "none", "own"] | None = None
     stock: bool = False
     moving: bool = False
     broken: str | None = None

@@ -40,10 +40,10 @@ def _model(backend: ExpectedBackend, model: str, host: Host) -> HostCheck:
     if "$" in model:
         return unknown(f"{model}: the name is in a variable", backend=backend.name)
     local = model.startswith(("/", "~", "./"))
-    inside = model if local else _cache_of(backend)
+    inside = model if local else cache_of(backend)
     if local and not model.startswith("/") and backend.image:
         return unknown(f"{model}: a path relative to the container", backend=backend.name)
-    outside, problem = _outside(backend, inside, host)
+    outside, problem = outside_path(backend, inside, host)
     if outside is None:
         mend = None if local else "write a volume for the weights under launch.volumes, e.g. ~/vllm:/models"
         return warn(f"{model}: {problem}", mend, backend.name)
@@ -55,7 +55,7 @@ def _model(backend: ExpectedBackend, model: str, host: Host) -> HostCheck:
         return unknown(f"{folder} may not be read by this user", f"sudo ls -la {quote(folder)}", backend.name)
     files = folder if local else _snapshot(folder, host)
     missing, size = _missing(files, host) if files else (["all files"], 0)
-    free = _free(outside, host)
+    free = free_bytes(outside, host)
     room = "" if free is None else f"; {gib(free)} of disk are free"
     if not missing:
         scarce = free is not None and free < _SCARCE
@@ -78,14 +78,14 @@ def _offline(backend: ExpectedBackend) -> bool:
     )
 
 
-def _cache_of(backend: ExpectedBackend) -> str:
+def cache_of(backend: ExpectedBackend) -> str:
     """The directory of the Hugging Face cache, as the engine sees it."""
     env = backend.env
     home = env.get("HF_HOME") or f"{CONTAINER_HOME if backend.image else '~'}/.cache/huggingface"
     return env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE") or f"{home}/hub"
 
 
-def _outside(backend: ExpectedBackend, inside: str, host: Host) -> tuple[str | None, str]:
+def outside_path(backend: ExpectedBackend, inside: str, host: Host) -> tuple[str | None, str]:
     """(the path on the node of a path that the engine sees, ""), or (None, the reason why it has none)."""
     if not backend.image:
         return _expanded(inside, host), ""
@@ -129,7 +129,7 @@ def _missing(folder: str, host: Host) -> tuple[list[str], int]:
     return [*missing, *([] if "config.json" in names else ["config.json"])], sum(sizes.values())
 
 
-def _free(path: str, host: Host) -> int | None:
+def free_bytes(path: str, host: Host) -> int | None:
     """Free bytes of the file system of the path, or of its nearest directory that exists."""
     while not host.exists(path) and (above := dirname(path)) != path:
         path = above

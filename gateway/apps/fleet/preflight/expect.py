@@ -62,6 +62,13 @@ def _weights(snapshot: Snapshot) -> Mapping[str, float]:
         return {}
 
 
+def expected_weights(name: str, launch: Launch) -> ExpectedBackend:
+    """Of a launch only what says where its weights and its image belong."""
+    return ExpectedBackend(
+        name, image=launch.image, models=_models(launch), volumes=launch.mounts, env=_environment(launch)
+    )
+
+
 def _backend(backend: Backend, node: str, snapshot: Snapshot, weights: Mapping[str, float]) -> ExpectedBackend:
     spans, worker = len(backend.nodes), backend.nodes[0] != node
     launch = backend.launch

@@ -19,7 +19,6 @@ from gateway.apps.fleet.preflight.node import MARK, PATIENCE
 from gateway.apps.fleet.preflight.terms import ExpectedNode, HostCheck
 from gateway.printable import visible
 
-PACKAGE = "gateway.apps.fleet.preflight"
 MODULES = ("terms", "host", "checks_memory", "checks_gpu", "checks_start", "checks_system", "checks_weights", "node")
 _CONNECT = 10  # seconds that ssh may take to connect
 _MOST_ANSWER = 4 * 1024 * 1024
@@ -37,7 +36,7 @@ def load(name, text):
         setattr(sys.modules[above], last, module)
 for name, text in json.loads(SOURCES):
     load(name, text)
-sys.modules[PACKAGE + ".node"].main(EXPECTED)
+sys.modules[MAIN].main(EXPECTED)
 """
 
 Send = Callable[[Sequence[str], str, float], CommandResult]  # argument vector, input, seconds
@@ -60,11 +59,18 @@ class NodeReport:
 
 def script(expected: ExpectedNode) -> str:
     """The program that the node's Python gets as its input."""
-    folder = Path(__file__).parent
-    packages = ["gateway", "gateway.apps", "gateway.apps.fleet", PACKAGE]
-    sources = [(name, "") for name in packages]
-    sources += [(f"{PACKAGE}.{name}", (folder / f"{name}.py").read_text("utf-8")) for name in MODULES]
-    values = {"SOURCES": json.dumps(sources), "PACKAGE": PACKAGE, "EXPECTED": json.dumps(asdict(expected))}
+    return program([f"preflight.{name}" for name in MODULES], json.dumps(asdict(expected)))
+
+
+def program(modules: Sequence[str], argument: str) -> str:
+    """The program that runs `main(argument)` of the last of these modules of the fleet, with those before it at
+    hand."""
+    above = "gateway.apps.fleet"
+    packages = dict.fromkeys(f"{above}.{name.partition('.')[0]}" for name in modules)
+    sources = [(name, "") for name in ("gateway", "gateway.apps", above, *packages)]
+    folder = Path(__file__).parents[1]
+    sources += [(f"{above}.{name}", (folder / f"{name.replace('.', '/')}.py").read_text("utf-8")) for name in modules]
+    values = {"SOURCES": json.dumps(sources), "MAIN": f"{above}.{modules[-1]}", "EXPECTED": argument}
     return "".join(f"{name} = {value!r}\n" for name, value in values.items()) + _BOOTSTRAP
 
 

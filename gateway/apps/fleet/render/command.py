@@ -13,12 +13,14 @@ import click
 from gateway.apps.control.memory.model_files import read_models
 from gateway.apps.control.memory.plan import weights_gib
 from gateway.apps.fleet.lint.catalog import catalog_of
+from gateway.apps.fleet.lint.command import findings_of
 from gateway.apps.fleet.render.compare import Comparison, compare
 from gateway.apps.fleet.render.rendering import Rendering, render
 from gateway.apps.fleet.render.templates import BadTemplate, Templates
 from gateway.apps.fleet.render.words import masked
 from gateway.apps.fleet.render.write import RenderedFile, write_files
 from gateway.cli.options import config_option, counted, examples, fail_with, json_option, load_or_exit
+from gateway.config.load import LoadedFile
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Snapshot
 from gateway.printable import visible
@@ -48,7 +50,11 @@ from gateway.printable import visible
     type=click.Path(file_okay=False, path_type=Path),
     help="Your own templates: files here replace shipped ones of the same name.",
 )
-@click.option("--force", is_flag=True, help="With --out: also write over files that were changed by hand.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="With --out: also write over files that were changed by hand, and render launches with errors.",
+)
 @json_option
 def command(
     config: Path,
@@ -61,8 +67,9 @@ def command(
 ) -> None:
     """Turn launch blocks into what the nodes run: systemd units, launch scripts, compose files.
 
-    Secrets that are written out are masked in all output; files have them. Exit code 0: rendered, and (--diff) equal to
-    what is installed; 1: a backend cannot be rendered, a template is wrong, a file was changed by hand and is left as
+    A launch in which `gateway fleet check` finds an error is not rendered without --force. Secrets that are written out
+    are masked in all output; files have them. Exit code 0: rendered, and (--diff) equal to what is installed; 1: a
+    backend cannot be rendered, a template is wrong, a file was changed by hand and is left as
     it is, or --diff found a difference.
     """
     if out is not None and as_diff:
@@ -70,13 +77,15 @@ def command(
     if force and out is None:
         raise click.UsageError("--force writes over files below --out: say which")
     profiles = dict(map(_profile, chosen))
-    snapshot = load_or_exit(config, as_json=as_json).snapshot
+    loaded = load_or_exit(config, as_json=as_json)
+    snapshot = loaded.snapshot
     for name in profiles:
         if name not in snapshot.backends or snapshot.backends[name].launch is None:
             raise click.UsageError(f"--profile: no backend '{name}' with a launch block")
     weights = _weights(snapshot, as_json)
     try:
-        rendering = render(snapshot, profiles, weights, Templates(directory))
+        refused = {} if force else _errors(loaded)
+        rendering = render(snapshot, profiles, weights, Templates(directory), refused)
     except BadTemplate as error:
         _fail_for_template(str(error), as_json)
     fine = bool(rendering.files) and not any(note.severity == "error" for note in rendering.notes)
@@ -100,6 +109,17 @@ def _weights(snapshot: Snapshot, as_json: bool) -> dict[str, float]:
         return weights_gib(snapshot, catalog_of(snapshot).memory, read_models(snapshot))
     except ConfigError as error:
         fail_with(error, as_json=as_json)
+
+
+def _errors(loaded: LoadedFile) -> dict[str, str]:
+    """Backend -> the first error that `gateway fleet check` finds in its launch."""
+    found: dict[str, str] = {}
+    for one in findings_of(loaded):
+        if one.severity == "error" and one.path.startswith("backends.") and ".launch" in one.path:
+            name = one.path.split(".launch")[0].removeprefix("backends.")
+            message = f"`gateway fleet check` finds an error: {one.message} ({one.rule})"
+            found.setdefault(name, f"{message}; --out DIR --force renders it all the same")
+    return found
 
 
 def _profile(text: str) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from gateway.apps.control.unit_commands import unit_name
+from gateway.apps.fleet.lint.catalog import catalog_of
 from gateway.apps.fleet.render.words import NotAReference, literals, pieces, referenced
 from gateway.config.snapshot import Backend, Launch, Node, Snapshot
 from gateway.config.urls import is_address
@@ -124,9 +125,11 @@ class NodeLaunch:
         return known | {flag: list(words) for flag, words in self.command.unknown.items() if is_secret_flag(flag)}
 
 
-def node_launches(snapshot: Snapshot, profiles: Mapping[str, str]) -> tuple[tuple[NodeLaunch, ...], tuple[Note, ...]]:
+def node_launches(
+    snapshot: Snapshot, profiles: Mapping[str, str], refused: Mapping[str, str] | None = None
+) -> tuple[tuple[NodeLaunch, ...], tuple[Note, ...]]:
     """Every launch block on each of its nodes, in the order of the file, and the notes. `profiles`: backend -> name of
-    the profile to render it with."""
+    the profile to render it with. `refused`: backend -> the error for which it is not rendered."""
     launches: list[NodeLaunch] = []
     notes: list[Note] = []
     taken = dict.fromkeys(("spark-gateway", "spark-gateway-next"), "the gateway's own unit")
@@ -138,6 +141,8 @@ def node_launches(snapshot: Snapshot, profiles: Mapping[str, str]) -> tuple[tupl
             if name in taken:
                 raise CannotRender(f"backends.{backend.name}", f"its unit would have the name of {taken[name]}: {name}")
             found = tuple(_on_nodes(snapshot, backend, backend.launch, profiles.get(backend.name)))
+            if refused and backend.name in refused:
+                raise CannotRender(f"backends.{backend.name}", refused[backend.name])
         except CannotRender as error:
             notes.append(Note("error", error.path, str(error)))
             continue
@@ -164,18 +169,20 @@ def _on_nodes(snapshot: Snapshot, backend: Backend, launch: Launch, profile: str
             f"{path}.command", "only a command line of vLLM itself can be split over nodes (no `bash -c`, no script)"
         )
     for rank, node in enumerate(nodes):
-        made = replace(_on_node(backend, launch, command, nodes, rank), profile=profile or "")
-        variants = tuple(_variants(backend, launch, nodes, rank))
+        made = replace(_on_node(snapshot, backend, launch, command, nodes, rank), profile=profile or "")
+        variants = tuple(_variants(snapshot, backend, launch, nodes, rank))
         for one in (made, *variants):
             _check_references(one)
         yield replace(made, node=node, notes=(*made.notes, *_notes(made)), variants=variants)
 
 
-def _variants(backend: Backend, launch: Launch, nodes: list[Node], rank: int) -> Iterator[NodeLaunch]:
+def _variants(
+    snapshot: Snapshot, backend: Backend, launch: Launch, nodes: list[Node], rank: int
+) -> Iterator[NodeLaunch]:
     """The launch on one node without a profile, and with each; nothing where there are none."""
     for profile in ("", *backend.profiles) if backend.profiles else ():
         command = _command(backend, launch, profile or None)
-        yield replace(_on_node(backend, launch, command, nodes, rank), node=nodes[rank], profile=profile)
+        yield replace(_on_node(snapshot, backend, launch, command, nodes, rank), node=nodes[rank], profile=profile)
 
 
 def _command(backend: Backend, launch: Launch, profile: str | None) -> ServeCommand:
@@ -192,7 +199,9 @@ def _takes_flags(command: ServeCommand) -> bool:
     return command.is_vllm and command.parts.script is None
 
 
-def _on_node(backend: Backend, launch: Launch, command: ServeCommand, nodes: list[Node], rank: int) -> NodeLaunch:
+def _on_node(
+    snapshot: Snapshot, backend: Backend, launch: Launch, command: ServeCommand, nodes: list[Node], rank: int
+) -> NodeLaunch:
     container = launch.container
     if container.problem is not None:
         raise CannotRender(f"backends.{backend.name}.launch.docker", container.problem)
@@ -200,7 +209,8 @@ def _on_node(backend: Backend, launch: Launch, command: ServeCommand, nodes: lis
     several = len(nodes) > 1
     if several:
         command = _of_rank(backend, command, nodes, rank)
-    words = _engine_words(command)
+    own = own_entrypoint(snapshot, launch)
+    words = _engine_words(command, own)
     given = {name: f"${{{name}}}" if value is None else value for name, value in container.env.items()}
     env = {**given, **launch.env, **words.env}
     if several and node.address and not _differs_by_node(env):
@@ -222,14 +232,25 @@ def _on_node(backend: Backend, launch: Launch, command: ServeCommand, nodes: lis
         url=None,
         user=_user(node),
     )
-    return replace(made, url=None if rank else _url(made), notes=tuple(_notes_of_flags(made)))
+    notes = (*_notes_of_flags(made), *_notes_of_entrypoint(made, own))
+    return replace(made, url=None if rank else _url(made), notes=notes)
 
 
-def _engine_words(command: ServeCommand) -> EngineWords:
-    """The command for its image.
+def own_entrypoint(snapshot: Snapshot, launch: Launch) -> str | None:
+    """What the image runs by itself in front of the words: as the file states it, else as the catalogue has it; None
+    where neither says it."""
+    if launch.entrypoint is not None or launch.image is None:
+        return launch.entrypoint
+    facts = catalog_of(snapshot).image(launch.image)
+    return "vllm serve" if is_serving_image(launch.image) else facts.entrypoint if facts is not None else None
+
+
+def _engine_words(command: ServeCommand, own: str | None) -> EngineWords:
+    """The command for its image, by what that runs itself (`own`).
 
     An image whose entrypoint is `vllm serve` gets the arguments alone; another program there replaces the entrypoint.
-    Other images run the words as they are; vLLM's (nvcr.io/nvidia/vllm) get a `vllm serve` in front of bare arguments.
+    One that is known to run nothing itself gets a `vllm serve` in front of bare arguments. Any other runs the words as
+    they are.
     """
     env, start = assignments(command.words)
     words, image = command.words[start:], command.image
@@ -238,18 +259,15 @@ def _engine_words(command: ServeCommand) -> EngineWords:
     if image is None or not words:
         return EngineWords(words, None, env)
     bare = not command.program
-    if not is_serving_image(image):
-        return EngineWords(("vllm", "serve", *words) if bare and _has_vllm(image) else words, None, env)
+    if own == "vllm":
+        return EngineWords(words[1:] if words[0] == "vllm" else words, None, env)
+    if own != "vllm serve":
+        return EngineWords(("vllm", "serve", *words) if bare and own == "none" else words, None, env)
     if bare:
         return EngineWords(words, None, env)
     if words[:2] == ("vllm", "serve"):
         return EngineWords(words[2:], None, env)
     return EngineWords(words[1:], words[0], env)
-
-
-def _has_vllm(image: str) -> bool:
-    """Whether the image is one of vLLM, by its name without tag and digest."""
-    return image.partition("@")[0].rpartition("/")[2].partition(":")[0].startswith("vllm")
 
 
 def _differs_by_node(env: Mapping[str, str]) -> bool:
@@ -321,6 +339,15 @@ def _notes_of_flags(launch: NodeLaunch) -> Iterator[Note]:
     left_out = [flag.option for flag in given if flag.name in _OF_THE_UNIT and flag.name not in ("rm", "detach")]
     if left_out:
         yield Note("warning", f"{launch.path}.docker", f"left out, the unit sees to it: {', '.join(left_out)}")
+
+
+def _notes_of_entrypoint(launch: NodeLaunch, own: str | None) -> Iterator[Note]:
+    image = launch.launch.image
+    if image is not None and own is None and launch.command.entrypoint is None:
+        message = f"what {image} runs by itself is not known: the words of `command` stay as they are"
+        yield Note(
+            "warning", f"{launch.path}.entrypoint", f"{message} (vllm serve, vllm, or none: then nothing is said)"
+        )
 
 
 def _notes(launch: NodeLaunch) -> Iterator[Note]:

@@ -48,10 +48,12 @@ def render(
     profiles: Mapping[str, str] | None = None,
     weights: Mapping[str, float] | None = None,
     templates: Templates | None = None,
+    refused: Mapping[str, str] | None = None,
 ) -> Rendering:
     """The files of every node that has launch blocks. `profiles`: backend -> the profile to render instead of the plain
-    command. `weights`: backend -> GiB that it loads on one node, as far as they are known. Raises BadTemplate."""
-    launches, notes = node_launches(snapshot, profiles or {})
+    command. `weights`: backend -> GiB that it loads on one node, as far as they are known. `refused`: backend -> why it
+    is not rendered. Raises BadTemplate."""
+    launches, notes = node_launches(snapshot, profiles or {}, refused)
     files = tuple(_Files(snapshot, launches, starts(launches, snapshot, weights or {}), templates or Templates()).all())
     further = dict.fromkeys(note for launch in launches for note in compose_notes(launch))
     secrets = frozenset(value for launch in launches for value in launch.secret_values)

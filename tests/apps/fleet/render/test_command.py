@@ -189,3 +189,15 @@ def test_templates_of_the_operator(folder: Path) -> None:
     assert result.stderr.startswith("own/unit.service.j2:2: a value passes none of the filters")
     told = json.loads(run("--templates", "own", "--json").stdout)
     assert told["problems"][0]["message"].startswith("own/unit.service.j2:2: ")
+
+
+def test_a_launch_with_an_error_is_not_rendered_without_force(folder: Path) -> None:
+    config = folder / "routes.yaml"
+    config.write_text(config.read_text().replace("--port 8001", "--port 8001 --max-num-seqs none"))
+    result = run("--out", "fleet")
+    assert result.exit_code == 1
+    assert "error: backends.it: `gateway fleet check` finds an error: " in result.stderr
+    assert "(flag-value); --out DIR --force renders it all the same" in result.stderr
+    assert not (folder / "fleet").exists()
+    assert run("--out", "fleet", "--force").exit_code == 0
+    assert (folder / "fleet/spark1/usr/local/lib/spark/it/launch.sh").exists()

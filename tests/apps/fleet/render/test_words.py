@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gateway.apps.fleet.lint.catalog import load_catalog
 from gateway.apps.fleet.lint.subject import subjects
 from gateway.apps.fleet.render.launches import node_launches
+from gateway.config.load import load_text
 from gateway.launch.command import parse
 from gateway.launch.docker import DockerFlag, read_docker_flags
 from tests.apps.fleet.render.blocks import ODD, fleet, messages, one_backend, render, text_of
@@ -343,3 +344,40 @@ def test_a_program_that_is_not_there_is_exit_code_127(machine: Machine) -> None:
     done = machine.run(text_of(render(one_backend("/nowhere/vllm serve m")), "/launch.sh"), "run")
     assert done.returncode == 127
     assert "/nowhere/vllm" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("image", "own", "command", "words"),
+    [
+        ("ghcr.io/me/vllm-fork:1", None, "serve /m --port 8000", ["serve", "/m", "--port", "8000"]),
+        ("ghcr.io/me/vllm-fork:1", None, "--model /m", ["--model", "/m"]),
+        ("ghcr.io/me/vllm-fork:1", None, "/launch.sh vllm serve /m", ["/launch.sh", "vllm", "serve", "/m"]),
+        ("ghcr.io/me/vllm-fork:1", "vllm", "vllm serve /m", ["serve", "/m"]),
+        ("ghcr.io/me/vllm-fork:1", "vllm", "serve /m", ["serve", "/m"]),
+        ("ghcr.io/me/vllm-fork:1", "vllm serve", "vllm serve /m", ["/m"]),
+        ("ghcr.io/me/vllm-fork:1", "none", "--model /m", ["vllm", "serve", "--model", "/m"]),
+        ("avarok/dgx-vllm:1", None, "vllm serve /m", ["serve", "/m"]),
+        ("nvcr.io/nvidia/vllm:26.04-py3", None, "--model /m", ["vllm", "serve", "--model", "/m"]),
+        ("vllm/vllm-openai:v0.23.0", None, "vllm serve /m", ["/m"]),
+        ("vllm/vllm-openai:v0.23.0", "none", "vllm serve /m", ["vllm", "serve", "/m"]),
+    ],
+)
+def test_the_words_of_an_image_follow_what_it_runs_itself(
+    image: str, own: str | None, command: str, words: list[str]
+) -> None:
+    nodes = "nodes: {n: {address: 10.0.0.1}}"
+    text = f"{nodes}\nbackends:\n  it:\n    node: n\n    launch: {{image: {image}, command: {command}"
+    snapshot = load_text(text + (f", entrypoint: {own}}}" if own else "}"), "routes.yaml").snapshot
+    ((launch,), notes) = node_launches(snapshot, {})
+    assert (list(launch.words.arguments), launch.words.entrypoint) == (words, None)
+    unknown = own is None and image.startswith("ghcr.io")
+    assert any("is not known: the words of `command` stay" in note.message for note in notes) is unknown
+
+
+def test_a_wrapper_takes_the_place_of_the_entrypoint_of_an_image_that_serves() -> None:
+    snapshot = one_backend("/launch.sh vllm serve /m --port 8001", image="vllm/vllm-openai:v1", nodes=2)
+    head, worker = node_launches(snapshot, {})[0]
+    assert (head.words.entrypoint, head.words.arguments[:5]) == (
+        "/launch.sh", ("vllm", "serve", "/m", "--port", "8001"),
+    )  # fmt: skip
+    assert worker.words.arguments[-1] == "--headless"

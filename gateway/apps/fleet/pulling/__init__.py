@@ -1,0 +1,1 @@
+"""`gateway fleet pull`: weights and images onto the nodes. `cache`, `files` and `node` run there."""

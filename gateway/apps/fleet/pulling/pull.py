@@ -1,0 +1,182 @@
+"""The order of a pull: look at the nodes, download once, copy from node to node, verify."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gateway.apps.fleet.preflight.terms import ExpectedBackend, gib
+from gateway.apps.fleet.pulling.files import Broken
+from gateway.apps.fleet.pulling.steps import Meter, RunStep, run_step
+from gateway.config.snapshot import Node
+
+_SPARE = 5 * 2**30  # bytes of disk that stay free
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is pulled: the parts of a backend's launch, onto `targets`; `others` may have it already. `hashes`: contents
+    are compared, not only sizes."""
+
+    backend: ExpectedBackend
+    targets: tuple[Node, ...]
+    others: tuple[Node, ...] = ()
+    revision: str = "main"
+    hashes: bool = True
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """A model that is on all targets. `revision`: the commit; empty for a folder. `weights` in bytes."""
+
+    model: str
+    revision: str
+    config: str
+    weights: int
+
+
+@dataclass(slots=True)
+class Pull:
+    """One pull. `say` gets each line for the operator."""
+
+    wish: Wish
+    say: Callable[[str], None]
+    run: RunStep = run_step
+
+    # -- weights ------------------------------------------------------------------------------------------------------
+
+    def model(self, name: str, revision: str) -> Pulled | None:
+        """Put a model onto every target. None after a dry run. Raises Broken."""
+        is_repository = not name.startswith(("/", "~", "."))
+        job = {
+            "backend": asdict(self.wish.backend),
+            "image": self.wish.backend.image,
+            "model": name,
+            "revision": revision,
+            "is_repository": is_repository,
+            "hashes": self.wish.hashes,
+        }
+        looks = self._look(name, job)
+        if self.wish.dry_run:
+            return None
+        whole = [node for node, look in looks if not look["left"]]
+        targets = [(node, look) for node, look in looks if node in self.wish.targets]
+        if not whole:
+            node, look = min(targets, key=lambda one: int(one[1]["needed"]))
+            self._step(node, {**job, **look, "step": "download"}, f"{node.name}: download {name}")
+            whole = [node]
+        source = whole[0]
+        verified = self._verify(source, looks_of(looks, source), job, name)
+        for node, look in targets:
+            if node is source:
+                continue
+            if look["left"]:
+                self._copy(source, looks_of(looks, source), node, look, job, name)
+            verified = self._verify(node, look, job, name)
+        commit = looks[0][1]["index"]["sha"] if is_repository else ""
+        return Pulled(name, commit, str(verified["config"]), int(verified["weights"]))
+
+    def _look(self, name: str, job: dict[str, Any]) -> list[tuple[Node, dict[str, Any]]]:
+        """What each node has; the first that can tell it has the list of files for all. Raises Broken where a target
+        does not answer, or nobody knows the files."""
+        found: list[tuple[Node, dict[str, Any]]] = []
+        problem, waiting = "", []
+        for node in (*self.wish.targets, *self.wish.others):
+            index = {"index": found[0][1]["index"]} if found else {}
+            try:
+                found.append((node, self._step(node, {**job, **index, "step": "look"}, "")))
+            except Broken as broken:
+                problem = f"{node.name}: {broken}"
+                waiting.append(node)
+        if not found:
+            raise Broken(problem or "no node to pull to")
+        for node in [node for node in waiting if node in self.wish.targets]:
+            try:
+                index = {"index": found[0][1]["index"]}
+                found.append((node, self._step(node, {**job, **index, "step": "look"}, "")))
+            except Broken as broken:
+                raise Broken(f"{node.name}: {broken}") from None
+        for node, look in found:
+            self.say(f"{node.name}: {_state(name, look)}")
+        return found
+
+    def _copy(
+        self, source: Node, had: dict[str, Any], node: Node, look: dict[str, Any], job: dict[str, Any], name: str
+    ) -> None:
+        if look["free"] is not None and look["free"] - _SPARE < look["needed"]:
+            raise Broken(f"{node.name}: {gib(look['needed'])} are missing, and {gib(look['free'])} of disk are free")
+        step = {**job, **had, "step": "copy", "to_folder": look["folder"], "target": address_of(node)}
+        self._step(source, step, f"{source.name} to {node.name}: copy {name}")
+
+    def _verify(self, node: Node, look: dict[str, Any], job: dict[str, Any], name: str) -> dict[str, Any]:
+        verified = self._step(node, {**job, **look, "step": "verify"}, f"{node.name}: verify {name}")
+        self.say(f"{node.name}: {name} is complete ({gib(look['size'])})")
+        return verified
+
+    # -- the image ----------------------------------------------------------------------------------------------------
+
+    def image(self, name: str) -> None:
+        """Put an image onto every target. Raises Broken."""
+        nodes = (*self.wish.targets, *self.wish.others)
+        ids: list[tuple[Node, dict[str, Any]]] = []
+        for node in nodes:
+            try:
+                ids.append((node, self._step(node, {"step": "image", "image": name}, "")))
+            except Broken as broken:
+                if node in self.wish.targets:
+                    raise Broken(f"{node.name}: {broken}") from None
+        for node, there in ids:
+            self.say(f"{node.name}: image {name} {'is here' if there['id'] else 'is not here'}")
+        if self.wish.dry_run:
+            return
+        source, has = next(((node, there) for node, there in ids if there["id"]), (self.wish.targets[0], None))
+        if has is None:
+            has = self._step(source, {"step": "pull image", "image": name}, f"{source.name}: pull {name}")
+        for node, there in ids:
+            if node is source or node not in self.wish.targets or there["id"] == has["id"]:
+                continue
+            step = {"step": "send image", "image": name, "size": has["size"], "target": address_of(node)}
+            self._step(source, step, f"{source.name} to {node.name}: image {name}")
+            now = self._step(node, {"step": "image", "image": name}, "")
+            if now["id"] != has["id"]:
+                raise Broken(f"{node.name}: the image {name} is not the one of {source.name} after the copy")
+            self.say(f"{node.name}: image {name} is here")
+
+    def _step(self, node: Node, job: dict[str, Any], what: str) -> dict[str, Any]:
+        meter = Meter(what)
+        try:
+            return self.run(node, job, meter)
+        except Broken as broken:
+            if what:
+                raise Broken(f"{what}: {broken}") from None
+            raise
+        finally:
+            meter.end()
+
+
+def looks_of(looks: Sequence[tuple[Node, dict[str, Any]]], node: Node) -> dict[str, Any]:
+    return next(look for other, look in looks if other is node)
+
+
+def _state(name: str, look: dict[str, Any]) -> str:
+    free = "" if look["free"] is None else f"; {gib(look['free'])} of disk are free"
+    commit = str(look["index"]["sha"])[:7]
+    known = f"{name}@{commit}" if commit.strip("0") else name
+    if not look["left"]:
+        return f"{known}: {gib(look['size'])}, all here{free}"
+    return f"{known}: {gib(look['left'])} of {gib(look['size'])} are missing{free}"
+
+
+def address_of(node: Node) -> str:
+    """Where another node's ssh reaches it: over the fast link, as the user of the fleet's ssh."""
+    target = (node.ssh or "").removeprefix("ssh://")
+    user, at, host = target.rpartition("@")
+    return f"{user}{at}{node.link or node.address or host}"
+
+
+def wishes(wish: Wish) -> Iterator[tuple[str, str]]:
+    """(model, revision) of the launch: the model itself at the wished revision, and a drafter at its main."""
+    for at, model in enumerate(wish.backend.models):
+        yield model, wish.revision if at == 0 else "main"

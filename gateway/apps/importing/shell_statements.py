@@ -1,0 +1,406 @@
+"""The statements of a shell script, walked in the order in which a shell runs them.
+
+Nothing is run. A condition that the script itself decides is followed; of any other, all branches count, with a note.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from gateway.apps.importing.launches import Launches
+from gateway.apps.importing.shell import WORD, Variables, heredoc, parsed, source
+from gateway.config.problems import Path
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_MAY_START = re.compile(r"\b(docker|podman|vllm)\b")
+COMMAND = 16  # what a command costs in words, and a variable that it sees in characters
+_NESTED = 60  # statements inside of statements, and calls of functions
+
+
+class Ended(Exception):
+    """The script, or the function at hand, ends here."""
+
+
+class Statements:
+    """Walks the statements of a script in the order in which a shell runs them, and hands over each command. `lines`:
+    where each path stands."""
+
+    def __init__(self, launches: Launches, lines: dict[Path, int], stem: str) -> None:
+        self.launches, self.lines, self.stem = launches, lines, stem
+        self._line = 1  # of the command at hand
+        self._first = 0  # lines before the text at hand
+        self.variables = Variables(
+            spend=lambda steps: launches.notes.spend(steps, self._line), note=self._note_value, file=launches.file
+        )
+        self._counts: dict[str, int] = {}
+        self._conditions: list[tuple[str, int]] = []  # every undecided condition around the command at hand
+        self._functions: dict[str, Node] = {}
+        self._called: set[str] = set()
+        self._nested = 0
+        self._starts = 0  # commands that start an engine, so far
+        self._depth = 0
+
+    # -- statements ---------------------------------------------------------------------------------------------------
+
+    def read(self, text: str, first_line: int = 1, depth: int = 0) -> None:
+        """All commands of a script."""
+        self._line = first_line
+        self.launches.notes.spend(len(text) if depth else 0, first_line)
+        root = parsed(text, self.launches.file)
+        if root is None:
+            self._to_do("script", first_line, "its syntax is too tangled to be read", "import a part of it")
+            return
+        before = self._first, self._depth
+        self._first, self._depth = first_line - 1, depth
+        known, begun = set(self._functions), self._starts
+        try:
+            self._statements(root.children)
+            if self._starts == begun:  # a script that takes the name of a function as its argument
+                for name, body in list(self._functions.items()):
+                    if name not in known | self._called and self._starts == begun:
+                        self._ends(partial(self._statement, body))
+        except Ended:
+            pass
+        finally:
+            self._first, self._depth = before
+
+    def _statements(self, nodes: Sequence[Node]) -> None:
+        for node, behind in zip_longest(nodes, nodes[1:]):
+            if not node.is_named or node.type == "comment":
+                continue
+            broken = node.type == "command" and behind is not None and behind.type == "ERROR"
+            if not broken or behind is None or behind.start_point[0] > node.end_point[0]:
+                self._statement(node)
+
+    def _statement(self, node: Node) -> None:
+        self._line = self._first + node.start_point[0] + 1
+        self.launches.notes.spend(2 * COMMAND * WORD, self._line)
+        if self._nested >= _NESTED:
+            self._to_do("script", self._line, "statements stand too deep in each other", "import a part of it")
+            return
+        self._nested += 1
+        try:
+            reader = getattr(self, f"_{node.type}", None)
+            if node.type == "ERROR" or (node.type in ("command", "declaration_command") and _is_broken(node)):
+                message = "a shell would not read this as it stands"
+                self._to_do("syntax", self._line, message, "correct it, or write the launch by hand")
+                self._statements(node.children if node.type == "ERROR" else ())
+            elif reader is not None:
+                reader(node)
+            elif node.type in (
+                "program",
+                "compound_statement",
+                "do_group",
+                "negated_command",
+                "pipeline",
+                "else_clause",
+            ):
+                self._statements(node.children)
+        finally:
+            self._nested -= 1
+
+    def _to_do(self, what: str, line: int, message: str, hint: str) -> None:
+        path: Path = (what, line)
+        self.lines[path] = line
+        self.launches.notes.to_do(path, message, hint)
+
+    def _note_value(self, words: str) -> None:
+        path: Path = ("variables", self._line)
+        self.lines[path] = self._line
+        self.launches.notes.changed(path, self.launches.secrets.mask(words))
+
+    def _variable_assignment(self, node: Node) -> None:
+        self._note_condition()
+        self._take(node, exported=False)
+
+    def _variable_assignments(self, node: Node) -> None:
+        for one in node.named_children:
+            self._variable_assignment(one)
+
+    def _declaration_command(self, node: Node) -> None:
+        self._note_condition()
+        exported = source(node).startswith(("export", "declare -x", "typeset -x"))
+        for one in node.named_children:
+            if one.type == "variable_assignment":
+                self._take(one, exported=exported)
+            elif one.type == "variable_name" and exported:
+                self.variables.exported[source(one)] = None
+            elif one.type in ("concatenation", "string") and "=" in source(one):
+                name, _, value = self.variables.text(one).partition("=")
+                self.variables.values[name] = [value]
+                self._hide(name)
+
+    def _take(self, node: Node, *, exported: bool) -> None:
+        name = self.variables.assign(node)
+        if exported:
+            self.variables.exported[name] = None
+        self._hide(name)
+
+    def _hide(self, name: str) -> None:
+        """A secret never gets any further than the line that assigns it."""
+        values = self.variables.values.get(name)
+        if values is not None and len(values) == 1:
+            self.lines[("export", name)] = self._line
+            self.variables.values[name] = [self.launches.secrets.value(name, values[0], ("export", name))]
+
+    def _unset_command(self, node: Node) -> None:
+        for one in node.named_children:
+            self.variables.values[source(one)] = []
+
+    def _subshell(self, node: Node) -> None:
+        with self._restored():
+            self._ends(lambda: self._statements(node.children))
+
+    @contextmanager
+    def _restored(self) -> Iterator[None]:
+        """What is set inside is not set behind."""
+        self.launches.notes.spend(len(self.variables.values) * WORD, self._line)
+        kept = dict(self.variables.values), self.variables.positional
+        try:
+            yield
+        finally:
+            self.variables.values, self.variables.positional = kept
+
+    def _ends(self, run: Callable[[], None]) -> bool:
+        """Run it; True where it ends by itself."""
+        try:
+            run()
+        except Ended:
+            return True
+        return False
+
+    def _function_definition(self, node: Node) -> None:
+        name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
+        if name is not None and body is not None:
+            self._functions[source(name)] = body
+
+    def _call(self, name: str, words: Sequence[str]) -> None:
+        self._called.add(name)
+        local = {match[1] for match in re.finditer(r"\blocal\s+(?:-\w+\s+)*(\w+)", source(self._functions[name]))}
+        kept = {one: self.variables.values.get(one) for one in local}
+        before, self.variables.positional = self.variables.positional, list(words)
+        try:
+            self._statement(self._functions[name])
+        except Ended as ended:
+            if ended.args != ("return",):
+                raise
+        finally:
+            self.variables.positional = before
+            for one, values in kept.items():
+                self.variables.values.pop(one, None)
+                self.variables.values |= {one: values} if values is not None else {}
+
+    # -- conditions ---------------------------------------------------------------------------------------------------
+
+    def _list(self, node: Node) -> None:
+        """`A && B`, `A || B`: B counts unless A is a test, or an assignment, that decides."""
+        left, sign, right = node.children[0], node.children[1].type, node.children[-1]
+        begun = self._starts
+        self._statement(left)
+        decided = self._decided(left)
+        if decided is None and left.type in ("test_command", "list", "negated_command"):
+            self._branches([[right]], self._first + node.start_point[0] + 1)
+        elif decided is None and not (sign == "||" and self._starts > begun):  # an engine that starts does not fail
+            self._ends(lambda: self._statement(right))
+        elif decided is not None and decided == (sign == "&&"):
+            self._statement(right)
+
+    def _if_statement(self, node: Node) -> None:
+        conditions: list[Node] = []
+        branches: list[list[Node]] = []
+        open_ended = True
+        for test, body in _clauses(node):
+            for one in test:
+                if one.type != "test_command" and _MAY_START.search(source(one)):
+                    self._statement(one)
+            decided = True if not test else self._decided(test[-1]) if len(test) == 1 else None
+            if decided is False:
+                continue
+            conditions += test
+            branches.append(body)
+            if decided:
+                open_ended = False
+                break
+        if not open_ended and len(branches) == 1:
+            self._statements(branches[0])
+        elif branches:
+            self._branches(branches, self._first + node.start_point[0] + 1, complete=not open_ended)
+
+    def _case_statement(self, node: Node) -> None:
+        value = self.variables.text(node.child_by_field_name("value"))
+        unsure = self.variables.unsure or "$" in value
+        branches: list[list[Node]] = []
+        for item in node.named_children:
+            if item.type != "case_item":
+                continue
+            patterns = [self.variables.text(one) for one in item.children_by_field_name("value")]
+            body = [one for one in item.named_children if one not in item.children_by_field_name("value")]
+            if unsure:
+                branches.append(body)
+            elif any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns):
+                self._statements(body)
+                return
+        self._branches(branches, self._first + node.start_point[0] + 1, what="case")
+
+    def _branches(self, branches: list[list[Node]], line: int, *, complete: bool = False, what: str = "if") -> None:
+        """All of them count; engines that stand in several of them do not run at the same time."""
+        self._conditions.append((what, line))
+        found: list[list[str]] = []
+        ended = []
+        try:
+            for branch in branches:
+                before = set(self.launches.draft.backends)
+                ended.append(self._ends(partial(self._statements, branch)))
+                found.append([name for name in self.launches.draft.backends if name not in before])
+        finally:
+            self._conditions.pop()
+        if sum(map(bool, found)) > 1:
+            for names in found:
+                self.launches.only_one_of(names, (what, line))
+        if complete and ended and all(ended):
+            raise Ended
+
+    def _note_condition(self) -> None:
+        """All branches count whatever the condition says."""
+        if self._conditions:
+            self._to_do(
+                *self._conditions[-1], "not followed: all branches count, the last value wins", "look at the result"
+            )
+
+    def _decided(self, node: Node) -> bool | None:
+        """Whether a condition holds; None where something decides that the script does not set."""
+        inner = node.named_children
+        if node.type == "negated_command":
+            decided = self._decided(inner[-1]) if inner else None
+            return None if decided is None else not decided
+        if node.type in ("variable_assignment", "variable_assignments"):
+            return True
+        if node.type == "command":
+            return {"true": True, ":": True, "false": False}.get(source(node))
+        if node.type == "test_command" and len(inner) == 1 and not node.has_error:
+            return self._tested(inner[0])
+        return None
+
+    def _tested(self, node: Node) -> bool | None:
+        inner, sign = node.named_children, next((child.type for child in node.children if not child.is_named), "")
+        if node.type == "parenthesized_expression" and inner:
+            return self._tested(inner[0])
+        if node.type == "unary_expression" and sign == "!" and inner:
+            decided = self._tested(inner[-1])
+            return None if decided is None else not decided
+        if node.type == "unary_expression" and len(inner) == 2 and source(inner[0]) in ("-n", "-z"):
+            text = self._certain(inner[1])
+            return None if text is None else (text != "") == (source(inner[0]) == "-n")
+        if node.type == "binary_expression" and len(inner) >= 2:
+            if sign in ("&&", "||"):
+                left, right = self._tested(inner[0]), self._tested(inner[-1])
+                stops = sign == "||"
+                return stops if stops in (left, right) else None if None in (left, right) else not stops
+            left_text, right_text = self._certain(inner[0]), self._certain(inner[-1])
+            if sign in ("=", "==", "!=") and left_text is not None and right_text is not None:
+                quoted = inner[-1].type in ("string", "raw_string")
+                same = left_text == right_text if quoted else fnmatch.fnmatchcase(left_text, right_text)
+                return same == (sign != "!=")
+        return None
+
+    def _certain(self, node: Node) -> str | None:
+        text = self.variables.text(node)
+        return None if self.variables.unsure or "$" in text or "`" in text else text
+
+    def _for_statement(self, node: Node) -> None:
+        self._note_loop("for")
+        variable = node.child_by_field_name("variable")
+        values = [word.text for word in self.variables.words(node.children_by_field_name("value"))]
+        if variable is not None:
+            self.variables.values.pop(source(variable), None)
+            self.variables.values |= {source(variable): values[:1]} if values else {}
+            self.variables.soft.add(source(variable))
+        self._loop(node)
+
+    def _c_style_for_statement(self, node: Node) -> None:
+        self._note_loop("for")
+        self._loop(node)
+
+    def _while_statement(self, node: Node) -> None:
+        self._loop(node)
+
+    def _loop(self, node: Node) -> None:
+        body = node.child_by_field_name("body")
+        self._ends(lambda: self._statements(body.children if body is not None else []))
+
+    def _note_loop(self, what: str) -> None:
+        path = self.path_of(what, self._line)
+        self.launches.notes.to_do(path, "not followed: what stands inside counts once", "look at the result")
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    def command(self, node: Node, further: Sequence[Node], read: Node | None) -> None:
+        """One command. `further`: words of it that stand behind redirections; `read`: the here-document that it
+        reads."""
+        raise NotImplementedError
+
+    def _redirected_statement(self, node: Node) -> None:
+        """A command with redirections: the grammar takes words behind those for their targets."""
+        body = node.child_by_field_name("body")
+        further = [
+            word
+            for part in node.named_children
+            if part.type in ("file_redirect", "heredoc_redirect")
+            for word in behind(part)
+        ]
+        if body is not None and body.type == "command" and not body.has_error:
+            self.command(body, further, heredoc(node))
+        elif body is not None:
+            self._statement(body)
+
+    def _command(self, node: Node) -> None:
+        self.command(node, [], next((one for one in node.named_children if one.type == "herestring_redirect"), None))
+
+    def path_of(self, what: str, line: int) -> Path:
+        number = self._counts.get(what, 0)
+        self._counts[what] = number + 1
+        path: Path = (what, number) if number else (what,)
+        self.lines[path] = line
+        return path
+
+
+def _is_broken(node: Node) -> bool:
+    """Whether the grammar found a mistake in a command; that it has no name, `A=1 > log`, is none."""
+    return any(child.has_error for child in node.children if child.start_byte < child.end_byte)
+
+
+def _clauses(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:
+    """(the commands of the condition, those of the branch) for each branch of an `if`; `else` has no condition."""
+    test: list[Node] = []
+    body: list[Node] = []
+    inside = False
+    for child in node.children:
+        if child.type == "then":
+            inside = True
+        elif child.type in ("elif_clause", "else_clause"):
+            yield test, body
+            if child.type == "else_clause":
+                yield [], child.named_children
+            else:
+                yield from _clauses(child)
+            inside, test, body = False, [], []
+        elif child.is_named:
+            (body if inside else test).append(child)
+    if test or body:
+        yield test, body
+
+
+def behind(redirect: Node) -> list[Node]:
+    """The words behind a redirection on its line, which the grammar gives to the redirection."""
+    parts = [one for one in redirect.named_children if one.type not in ("file_descriptor", "comment")]
+    if redirect.type == "file_redirect":
+        return parts[1:]
+    return [one for one in parts if not one.type.startswith("heredoc_") and one.type != "file_redirect"]
