@@ -64,6 +64,7 @@ class RequestRecord:
     trying: AttemptRecord | None = None  # the latest attempt, unless it has failed before content
     tried: list[FailedAttempt] = field(default_factory=list)  # the backends that did not answer, and why
     queued: float | None = None  # seconds that it has waited for slots; None if it did not get that far
+    described: int = 0  # pictures in whose place a description stands
     resumed: str = ""  # the backend that went on with the stream after it had broken at another one
     committed: bool = False  # the status of a stream was sent
     outcome: str = "200"  # the HTTP status of an answer, an error code, "client_gone" or "client_stalled"

@@ -289,6 +289,9 @@ class Alias:
         "as_is", "Under which name clients get the reasoning."
     )
     priority: Priority = setting("interactive", "Batch waits behind interactive.")
+    describe_images: k.Text | None = setting(
+        None, "The alias that describes pictures in words, where none of the first step is known to see.", names=True
+    )
     resume: k.Yes = setting(False, "A plain-text stream whose backend dies goes on at another one with the same model.")
     while_starting: Literal["wait", "next"] = setting(
         "next",

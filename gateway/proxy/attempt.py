@@ -210,6 +210,8 @@ class Attempt:
         up_id = self.request_id if record.number == 1 else f"{self.request_id}-{record.number}"
         if b"x-request-id" in self.exchange.headers:
             up_id = self._sent_id = self._context.services.sent_ids.take(up_id, self.timer.now())
+        if self._context.record.described:
+            adapted = [*adapted, "images_described"]
         for kind in adapted:
             self.metrics.adapted.inc(self.alias.name, kind)
         record.adapted = adapted

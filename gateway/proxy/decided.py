@@ -48,7 +48,7 @@ TABLE: Mapping[type, Fields] = {
         each="balance resume ask_all",
         # Queues, clouds, starts and what cannot be served are for requests that the first step does not serve at once.
         nothing="on_busy cloud_when on_unsupported priority while_starting failover listed implicit",
-        never="min_max_tokens",
+        never="min_max_tokens describe_images",
     ),
     Client: Fields(
         decided="name key_sha256 old_key_sha256 aliases",

@@ -119,6 +119,11 @@ class RequestHandler:
         if alias.ask_all:
             await self._ask_all(received)
             return
+        if alias.describe_images and self.services.describer is not None:
+            run = lambda *to: RequestHandler(self.services, CHAT, *to).run()  # noqa: E731
+            received.request = self.record.request = await self.services.describer.described(
+                self.context, received, run
+            )
         planned = self.planned = self._plan(received)
         while (lease := planned.lease_at_once() or await self._next_lease(planned)) is not None:
             candidate = lease.candidate

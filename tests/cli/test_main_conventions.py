@@ -127,6 +127,7 @@ ARGUMENTS = {
     "fleet switch": ["daily"],
     "fleet start": ["qwen36"],
     "fleet stop": ["qwen36"],
+    "fleet pull": ["qwen36"],
     "batch run": ["turns.jsonl", "--alias", "reviewer", "--out", "judged"],
     "batch status": ["judged"],
     "batch cancel": ["judged"],

@@ -15,6 +15,7 @@ from gateway.apps.control.switching import (
     Presence,
     Steps,
     beside,
+    restart_steps,
     start_steps,
     stop_steps,
     switch_steps,
@@ -50,6 +51,8 @@ def steps_of(
     if kind == "switch":
         steps = switch_steps(snapshot, name, current, presence, _memory_plan(snapshot, name), started, idle)
         return replace(steps, notes=(*_lost(snapshot, name, current), *steps.notes))
+    if kind == "restart":
+        return restart_steps(snapshot, name, presence, started.get(name, usual_profile(snapshot, name, current)))
     usual = usual_profile(snapshot, name, current)
     runs = started.get(name, usual)
     is_there = presence.get(name, "away") != "away"

@@ -186,6 +186,15 @@ def stop_steps(snapshot: Snapshot, name: str, presence: Mapping[str, Presence]) 
     return draft.finished()
 
 
+def restart_steps(snapshot: Snapshot, name: str, presence: Mapping[str, Presence], profile: str = "") -> Steps:
+    """Stop one backend and start it again, with the profile that it runs with."""
+    draft = _StepList(snapshot, presence)
+    draft.look_ahead([name], {name: profile})
+    draft.leave([name])
+    draft.come([name], {name: profile}, [name])
+    return draft.finished()
+
+
 def beside(
     snapshot: Snapshot, name: str, presence: Mapping[str, Presence], current: str | None, profile: str = ""
 ) -> Snapshot:
