@@ -361,6 +361,14 @@ class PastRequests:
 
 
 @dataclass(frozen=True, slots=True)
+class Tls:
+    """HTTPS at `listen`: files in PEM, read again when they change."""
+
+    cert: k.Text = field(metadata=about("The certificate, with those between it and its authority."))
+    key: k.Text = field(metadata=about("Its private key, without a passphrase."))
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
     """The process itself. Only this section needs a restart.
 
@@ -370,6 +378,7 @@ class Server:
     host: str = LISTEN[0]
     port: int = LISTEN[1]
     also_listen: k.Listens = setting((), "Further addresses: 127.0.0.1:11434 for programs that speak Ollama's API.")
+    tls: Tls | None = setting(None)
     shared: k.OptionalSecret = setting(
         None, "redis://host:6379/0 when several gateways share one fleet; none = this one is alone."
     )

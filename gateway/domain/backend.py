@@ -23,6 +23,7 @@ from gateway.domain.health_state import Transition
 from gateway.domain.held_model import HeldModel, ModelLoad
 from gateway.domain.observed_flags import ObservedFlags, flag_drift
 from gateway.domain.own_responses import ENDPOINT, OwnResponses, asked_there
+from gateway.domain.prefill import Prefill
 from gateway.domain.progress import Progress, Sample
 from gateway.domain.slot_learning import MOST, LearnedSlots
 from gateway.domain.token_ratio import TokenRatio
@@ -94,6 +95,7 @@ class BackendState:
     shared: SharedView = field(default_factory=SharedView)
     ratio: TokenRatio = field(default_factory=TokenRatio)
     progress: Progress = field(default_factory=Progress)  # what its /metrics show
+    prefill: Prefill = field(default_factory=Prefill)  # prompts that it computes
     counting: Turns = field(default_factory=lambda: Turns(COUNTS_EACH))  # for prompts that its server counts
     inflight: int = 0  # sequences under way through this gateway (a request weighs n x prompts)
     prompt_tokens: int = 0  # of the requests under way, estimated

@@ -40,7 +40,7 @@ TABLE: Mapping[type, Fields] = {
     Server: Fields(
         decided="hosts",
         each="max_body memory",
-        nothing="host port also_listen data keep_responses max_kept max_file shutdown metrics log proxies requests"
+        nothing="host port tls also_listen data keep_responses max_kept max_file shutdown metrics log proxies requests"
         " shared",
     ),
     Alias: Fields(
@@ -78,7 +78,7 @@ TABLE: Mapping[type, Fields] = {
     ),
     BackendState: Fields(
         decided="backend client reported facts absent revision name server traits model checkpoint",
-        each="health siblings shared ratio progress inflight prompt_tokens foreign last_event cooldown_until"
+        each="health siblings shared ratio progress prefill inflight prompt_tokens foreign last_event cooldown_until"
         " known_slots slots learned",
         nothing="host observers disobeys evidence counting reserved_tokens sleepless flag_drift held load load_seconds"
         " unloaded_at",

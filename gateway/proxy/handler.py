@@ -259,6 +259,7 @@ class RequestHandler:
         if record.tried and admitted.goes_on is None:
             self.services.metrics.failovers.inc(admitted.alias.name, record.tried[-1].kind)
         attempt = self._new_attempt(admitted)
+        admitted.record.prompt = admitted.planned.begin_prompt(admitted.candidate.state)
         record.trying = admitted.record
         record.attempts.append(admitted.record)
         if self.trace is None:
