@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from gateway.config.fleet import check_profiles, check_stated, has_config, keys_from_launch
+from gateway.config.kinds import AUTO
 from gateway.config.problems import Path, Report
 from gateway.config.schema import Section, built, was_tried, written
 from gateway.config.secret import ExpandedText
@@ -160,8 +161,10 @@ class _BackendResolver:
         )
         check_profiles(found, self.report)
         self._check_on_request(found)
-        stated = "slots" in section.model_fields_set or "slots" in self.followed
-        return found if stated else _with_assumed_slots(found)
+        auto = section.slots == AUTO
+        if self.followed.get("slots") is not None:
+            return replace(found, slots_assumed=auto)
+        return found if "slots" in section.model_fields_set and not auto else _with_assumed_slots(found)
 
     def _error(self, key: str, message: str, hint: str | None = None) -> None:
         self.report.error((*self.path, key), message, hint)
@@ -404,6 +407,8 @@ class _BackendResolver:
             return given
         self.followed = follows
         stated = {key: getattr(self.section, key) for key in self.section.model_fields_set}
+        if stated.get("slots") == AUTO:
+            del stated["slots"]
         check_stated(given.name, stated, self.followed, self.launch, self.report)
         return replace(given, **{key: value for key, value in self.followed.items() if key not in stated})
 

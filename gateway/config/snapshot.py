@@ -148,7 +148,9 @@ class Backend:
     )
     model: k.Text | None = setting(None, "The model's name there; omitted = its first served name.")
     context: k.Count | None = setting(None, "Window in tokens (--max-model-len); omitted = read.")
-    slots: k.CountOrNone = setting(None, "Sequences at a time (--max-num-seqs); none = unlimited.")
+    slots: k.SlotCount = setting(
+        None, "Sequences at a time (--max-num-seqs); auto = learned, where its engine shows its work; none = unlimited."
+    )
     slots_assumed: bool = False
     kv_pool: k.CountFromZero | None = setting(
         None,
