@@ -8,7 +8,7 @@ EXTRA  := $(if $(CLOUD),-cloud)
 RUN    := $(VENV)/.run$(EXTRA)
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run serve test fuzz chaos lint format bench loadtest lock schema test-vllm test-engines test-machines vllm-flags vllm-rust test-clients docs reference release clean
+.PHONY: bench-agents run serve test fuzz chaos lint format bench loadtest lock schema test-vllm test-engines test-machines test-pythons vllm-flags vllm-rust test-clients docs reference release clean
 
 run: $(RUN)                 ## a simulated Spark fleet and the gateway on :4000
 	$(BIN)/gateway demo
@@ -38,6 +38,9 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev          ## CPU per request and per chunk beside routers in Rust, a direct row (and nginx where installed)
 	$(BIN)/python -m bench
 
+bench-agents: $(VENV)/.dev   ## where agents' requests go, and what that costs their engines, in simulated time
+	$(BIN)/python -m bench.agents
+
 loadtest: $(VENV)/.dev       ## k6 against a simulated fleet and the gateway: LOADTEST_DURATION=30s for each script
 	$(BIN)/python -m loadtests
 
@@ -63,6 +66,9 @@ test-engines: $(VENV)/.dev   ## against real servers other than vLLM, on the CPU
 
 test-machines: $(VENV)/.dev  ## the image on a real docker daemon; gateway and fleet on machines with systemd and ssh; root on Debian
 	BIN=$(BIN) tests/machines/run.sh
+
+test-pythons: $(VENV)/.dev   ## every test under each of Python 3.11 to 3.14 that can be had here
+	BIN=$(BIN) tests/pythons.sh
 
 vllm-flags:                  ## write gateway/launch/vllm_flags.json anew, from the vLLM of the environment VLLM_VENV
 	VLLM_TARGET_DEVICE=cpu $(VLLM_VENV)/bin/python docs/tools/vllm_flags.py > gateway/launch/vllm_flags.json.new
@@ -101,4 +107,4 @@ $(VENV)/.dev: requirements-dev.lock pyproject.toml | $(BIN)/python
 	touch $@ $(VENV)/.run $(VENV)/.run-cloud
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .pytest_cache build dist
+	rm -rf $(VENV) .venv-py3.* .mypy_cache .ruff_cache .import_linter_cache .pytest_cache build dist

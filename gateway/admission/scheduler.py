@@ -79,7 +79,8 @@ class Scheduler:
             return None
         most = capacity(state)
         need = weight if weight <= most else most
-        if not most or state.inflight + need > most or (tokens and not pool_has_room(state, tokens)):
+        running = state.engine_inflight if state.siblings else state.inflight
+        if not most or running + need > most or (tokens and not pool_has_room(state, tokens)):
             return None
         return self._acquire(queue, need, now, client, limit, tokens=tokens)
 
@@ -124,7 +125,7 @@ class Scheduler:
         else:
             del self._running[held.client]
         if self.waiters:
-            self._serve([queue], now)
+            self._serve([queue, *map(self._queue, state.siblings)], now)
 
     def withdraw(self, waiter: Waiter, now: float) -> None:
         """The request does not wait any more. Slots that were granted meanwhile go to the next one."""
@@ -314,7 +315,7 @@ class Scheduler:
                 most = capacity(queue.state)
                 need = min(waiter.weight, most)
                 tokens = waiter.tokens_at(queue.state)
-                if not most or queue.state.inflight + need > most or not pool_has_room(queue.state, tokens):
+                if not most or queue.state.engine_inflight + need > most or not pool_has_room(queue.state, tokens):
                     break  # no later request may overtake it
                 self._grant(waiter, queue, need, now)
         return self._count != count

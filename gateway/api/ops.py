@@ -41,6 +41,8 @@ def pages(gateway: Gateway) -> dict[str, Page]:
             return json_answer({"status": "stopping"}, 503)
         serving = servable(gateway, time.monotonic())
         answer: dict[str, Any] = {"status": "ready" if serving else "no backend"}
+        if gateway.refused_edit is not None:
+            answer["config"] = "routes.yaml has a mistake: its last good version is served"
         identity = known(caller)
         if identity is not None:
             answer["aliases"] = [alias.name for alias in serving if identity.may_use(alias)]

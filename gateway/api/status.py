@@ -158,6 +158,8 @@ def _add_words(gateway: Gateway, answer: dict[str, Any]) -> None:
             "observed": {check: asdict(seen) for check, seen in state.facts.observed.items()},
             "drift": [] if state.health.set_aside else [shown_to_admin(s) for s in drift(state, time.monotonic())],
         }
+    for name, trouble in gateway.apps.troubles().items():
+        answer["backends"].get(name, {})["trouble"] = trouble
     answer["operation"] = gateway.apps.operation(True)
     answer["events"] = [_event(event, words=True) for event in list(gateway.events)[-RECENT:]]
 

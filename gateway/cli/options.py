@@ -162,6 +162,35 @@ def load_or_exit(config: Path, *, as_json: bool = False) -> LoadedFile:
         fail_with(error, as_json=as_json)
 
 
+def load_or_last_good(config: Path, *, as_json: bool = False) -> tuple[LoadedFile, ConfigError | None]:
+    """(the file, None); where it has mistakes: (its last good version, the mistakes). Exits as `load_or_exit` where
+    none is kept."""
+    from gateway.config.last_good import last_good
+    from gateway.config.load import load
+    from gateway.config.problems import ConfigError
+
+    if not is_there(config):
+        raise no_file(config)
+    try:
+        return load(config), None
+    except ConfigError as error:
+        found = last_good(config)
+        if found is None:
+            fail_with(error, as_json=as_json)
+        return found, error
+
+
+def snapshot_served(config: Path, *, as_json: bool = False) -> Snapshot:
+    """What a running gateway serves, as far as the file tells: where it has mistakes, its last good version. A line
+    says so. Exits as `load_or_exit`."""
+    loaded, broken = load_or_last_good(config, as_json=as_json)
+    if broken is not None:
+        first, more = broken.problems[0], len(broken.problems) - 1
+        others = f" (and {counted(more, 'more mistake')})" if more else ""
+        click.echo(f"{visible(str(first))}{others}: asking by the last good version", err=True)
+    return loaded.snapshot
+
+
 def fail_with(error: ConfigError, *, as_json: bool) -> NoReturn:
     """Print all mistakes, to stdout as JSON or to stderr as lines, and exit 1."""
     if as_json:

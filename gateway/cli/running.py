@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gateway.cli.options import key_option, load_or_exit, server_url
+from gateway.cli.options import key_option, server_url, snapshot_served
 from gateway.printable import visible, visible_all
 
 if TYPE_CHECKING:
+    import httpx
+
     from gateway.config.snapshot import Server
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,13 +35,18 @@ def url_of(config: Path, at: str | None, *, as_json: bool) -> str:
     """The URL of the gateway: `at`, else that of the file."""
     if at is not None:
         return server_url(at).removesuffix("/v1")
-    return address(load_or_exit(config, as_json=as_json).snapshot.server)
+    return address(snapshot_served(config, as_json=as_json).server)
 
 
 def address(server: Server) -> str:
-    """The URL of the gateway of this file, as seen from its own machine."""
+    """The URL of the gateway of this file, as seen from its own machine. Where it has TLS, a further address without is
+    preferred: the certificate is for a name of the machine."""
+    if server.tls is not None and server.also_listen:
+        host, port = server.also_listen[0]
+        return address(replace(server, host=host, port=port, tls=None))
+    scheme = "http" if server.tls is None else "https"
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(server.host, server.host)
-    return f"http://[{host}]:{server.port}" if ":" in host else f"http://{host}:{server.port}"
+    return f"{scheme}://[{host}]:{server.port}" if ":" in host else f"{scheme}://{host}:{server.port}"
 
 
 async def is_running(url: str) -> bool:
@@ -87,6 +95,25 @@ class GatewayClient:
     def post(self, path: str, body: Mapping[str, Any], wait: float = WAIT) -> dict[str, Any]:
         return self._ask("POST", path, wait, json=dict(body))
 
+    def lines(self, path: str) -> Iterator[str]:
+        """The lines of an answer that is text, as they come."""
+        import httpx
+
+        from gateway.transport.bounded import client
+
+        try:
+            with (
+                client(WAIT, base_url=self.url, headers=self._headers) as asking,
+                asking.stream("GET", path) as answer,
+            ):
+                if answer.status_code != 200:
+                    answer.read()
+                    raise GatewayRefusal(answer.status_code, _message(_json_of(answer), answer.status_code, self.url))
+                yield from map(visible, answer.iter_lines())
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            why = visible(str(error)) or type(error).__name__
+            raise GatewayUnreachable(f"the gateway at {self.url} cannot be reached: {why}") from None
+
     def _ask(self, method: str, path: str, wait: float = WAIT, **options: Any) -> dict[str, Any]:
         import httpx
 
@@ -98,13 +125,18 @@ class GatewayClient:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             why = visible(str(error)) or type(error).__name__
             raise GatewayUnreachable(f"the gateway at {self.url} cannot be reached: {why}") from None
-        try:
-            found = answer.json()
-        except (ValueError, RecursionError):
-            found = None
+        found = _json_of(answer)
         if answer.status_code in (200, 202) and isinstance(found, dict):
             return dict(visible_lines_of(found))
         raise GatewayRefusal(answer.status_code, _message(found, answer.status_code, self.url))
+
+
+def _json_of(answer: httpx.Response) -> Any:
+    """What the answer holds; None where it is no JSON."""
+    try:
+        return answer.json()
+    except (ValueError, RecursionError):
+        return None
 
 
 def visible_lines_of(value: Any) -> Any:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.options import config_option, examples, load_or_exit, port_option
+from gateway.cli.options import config_option, examples, load_or_exit, load_or_last_good, port_option
 
 if TYPE_CHECKING:
     import socket
 
     from gateway.config.load import LoadedFile
+    from gateway.config.problems import ConfigError
     from gateway.config.snapshot import LogForm, Snapshot
     from gateway.http.app import App
     from gateway.observe.log_writer import LogWriter
@@ -34,8 +35,9 @@ DECIDE_ALWAYS = "GATEWAY_DECIDE_ALWAYS"  # 1 = each request is decided anew, wha
 @config_option
 @click.option("--host", help="Address to listen on; default from `server.listen`.")
 @port_option("Port to listen on; default from `server.listen`.")
+@click.option("--strict", is_flag=True, help="End where the file has a mistake; else its last good version is served.")
 @click.option("--takeover", is_flag=True, help="Listen beside a running gateway, to replace it.")
-def command(config: Path, host: str | None, port: int | None, takeover: bool) -> None:
+def command(config: Path, host: str | None, port: int | None, strict: bool, takeover: bool) -> None:
     """Run the gateway.
 
     It prints where it listens, what it serves, the problems of the file, and later those of the backends. The file is
@@ -46,8 +48,10 @@ def command(config: Path, host: str | None, port: int | None, takeover: bool) ->
     from gateway.runtime.process import postpone_collection
 
     postpone_collection()
-    loaded = load_or_exit(config)
-    run(config, loaded, host, port, takeover=takeover)
+    loaded, broken = (load_or_exit(config), None) if strict else load_or_last_good(config)
+    if broken is not None:
+        click.echo(f"{broken}\n{config} HAS A MISTAKE: its last good version is served until it is mended", err=True)
+    run(config, loaded, host, port, takeover=takeover, broken=broken)
 
 
 def set_up_logs(form: LogForm) -> LogWriter:
@@ -59,9 +63,16 @@ def set_up_logs(form: LogForm) -> LogWriter:
 
 
 def run(
-    config: Path, loaded: LoadedFile, host: str | None = None, port: int | None = None, *, takeover: bool = False
+    config: Path,
+    loaded: LoadedFile,
+    host: str | None = None,
+    port: int | None = None,
+    *,
+    takeover: bool = False,
+    broken: ConfigError | None = None,
 ) -> None:
-    """Listen and serve until a signal, following edits of `config`. Exits 1 when the address is in use."""
+    """Listen and serve until a signal, following edits of `config`. `broken`: its mistakes, where `loaded` is its last
+    good version. Exits 1 when the address is in use."""
     from gateway.http.server import listen
 
     server = loaded.snapshot.server
@@ -78,7 +89,7 @@ def run(
             sys.exit(1)
     snapshot = replace(loaded.snapshot, server=replace(server, host=host, port=socks[0].getsockname()[1]))
     announce(snapshot, warnings)
-    serve(config, loaded, snapshot, socks)
+    serve(config, loaded, snapshot, socks, broken)
 
 
 def warnings_of(loaded: LoadedFile, host: str | None, port: int) -> list[str]:
@@ -92,7 +103,9 @@ def warnings_of(loaded: LoadedFile, host: str | None, port: int) -> list[str]:
     return found if message is None else [*found, f"{message} - {SHUT}"]
 
 
-def serve(config: Path, loaded: LoadedFile, snapshot: Snapshot, socks: list[socket.socket]) -> None:
+def serve(
+    config: Path, loaded: LoadedFile, snapshot: Snapshot, socks: list[socket.socket], broken: ConfigError | None = None
+) -> None:
     import uvloop
 
     from gateway.http.app import App
@@ -102,7 +115,7 @@ def serve(config: Path, loaded: LoadedFile, snapshot: Snapshot, socks: list[sock
     always = os.environ.get(DECIDE_ALWAYS, "") not in ("", "0")
     app = App(snapshot, decides_ahead="never" if always else "repeated")
     app.gateway.write_log(set_up_logs(snapshot.server.log))
-    app.gateway.follow(config, loaded)
+    app.gateway.follow(config, loaded, broken=broken)
     tune()
     with suppress(KeyboardInterrupt):  # Ctrl-C, raised again after the gateway has stopped
         uvloop.run(_serve(app, socks), loop_factory=Loop)
@@ -112,9 +125,14 @@ async def _serve(app: App, socks: list[socket.socket]) -> None:
     from gateway.cli.startup_report import log_when_seen
     from gateway.http.server import make_server
 
+    try:
+        server = make_server(app)
+    except OSError as error:  # ssl.SSLError is one
+        click.echo(f"The files of server.tls cannot be used: {error.strerror or error}", err=True)
+        sys.exit(1)
     report = app.gateway.metrics.failures.once("first look", log_when_seen(app.gateway))
     try:
-        await make_server(app).serve(sockets=socks)
+        await server.serve(sockets=socks)
     finally:
         report.cancel()
 
@@ -123,7 +141,8 @@ def announce(snapshot: Snapshot, warnings: list[str]) -> None:
     """Print the addresses it listens at, the aliases it serves, and the warnings."""
     address = snapshot.server.host
     shown = "localhost" if address in ("0.0.0.0", "::") else address
-    url = f"http://{shown}:{snapshot.server.port}"
+    scheme = "http" if snapshot.server.tls is None else "https"
+    url = f"{scheme}://{shown}:{snapshot.server.port}"
     listening = ", ".join([address, *(f"{host}:{port}" for host, port in snapshot.server.also_listen)])
     click.echo(f"gateway on {url}/v1  (listening on {listening}), its page on {url}/", err=True)
     for alias in snapshot.aliases.values():

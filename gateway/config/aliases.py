@@ -23,11 +23,28 @@ def resolve_aliases(file: Section, backends: Mapping[str, Backend], report: Repo
     """The aliases of the file, then one for each local chat backend whose name is still free."""
     aliases = {n: _AliasResolver(n, s, file, backends, report).alias() for n, s in file.aliases.items()}
     claimed = _claimed(aliases, report)
+    for alias in aliases.values():
+        _check_describer(alias, aliases, backends, report)
     for name, backend in backends.items():
         lost = report.was_dropped("aliases", name)
         if name not in claimed and not backend.cloud and backend.engine != "http" and not lost:
             aliases[name] = Alias(name, steps=((name,),), implicit=True)
     return aliases
+
+
+def _check_describer(
+    alias: Alias, aliases: Mapping[str, Alias], backends: Mapping[str, Backend], report: Report
+) -> None:
+    """`describe_images` names another alias, or a backend, that answers alone and describes pictures itself."""
+    name = alias.describe_images
+    if name is None:
+        return
+    path = ("aliases", alias.name, "describe_images")
+    found = aliases.get(name)
+    if found is None and name not in backends:
+        report.error(path, f"unknown alias '{name}'", did_you_mean(name, {**aliases, **backends}) or listed(aliases))
+    elif name == alias.name or (found is not None and (found.ask_all or found.describe_images)):
+        report.error(path, f"'{name}' cannot describe pictures", "name an alias of models that see")
 
 
 def _claimed(aliases: Mapping[str, Alias], report: Report) -> dict[str, str]:

@@ -70,7 +70,51 @@ T = TypeVar("T", Timeouts, HealthSettings, QueueSettings, ImageSettings)
 
 
 def resolve_backends(file: Section, report: Report) -> Mapping[str, Backend]:
-    return {name: _BackendResolver(name, section, file, report).backend() for name, section in file.backends.items()}
+    engines = {
+        name: _BackendResolver(name, section, file, report).backend()
+        for name, section in file.backends.items()
+        if section.on is None
+    }
+    found = {}
+    for name, section in file.backends.items():
+        backend = engines.get(name) or _adapter(name, section, file, engines, report)
+        if backend is not None:
+            found[name] = backend
+    return found
+
+
+# What may differ between the models of one engine; the rest is its own.
+_OF_MODELS = frozenset(
+    {"on", "model", "context", "tool_parser", "auto_tools", "reasoning_parser", "thinking", "thinking_switch"}
+    | {"vision", "audio", "pdf", "serves", "dimensions", "embedding_model", "max_batch", "price", "budget"}
+)
+_OF_SEVERAL = ("vllm", "openai", "llamacpp")  # engines that run several models beside each other in one memory
+
+
+def _adapter(
+    name: str, section: Section, file: Section, engines: Mapping[str, Backend], report: Report
+) -> Backend | None:
+    """Another model of the engine of one of `engines`: what belongs to the engine is as it is there. None: the engine
+    is not known."""
+    path: Path = ("backends", name)
+    host = engines.get(section.on)
+    if host is None:
+        if not report.was_dropped("backends", section.on):
+            known = [one for one, found in engines.items() if found.engine in _OF_SEVERAL]
+            what = "is itself on another one" if section.on in file.backends else "does not exist"
+            report.error((*path, "on"), f"'{section.on}' {what}", did_you_mean(section.on, known) or listed(known))
+        report.dropped.add(path)
+        return None
+    if host.engine not in _OF_SEVERAL:
+        report.error((*path, "on"), f"engine {host.engine} has no further models in one server", "remove the key")
+    for key in sorted(section.model_fields_set - _OF_MODELS):
+        report.error((*path, key), f"belongs to the engine of '{host.name}'", f"write it there: backends.{host.name}")
+    if section.model is None and not was_tried("model", path, report):
+        report.error(path, "'model' is missing", "write its name at the engine, as --lora-modules has it")
+    own = {key: value for key, value in written(Backend, section).items() if key in _OF_MODELS}
+    return replace(
+        host, **{**own, "name": name, "launch": None, "profiles": {}, "start": None, "stop": None, "nodes": ()}
+    )
 
 
 def _with_assumed_slots(backend: Backend) -> Backend:
@@ -128,7 +172,7 @@ class _BackendResolver:
     def _url(self) -> str | None:
         if self.given.url is not None:
             return check_url(self.given.url, self._url_path(), self.report)
-        reported = self._was_tried("url") or self._lost_what_tells_the_url()
+        reported = self._was_tried("url") or self._was_tried("on") or self._lost_what_tells_the_url()
         if self.given.engine != "litellm" and not reported:
             self.report.error(self.path, "'url' is missing", self._how_to_give_the_url())
         return None

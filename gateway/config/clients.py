@@ -21,15 +21,18 @@ def resolve_clients(file: Section, aliases: Mapping[str, Alias], report: Report)
     clients = {n: _client(n, section, aliases, report) for n, section in file.clients.items()}
     owners: dict[str, str] = {}
     for client in clients.values():
-        if client.key_sha256 and (owner := owners.setdefault(client.key_sha256, client.name)) != client.name:
-            report.error(("clients", client.name, "key"), f"the same key as client '{owner}'", "each needs its own")
+        for field, key in (("key", client.key_sha256), ("old_key", client.old_key_sha256)):
+            if key and (owner := owners.setdefault(key, client.name)) != client.name:
+                report.error(("clients", client.name, field), f"the same key as client '{owner}'", "each needs its own")
     return clients
 
 
 def _client(name: str, section: Section, aliases: Mapping[str, Alias], report: Report) -> Client:
     path: Path = ("clients", name)
     tasks = _tasks(section.tasks, path, aliases, report)
-    client = built(Client, section, name=name, key_sha256=_digest(section.key, path, report), tasks=tasks)
+    old = _digest_of(section.old_key, (*path, "old_key"), report) if section.old_key is not None else None
+    key = _digest(section.key, path, report)
+    client = built(Client, section, name=name, key_sha256=key, old_key_sha256=old, tasks=tasks)
     if not client.aliases:
         report.warn((*path, "aliases"), "an empty list: this client may use nothing")
     for i, pattern in enumerate(section.aliases or ()):
@@ -47,18 +50,22 @@ def _digest(key: Secret | None, path: Path, report: Report) -> str | None:
         if not was_tried("key", path, report):
             report.error(path, "'key' is missing", 'write key: "${NAME}" or key: "sha256:<64 hex digits>"')
         return None
+    return _digest_of(key, (*path, "key"), report)
+
+
+def _digest_of(key: Secret, path: Path, report: Report) -> str:
     text = key.reveal()
     scheme, separator, digest = text.partition(":")
     if separator and scheme.lower() == "sha256":
         if not re.fullmatch(r"[0-9a-fA-F]{64}", digest):
-            report.error((*path, "key"), "'sha256:' must be followed by 64 hex digits")
+            report.error(path, "'sha256:' must be followed by 64 hex digits")
         if digest.lower() in _OF_NOTHING:
-            report.error((*path, "key"), "the SHA-256 of nothing", "the variable was empty when it was made")
+            report.error(path, "the SHA-256 of nothing", "the variable was empty when it was made")
         return digest.lower()
     if text.lower() == "none":
-        report.error((*path, "key"), "'none' is what programs without a key send", "write a key that nobody can guess")
+        report.error(path, "'none' is what programs without a key send", "write a key that nobody can guess")
     if not text.isascii() or " " in text:
-        report.error((*path, "key"), "holds a space or a character outside ASCII", "no header can carry it")
+        report.error(path, "holds a space or a character outside ASCII", "no header can carry it")
     return hashlib.sha256(text.encode()).hexdigest()
 
 

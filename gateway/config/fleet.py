@@ -186,7 +186,7 @@ def resolve_modes(written: Mapping[str, Any], backends: Mapping[str, Backend], r
         modes[name] = Mode(name, names, profiles)
     used = {name for mode in modes.values() for name in mode.backends}
     for backend in backends.values() if modes else ():
-        if not backend.cloud and backend.run != "on_request" and backend.name not in used:
+        if backend.on is None and not backend.cloud and backend.run != "on_request" and backend.name not in used:
             report.warn(("backends", backend.name), "is in no mode, so it is always parked", "put it into a mode")
     return modes
 
@@ -204,6 +204,8 @@ def _mode_backends(names: list[Any], path: Path, backends: Mapping[str, Backend]
                 report.error(here, f"unknown backend '{name}'", did_you_mean(name, backends) or listed(backends))
         elif backends[name].cloud:
             report.error(here, f"'{name}' is a cloud backend: it runs on no machine of yours", "take it out")
+        elif (host := backends[name].on) is not None:
+            report.error(here, f"'{name}' is a model of '{host}', and runs with it", f"write {host}")
         else:
             known.append(str(name))  # the name alone, without what the document knows of it
     return tuple(dict.fromkeys(known))

@@ -51,14 +51,15 @@ class Kind:
 
     `read` turns a value of the YAML into the snapshot's value, or raises ValueError. `schema` is its JSON schema, and
     `words` name it on the reference page. `write` is the reverse of `read`, for showing a default ("" = none is shown).
-    `free`: a mapping whose keys are not the gateway's. `private`: text of the operator's, which may hold a variable.
+    `holds_any`: a mapping whose keys are not the gateway's. `private`: text of the operator's, which may hold a
+    variable.
     """
 
     read: Callable[[Any], Any]
     schema: Mapping[str, Any]
     words: str
     write: Callable[[Any], str] = as_written
-    free: bool = False
+    holds_any: bool = False
     private: bool = False
 
 
@@ -397,5 +398,5 @@ Steps = Annotated[
     tuple[tuple[str, ...], ...],
     Kind(_steps, {"type": "array", "minItems": 1, "items": _ONE_OR_MANY}, "list of steps"),
 ]
-Params = Annotated[Mapping[str, Any], Kind(_params, {"type": "object"}, "mapping", free=True, private=True)]
-Free = Annotated[Any, Kind(_anything, {}, "anything", free=True, private=True)]
+Params = Annotated[Mapping[str, Any], Kind(_params, {"type": "object"}, "mapping", holds_any=True, private=True)]
+Free = Annotated[Any, Kind(_anything, {}, "anything", holds_any=True, private=True)]

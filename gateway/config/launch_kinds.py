@@ -71,7 +71,7 @@ def _modes(value: Any) -> dict[str, Any]:
 
 CommandLine = Annotated[str, Kind(_command_line, _TEXT, "command line", private=True)]
 Environment = Annotated[
-    Mapping[str, str], Kind(_environment, _TEXT_BY_NAME, "mapping of names to text", free=True, private=True)
+    Mapping[str, str], Kind(_environment, _TEXT_BY_NAME, "mapping of names to text", holds_any=True, private=True)
 ]
 Profiles = Annotated[
     Mapping[str, Mapping[str, Any]],
@@ -79,10 +79,10 @@ Profiles = Annotated[
         _profiles,
         {"type": "object", "additionalProperties": {"type": "object"}},
         "mapping of names to flags",
-        free=True,
+        holds_any=True,
     ),
 ]
-Modes = Annotated[Mapping[str, Any], Kind(_modes, {"type": "object"}, "mapping of names to backends", free=True)]
+Modes = Annotated[Mapping[str, Any], Kind(_modes, {"type": "object"}, "mapping of names to backends", holds_any=True)]
 
 
 _SSH = re.compile(r"(ssh://)?([A-Za-z0-9_][\w.+@-]*@)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][\w.:%-]*)", re.ASCII)

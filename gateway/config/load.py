@@ -25,12 +25,13 @@ from gateway.config.validate import validated
 class LoadedFile:
     """A valid file: its snapshot and the warnings. `sources` are the digests of the files that were read: the file
     itself, the env file (also one that does not exist yet) and those of `${file:...}`. `lines`: path of a key or a
-    list member -> its line."""
+    list member -> its line. `text`: as it is written."""
 
     snapshot: Snapshot
     warnings: list[Problem]
     sources: Digests = field(default_factory=dict)
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
+    text: str = field(default="", repr=False)
 
 
 def load(path: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> LoadedFile:
@@ -99,7 +100,7 @@ def load_text(
     warnings = report.finish()
     if report.outside:
         snapshot = deepcopy(snapshot)  # without what its values know of variables, see `ExpandedText`
-    return LoadedFile(snapshot, warnings, sources, report.lines)
+    return LoadedFile(snapshot, warnings, sources, report.lines, text)
 
 
 def _env_file(

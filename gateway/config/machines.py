@@ -80,8 +80,9 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What an engine said of its memory when it started, as `gateway fleet learn` wrote it. In bytes, of one node;
-    None: it did not say so."""
+    """What an engine said of its memory when it started; `gateway fleet learn` writes it.
+
+    In bytes, of one node; None: it did not say so."""
 
     engine: k.Text | None = setting(None, "Its version.")
     memory: k.Size | None = setting(None, "Memory of the node, as the engine counts it.")

@@ -42,7 +42,15 @@ def in_mode(snapshot: Snapshot, chosen: str | None) -> Snapshot:
     if mode is None:
         return snapshot
     backends = {name: _in_mode(mode, backend, snapshot.nodes) for name, backend in snapshot.backends.items()}
-    return replace(snapshot, backends=backends, mode=mode.name)
+    hosted = {n: _with_host(b, snapshot.backends[b.on], backends[b.on]) for n, b in backends.items() if b.on}
+    return replace(snapshot, backends=backends | hosted, mode=mode.name)
+
+
+def _with_host(adapter: Backend, written: Backend, host: Backend) -> Backend:
+    """The adapter as it is where the mode has changed its host, which was `written` so."""
+    keys = ("url", "slots", "slots_assumed", "kv_pool", "context", "parked", "in_mode")
+    follows = {key: getattr(host, key) for key in keys if getattr(host, key) != getattr(written, key)}
+    return replace(adapter, **({"parked": host.parked, "in_mode": host.in_mode} | follows))
 
 
 def _in_mode(mode: Mode, backend: Backend, nodes: Mapping[str, Node]) -> Backend:

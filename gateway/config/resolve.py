@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from os.path import isfile as is_file
 from urllib.parse import urlsplit
 
 from gateway.config.aliases import resolve_aliases
@@ -23,6 +24,7 @@ from gateway.config.snapshot import (
     Server,
     Snapshot,
     Telegram,
+    Tls,
     Traces,
 )
 from gateway.config.units import check_names
@@ -73,7 +75,21 @@ def _server(file: Section, report: Report) -> Server:
         who = "nobody may read" if file.clients else "only this machine may read"
         report.warn(("server", "metrics"), f"no client is an admin: {who} /metrics", "give a client `admin: true`")
     _check_redis_url(section.shared, ("server", "shared"), report)
-    return built(Server, section, host=host, port=port, requests=built(PastRequests, section.requests))
+    tls = _tls(section.tls, report)
+    return built(Server, section, host=host, port=port, requests=built(PastRequests, section.requests), tls=tls)
+
+
+def _tls(section: Section | None, report: Report) -> Tls | None:
+    if section is None:
+        return None
+    path: Path = ("server", "tls")
+    for key in settings_of(Tls):
+        file = getattr(section, key)
+        if file is None and not was_tried(key, path, report):
+            report.error(path, f"'{key}' is missing", "write {cert: /path/cert.pem, key: /path/key.pem}")
+        elif file is not None and not is_file(file):
+            report.warn((*path, key), f"there is no file {file}", "the gateway does not start without it")
+    return Tls(section.cert, section.key) if None not in (section.cert, section.key) else None
 
 
 def _alerts(section: Section, report: Report) -> Alerts:

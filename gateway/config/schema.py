@@ -200,4 +200,4 @@ def is_free(path: Path) -> bool:
 
 @cache
 def _free() -> tuple[str, ...]:
-    return tuple(key for key, found in definitions().items() if found.kind is not None and found.kind.free)
+    return tuple(key for key, found in definitions().items() if found.kind is not None and found.kind.holds_any)

@@ -136,6 +136,9 @@ class Backend:
         "vllm", "What kind of server it is; auto = openai, and told from what it shows.", kind=Literal[Engine, "auto"]
     )
     url: k.Text | None = setting(None, "With or without /v1; another path that ends in /vN or /openai is kept.")
+    on: k.Text | None = setting(
+        None, "The backend whose engine it is another model of (--lora-modules, a further served name).", names=True
+    )
     cloud: k.Yes = setting(False, "Outside the LAN. Must be said for a host that is not private.", decided=True)
     nodes: tuple[str, ...] = setting(
         (), "The node it runs on, or a list: it falls with any of them.", key="node", kind=k.OneOrMany
@@ -218,7 +221,7 @@ class Backend:
     @property
     def identity(self) -> tuple[str, str, str | None]:
         """Equal in two snapshots: the same running server, whose health, slots and connections carry over."""
-        return (self.name, self.engine, self.url)
+        return (self.name, self.engine if self.on is None else f"{self.engine} of {self.on}", self.url)
 
     @cached_property
     def checkpoint(self) -> str | None:
@@ -284,6 +287,9 @@ class Alias:
         "as_is", "Under which name clients get the reasoning."
     )
     priority: Priority = setting("interactive", "Batch waits behind interactive.")
+    describe_images: k.Text | None = setting(
+        None, "The alias that describes pictures in words, where none of the first step is known to see.", names=True
+    )
     resume: k.Yes = setting(False, "A plain-text stream whose backend dies goes on at another one with the same model.")
     while_starting: Literal["wait", "next"] = setting(
         "next",
@@ -311,6 +317,9 @@ class Client:
 
     name: str
     key_sha256: str | None = setting(None, "Its key, or sha256:<64 hex digits> of it.", key="key", kind=k.SecretText)
+    old_key_sha256: str | None = setting(
+        None, "Another key that is valid too, while `key` is rotated.", key="old_key", kind=k.SecretText
+    )
     aliases: k.Names = setting(("*",), "Aliases it may use, globs allowed; default all.")
     rpm: k.CountOrNone = setting(None, "Requests per minute.")
     tpm: k.CountOrNone = setting(None, "Tokens per minute.")
@@ -350,6 +359,14 @@ class PastRequests:
 
 
 @dataclass(frozen=True, slots=True)
+class Tls:
+    """HTTPS at `listen`: files in PEM, read again when they change."""
+
+    cert: k.Text = field(metadata=about("The certificate, with those between it and its authority."))
+    key: k.Text = field(metadata=about("Its private key, without a passphrase."))
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
     """The process itself. Only this section needs a restart.
 
@@ -359,6 +376,7 @@ class Server:
     host: str = LISTEN[0]
     port: int = LISTEN[1]
     also_listen: k.Listens = setting((), "Further addresses: 127.0.0.1:11434 for programs that speak Ollama's API.")
+    tls: Tls | None = setting(None)
     shared: k.OptionalSecret = setting(
         None, "redis://host:6379/0 when several gateways share one fleet; none = this one is alone."
     )
@@ -433,12 +451,18 @@ class Snapshot:
     @cached_property
     def clients_by_key(self) -> dict[str, Client]:
         """Clients by the SHA-256 of their key, in hex."""
-        return {c.key_sha256: c for c in self.clients.values() if c.key_sha256 is not None}
+        clients = self.clients.values()
+        return {key: c for c in clients for key in (c.old_key_sha256, c.key_sha256) if key is not None}
 
     @cached_property
     def clients_by_owner(self) -> dict[str, Client]:
         """Clients by the name under which things are kept for them."""
         return {client.owner: client for client in self.clients.values()}
+
+    @cached_property
+    def engines(self) -> dict[str, Backend]:
+        """The backends that are servers; the others are further models of one of them (`on`)."""
+        return {name: backend for name, backend in self.backends.items() if backend.on is None}
 
     @property
     def metrics_are_open(self) -> bool:

@@ -64,11 +64,11 @@ def read_file(file: Path, most: int = MOST, patience: float = PATIENCE) -> bytes
 
 def replace_file(file: Path, content: bytes) -> None:
     """Replace the file in one step, so that a reader, or a start after a crash, finds the old content or the new.
-    Makes its folder. Raises OSError. Blocks."""
+    Only its owner may read it. Makes its folder. Raises OSError. Blocks."""
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        with part.open("wb") as opened:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as opened:
             opened.write(content)
             opened.flush()
             os.fsync(opened.fileno())

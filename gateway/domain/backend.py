@@ -7,7 +7,7 @@ backend by other gateways. Observers of changes subscribe to `observers`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, NamedTuple, Protocol
@@ -23,6 +23,7 @@ from gateway.domain.health_machine import Health
 from gateway.domain.health_state import Transition
 from gateway.domain.observed_flags import ObservedFlags, flag_drift
 from gateway.domain.own_responses import ENDPOINT, OwnResponses, asked_there
+from gateway.domain.prefill import Prefill
 from gateway.domain.progress import Progress
 from gateway.domain.token_ratio import TokenRatio
 from gateway.domain.turns import Turns
@@ -120,6 +121,7 @@ class BackendState:
     shared: SharedView = field(default_factory=SharedView)
     ratio: TokenRatio = field(default_factory=TokenRatio)
     progress: Progress = field(default_factory=Progress)  # what its /metrics show
+    prefill: Prefill = field(default_factory=Prefill)  # prompts that it computes
     counting: Turns = field(default_factory=lambda: Turns(COUNTS_EACH))  # for prompts that its server counts
     inflight: int = 0  # sequences under way through this gateway (a request weighs n x prompts)
     prompt_tokens: int = 0  # of the requests under way, estimated
@@ -134,6 +136,9 @@ class BackendState:
     unloaded_at: float = 0.0  # when its model was last seen not to be loaded
     sleepless: tuple[str | None, float | None] | None = None  # (version, start) of an engine that cannot be asked
     flag_drift: tuple[str, ...] = ()  # where its flags differ from its launch block, in words
+    host: BackendState | None = None  # of an adapter (`on`): the backend whose engine it is another model of
+    siblings: tuple[BackendState, ...] = ()  # the other backends of the same engine, which share its slots
+    absent: str = ""  # why its engine does not serve its model; of adapters only
     revision: int = 0  # another number = another definition, report or learned fact, as far as requests depend on it
     name: str = field(init=False)  # of the backend: part of its identity, so it never changes
     server: str = field(init=False)  # the name of the row of traits in force
@@ -163,9 +168,22 @@ class BackendState:
         return self.traits.loads_on_demand or self.reported.loaded is not None
 
     @property
+    def engine_inflight(self) -> int:
+        """Sequences under way through this gateway on its engine: of all its models."""
+        return self.inflight + sum([one.inflight for one in self.siblings]) if self.siblings else self.inflight
+
+    @property
+    def engine_event(self) -> float:
+        """When any stream from its engine last made progress."""
+        return max([self.last_event, *[one.last_event for one in self.siblings]])
+
+    @property
     def under_way(self) -> int:
-        """Sequences that all gateways together run on it."""
-        return self.inflight + self.shared.elsewhere
+        """Sequences that all gateways together run on its engine."""
+        return self.inflight + self.shared.elsewhere if not self.siblings else self._under_way_together()
+
+    def _under_way_together(self) -> int:
+        return self.engine_inflight + sum([one.shared.elsewhere for one in (self, *self.siblings)])
 
     @property
     def is_full(self) -> bool:
@@ -203,6 +221,26 @@ class BackendState:
         """What it reads of a chat."""
         row, lacks = self._forms, self.facts.lacks
         return learned_forms(row, [fact for fact, until in lacks.items() if until > now]) if lacks else row
+
+    # -- several models of one engine -----------------------------------------------------------------------------
+
+    def join(self, host: BackendState) -> None:
+        """Share what belongs to the engine: its health and the evidence of it, its counters, what it reports."""
+        self.host, self.health, self.evidence, self.progress = host, host.health, host.evidence, host.progress
+        self.foreign = host.foreign
+        self._follow_host(self.absent)
+
+    def saw_listed(self, listed: Collection[str]) -> None:
+        """The engine's list of models was read."""
+        model, host = self.backend.model, self.host
+        there = host is None or model in listed
+        self._follow_host("" if there else f"'{model}' is no model of {self.backend.on}: is the adapter loaded there?")
+
+    def _follow_host(self, absent: str) -> None:
+        if self.host is not None:
+            self.absent = absent
+            self.reported = self.host.reported._replace(model=self.backend.model)
+            self._conclude()
 
     # -- definition and identity ----------------------------------------------------------------------------------
 
@@ -370,7 +408,7 @@ class BackendState:
         self.server = recognised or declared_server(backend)
         self.traits = serving(row_of(self.server, reported.front_end), backend.serves)
         self.model = backend.model or reported.model
-        self.checkpoint = backend.checkpoint or self.model
+        self.checkpoint = backend.checkpoint or (self.model if self.host is None else self.host.checkpoint)
         self._forms = self.traits.forms
         if self._forms.efforts is None and (family := family_of(self.checkpoint)) is not None and family.efforts:
             self._forms = replace(self._forms, efforts=family.efforts)
@@ -386,7 +424,7 @@ class BackendState:
         self._window = min(declared, context) if declared and context else declared or context
         learned = facts.lacks, facts.refused_window, facts.observed, facts.pooled
         told = self.server, self.traits, self.model, self.checkpoint, reported.version
-        basis = backend, *learned, *told, self.known_slots, self.pool, self._window
+        basis = backend, self.absent, *learned, *told, self.known_slots, self.pool, self._window
         if basis != self._basis:
             self._basis = basis
             self.revision += 1

@@ -62,14 +62,27 @@ class Fleet:
         before = {state.backend.identity: state for state in self.states.values()}
         self.states = {backend.name: self._state_of(backend, before) for backend in snapshot.backends.values()}
         self._fresh = {}
+        self._join_engines()
         # First the backends that enter the mode in force: what waits for one that leaves it then finds them.
-        for state in sorted(self.states.values(), key=lambda state: state.backend.parked is not None):
+        engines = [state for state in self.states.values() if state.host is None]
+        for state in sorted(engines, key=lambda state: state.backend.parked is not None):
             state.evidence.follow_mode(state.backend.parked)
             if state.backend.identity in self._drained:
                 self._drain_again(state)
         for state in before.values():
             self._retire(state)
         return list(before.values())
+
+    def _join_engines(self) -> None:
+        """Adapters share what belongs to the engine of their host."""
+        together: dict[str, list[BackendState]] = {}
+        for state in self.states.values():
+            together.setdefault(state.backend.on or state.name, []).append(state)
+        for state in self.states.values():
+            members = together[state.backend.on or state.name]
+            state.siblings = tuple(other for other in members if other is not state)
+            if state.backend.on is not None:
+                state.join(self.states[state.backend.on])
 
     def _drain_again(self, state: BackendState) -> None:
         """Drain a backend again that was drained when it was removed and is now back in routes.yaml. Other gateways are
@@ -97,6 +110,9 @@ class Fleet:
 
     def _retire(self, state: BackendState) -> None:
         identity = state.backend.identity
+        state.siblings = ()
+        if state.host is not None:  # the engine stays as it is
+            state.health = _new_health(state.backend)
         if state.health.drained:
             self._drained.add(identity)
         state.health.remove(time.monotonic())

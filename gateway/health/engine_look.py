@@ -32,7 +32,7 @@ def pause(state: BackendState) -> float:
     every = state.backend.health.every or MOVING
     if state.progress.doubted:
         return min(every, AGAIN)
-    return min(every, MOVING) if state.inflight else every
+    return min(every, MOVING) if state.engine_inflight else every
 
 
 class EngineLooks:
@@ -71,9 +71,11 @@ class EngineLooks:
             if before is not None and state.reported.started is None and sample.begins_anew(before):
                 state.start_over()
             state.progress.add(sample)
-            state.foreign = state.progress.foreign(state.inflight + state.shared.elsewhere_lately, now)
+            state.foreign = state.progress.foreign(state.engine_inflight + state.shared.elsewhere_lately, now)
         elif state.foreign and state.progress.age(now) > SEEN_LATELY:
             state.foreign = 0
+        for other in state.siblings:
+            other.foreign = state.foreign
         if sample is not None or state.progress.doubted:
             self._judge(state, now)
 

@@ -149,7 +149,8 @@ class Prober:
     def _jobs(self, state: BackendState, first_checks: list[asyncio.Event]) -> Jobs:
         probe = probe_of(state.backend)
         if probe is None:
-            return [partial(self._watch_canaries, state)] if state.backend.health.canary is not None else []
+            canaried = state.backend.health.canary is not None and state.backend.on is None
+            return [partial(self._watch_canaries, state)] if canaried else []
         first_check_done = asyncio.Event()
         first_checks.append(first_check_done)
         jobs: Jobs = [partial(self._watch, state, first_check_done)]
@@ -219,6 +220,7 @@ class Prober:
 
     def look_now(self, state: BackendState) -> asyncio.Task[None] | None:
         """Read the engine's load now, in a task; None = this kind of server does not report it."""
+        state = state.host or state
         probe = probe_of(state.backend) and state.traits.probe
         if probe is None or not looks_at_engine(probe):
             return None
@@ -232,6 +234,7 @@ class Prober:
     def hurry(self, state: BackendState, *, read_models: bool = False) -> None:
         """Check the backend now, because something may have changed there. `read_models`: its list of models may have
         changed too."""
+        state = state.host or state
         if probe_of(state.backend) is not None and state.name not in self._immediate_checks:
             task = asyncio.create_task(self._try_check(state, read_models=read_models), name=f"look at {state.name}")
             self._immediate_checks[state.name] = task
@@ -256,7 +259,7 @@ class Prober:
         if isinstance(response, ProbeFailure):
             if response.refused:
                 self._recogniser.forget(state)
-            last_progress = max(state.last_event, state.progress.moved_at)
+            last_progress = max(state.engine_event, state.progress.moved_at)
             mute = response.silent and state.traits.always_answers
             # Any other busy backend may answer late.
             if response.refused or mute or time.monotonic() - last_progress > RECENT:
@@ -325,7 +328,7 @@ class Prober:
         nodes = state.backend.nodes
         if len(nodes) < 2:
             return None
-        if time.monotonic() - state.last_event < RECENT:
+        if time.monotonic() - state.engine_event < RECENT:
             self._nodes.excuse(state.name, nodes)
         if state.health.canaried and state.health.state not in SERVING:
             return None
@@ -363,7 +366,11 @@ class Prober:
             if (recognised := state.traits.probe) is not None and recognised.models != probe.models:
                 return await self._read_description(state, recognised)
             state.saw_front_end(front_end_of(state.server, owners_of(model_list), told))
-            if not self._record_models(state, model_list):
+            is_right = self._record_models(state, model_list)
+            if state.siblings and (listed := engine_of(state).read_models(model_list)):
+                for adapter in state.siblings:
+                    adapter.saw_listed(listed)
+            if not is_right:
                 return False
             await self._recogniser.read_details(state)
         return True
@@ -404,8 +411,9 @@ class Prober:
 
 
 def probe_of(backend: Backend) -> Probe | None:
-    """How this backend is probed; None if it is not probed (as clouds without `health.every`)."""
-    if backend.url is None or backend.health.every is None:
+    """How this backend is probed; None if it is not probed (as clouds without `health.every`, and adapters, whose
+    engine is)."""
+    if backend.url is None or backend.health.every is None or backend.on is not None:
         return None
     return traits_of(backend).probe
 

@@ -67,7 +67,7 @@ class ActiveRequests:
 
     def work_of(self, state: BackendState) -> Work:
         """Our requests at this backend, as evidence that its engine should be making progress."""
-        if not state.inflight:
+        if not state.engine_inflight:
             return IDLE
         waiting = without_token = tokens = 0
         since, newest = time.monotonic(), 0.0
@@ -79,7 +79,7 @@ class ActiveRequests:
                 without_token += 1
                 newest = max(newest, timer.heard)
                 tokens += state.ratio.probably(attempt.request.known_text_bytes)
-        return Work(waiting, since, newest, without_token, tokens, state.inflight, state.last_event)
+        return Work(waiting, since, newest, without_token, tokens, state.engine_inflight, state.engine_event)
 
     def _asking(self, state: BackendState) -> list[tuple[RequestTimer, AttemptRecord]]:
         """The requests that wait for this backend. A request whose client does not read its answer is left out: it
@@ -87,5 +87,7 @@ class ActiveRequests:
         return [
             (request.timer, attempt)
             for request in self
-            if (attempt := request.record.trying) is not None and attempt.state is state and not request.timer.writing
+            if (attempt := request.record.trying) is not None
+            and (attempt.state is state or attempt.state in state.siblings)
+            and not request.timer.writing
         ]

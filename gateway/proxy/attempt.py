@@ -143,6 +143,8 @@ class Attempt:
             self.metrics.failures.note("answer", f"what follows the answer to {self.request_id}")
         finally:
             self.timer.attempt_ended()
+            if self.record.prompt is not None:
+                self.record.prompt.end()
             if self._sent_id:
                 ended = delivered or (response is not None and response.status >= 300)
                 self._context.services.sent_ids.release(self._sent_id, self.timer.now(), ended=ended)
@@ -210,6 +212,8 @@ class Attempt:
         up_id = self.request_id if record.number == 1 else f"{self.request_id}-{record.number}"
         if b"x-request-id" in self.exchange.headers:
             up_id = self._sent_id = self._context.services.sent_ids.take(up_id, self.timer.now())
+        if self._context.record.described:
+            adapted = [*adapted, "images_described"]
         for kind in adapted:
             self.metrics.adapted.inc(self.alias.name, kind)
         record.adapted = adapted
@@ -330,6 +334,8 @@ class Attempt:
     async def _commit(self, reply: StreamReply, track: StreamTrack) -> None:
         """Send the status before the first output. Once content is sent no other backend is tried; reasoning alone
         allows it."""
+        if self.record.prompt is not None:
+            self.record.prompt.computed(time.monotonic())
         if track.content and not reply.content:
             await reply.begin(self.candidate.state.name, self._headers)
             reply.content = True

@@ -40,7 +40,7 @@ TABLE: Mapping[type, Fields] = {
     Server: Fields(
         decided="hosts",
         each="max_body memory",
-        nothing="host port also_listen data keep_responses max_kept max_file shutdown metrics log proxies requests"
+        nothing="host port tls also_listen data keep_responses max_kept max_file shutdown metrics log proxies requests"
         " shared",
     ),
     Alias: Fields(
@@ -48,17 +48,17 @@ TABLE: Mapping[type, Fields] = {
         each="balance resume ask_all",
         # Queues, clouds, starts and what cannot be served are for requests that the first step does not serve at once.
         nothing="on_busy cloud_when on_unsupported priority while_starting failover listed implicit",
-        never="min_max_tokens",
+        never="min_max_tokens describe_images",
     ),
     Client: Fields(
-        decided="name key_sha256 aliases",
+        decided="name key_sha256 old_key_sha256 aliases",
         each="rpm tpm max_inflight tasks budget",
         # What is decided ahead stays in the LAN and starts nothing.
         nothing="priority local_only may_start admin on_unsupported",
     ),
     Backend: Fields(
-        decided="name engine url model context kv_pool tool_parser auto_tools reasoning_parser thinking thinking_switch"
-        " vision audio pdf serves server api_key launch",
+        decided="name on engine url model context kv_pool tool_parser auto_tools reasoning_parser thinking"
+        " thinking_switch vision audio pdf serves server api_key launch",
         each="slots slots_assumed timeouts price",
         nothing="nodes dimensions embedding_model max_batch responses paths fields fixed run stop_after min_run budget"
         " exclusive health queue images observed profiles start stop parked in_mode",
@@ -76,9 +76,10 @@ TABLE: Mapping[type, Fields] = {
         never="short_answers",
     ),
     BackendState: Fields(
-        decided="backend client reported facts revision name server traits model checkpoint",
-        each="health shared ratio progress inflight prompt_tokens foreign last_event cooldown_until known_slots slots",
-        nothing="observers disobeys evidence counting reserved_tokens sleepless flag_drift held load load_seconds"
+        decided="backend client reported facts absent revision name server traits model checkpoint",
+        each="health siblings shared ratio progress prefill inflight prompt_tokens foreign last_event cooldown_until"
+        " known_slots slots",
+        nothing="host observers disobeys evidence counting reserved_tokens sleepless flag_drift held load load_seconds"
         " unloaded_at",
         never="pool",
     ),

@@ -119,6 +119,11 @@ class RequestHandler:
         if alias.ask_all:
             await self._ask_all(received)
             return
+        if alias.describe_images and self.services.describer is not None:
+            run = lambda *to: RequestHandler(self.services, CHAT, *to).run()  # noqa: E731
+            received.request = self.record.request = await self.services.describer.described(
+                self.context, received, run
+            )
         planned = self.planned = self._plan(received)
         while (lease := planned.lease_at_once() or await self._next_lease(planned)) is not None:
             candidate = lease.candidate
@@ -254,6 +259,7 @@ class RequestHandler:
         if record.tried and admitted.goes_on is None:
             self.services.metrics.failovers.inc(admitted.alias.name, record.tried[-1].kind)
         attempt = self._new_attempt(admitted)
+        admitted.record.prompt = admitted.planned.begin_prompt(admitted.candidate.state)
         record.trying = admitted.record
         record.attempts.append(admitted.record)
         if self.trace is None:
@@ -317,7 +323,7 @@ class RequestHandler:
         metrics.attempts.inc(state.name, verdict.kind)
         if verdict.kind == "failed":
             self._hold_failure(planned, state, failure)
-        elif verdict.kind == "misconfigured":
+        elif verdict.kind == "misconfigured" and not (state.host is not None and verdict.status == 404):
             self._blame_of(planned.received).refused(state)
         elif verdict.kind == "unserved":
             self._blame_of(planned.received).unserved(state)

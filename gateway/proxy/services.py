@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from gateway.accounting.accounts import Accounts
 from gateway.accounting.record import AttemptRecord, RequestLine, RequestRecord, request_line
@@ -13,12 +13,15 @@ from gateway.accounting.settle import Settler
 from gateway.admission.slots import Admission
 from gateway.config.snapshot import Snapshot
 from gateway.domain.fleet import Fleet
+from gateway.domain.request import InferenceRequest
 from gateway.domain.request_timer import Pulse
 from gateway.health.prober import Prober
 from gateway.metrics.registry import Metrics
 from gateway.proxy.active import ActiveRequests
+from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
 from gateway.proxy.sent_ids import SentIds
 from gateway.routing.culprits import Culprits
+from gateway.routing.placements import Placements
 from gateway.shortage import Kind
 
 DecidesAhead = Literal["repeated", "first", "never"]
@@ -43,6 +46,17 @@ class Tracer(Protocol):
         """The trace of a request with these headers, which are sent with its attempts; None = it is not traced."""
 
 
+RunInner = Callable[[InnerExchange, OnBehalf], Awaitable[None]]
+
+
+class Describer(Protocol):
+    """Puts descriptions in the place of pictures (`aliases.*.describe_images`)."""
+
+    async def described(self, context: Any, received: Any, run: RunInner) -> InferenceRequest:
+        """The request of `received` (a ReceivedRequest in its RequestContext) as it is to be planned."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Services:
     """One per gateway. `observers` are called once with each finished record, after it was counted, and
@@ -60,6 +74,8 @@ class Services:
     active: ActiveRequests
     sent_ids: SentIds
     on_short: Callable[[Kind], None]  # called when the gateway itself lacks something
+    placements: Placements = field(default_factory=Placements)
+    describer: Describer | None = None  # None = the app is not there
     tracer: Tracer | None = None  # None = nothing is traced
     decides_ahead: DecidesAhead = "repeated"
     observers: list[Callable[[RequestRecord], object]] = field(default_factory=list)

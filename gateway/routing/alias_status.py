@@ -99,6 +99,7 @@ def _line(text: str) -> str:
 def view_backend(state: BackendState, now: float) -> BackendView:
     health = state.health
     differs = () if health.set_aside else tuple(public_reason(line) for line in drift(state, now))
+    differs = (state.absent, *differs) if state.absent else differs
     on_demand = state.backend.run != "always"
     return BackendView(state.name, health.state, public_reason(health.reason), on_demand, health.half_open, differs)
 

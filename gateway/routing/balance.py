@@ -8,19 +8,24 @@ from hashlib import blake2b
 from gateway.config.snapshot import Balance
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import SUSPECT
+from gateway.routing.placements import Session
 
-LEAD = 2  # a session leaves its replica when that has so many more in flight than the least busy one
+STAY_TIMES, STAY_SECONDS = 2.0, 0.25  # a session moves when its own backend takes longer than so many times, and more
+RATE_PRIOR = 2000.0  # prompt tokens per second where no backend has shown any
+SEAT = 0.02  # seconds by which each sequence that runs delays a first token
+RECENT = 0.3  # part of what was computed lately that counts for a new session
+EQUAL = 0.02  # seconds that make no difference
 
 
 def order(
-    members: Sequence[BackendState], balance: Balance, turn: int, key: Callable[[], bytes], now: float = 0.0
+    members: Sequence[BackendState], balance: Balance, turn: int, session: Callable[[], Session], now: float = 0.0
 ) -> Sequence[BackendState]:
-    """Best first. `turn` counts this alias' requests; `key` gives the conversation's affinity key and is only called
-    when there is a choice to make."""
+    """Best first. `turn` counts this alias' requests; `session` gives it, and is only called when there is a
+    choice to make."""
     if len(members) < 2:
         return members
     if balance == "affinity":
-        ordered = _by_affinity(members, key())
+        ordered = _by_affinity(members, session(), now)
     else:
         ordered = [members[(turn + i) % len(members)] for i in range(len(members))]
         if balance == "least_busy":
@@ -41,7 +46,7 @@ def _only_balanced(member: BackendState) -> bool:
     return (
         member.health.state is not SUSPECT
         and member.reported.loaded is not False
-        and member.inflight + member.shared.elsewhere < member.slots
+        and (member.under_way if member.siblings else member.inflight + member.shared.elsewhere) < member.slots
     )
 
 
@@ -51,10 +56,45 @@ def _doubt(member: BackendState, now: float) -> int:
     return 0 if member.health.due(now) else 2
 
 
-def _by_affinity(members: Sequence[BackendState], key: bytes) -> list[BackendState]:
-    """Rendezvous hashing over names, so that a session stays where its prefix is cached and only the sessions of a
-    replica that goes away move. A deviation under load moves a session for one request only: the next request is
-    hashed again."""
+def _by_affinity(members: Sequence[BackendState], session: Session, now: float) -> list[BackendState]:
+    """The backend of the session first, unless another one would begin to answer clearly sooner, although it has to
+    compute more of the prompt. A new session begins where that takes the least time, what was computed lately counting
+    too. Among equals, and where nothing is known, rendezvous hashing over names decides, which is the same at every
+    gateway."""
+    ordered = _by_name(members, session.key)
+    usual = usual_rate([m.prefill.rate for m in members])
+    costs = {m.name: seconds_until_answer(m, session, usual) for m in members}
+    home = next((m for m in ordered if m.name == session.home), None)
+    if home is None:
+        for m in members:
+            costs[m.name] += RECENT * m.prefill.lately(now) / (m.prefill.rate or usual)
+        home = next(m for m in ordered if costs[m.name] <= min(costs.values()) + EQUAL)
+    elif costs[home.name] > STAY_TIMES * min(costs.values()) + STAY_SECONDS:
+        home = min(ordered, key=lambda m: costs[m.name])
+    ordered.sort(key=lambda m: (m is not home, costs[m.name]))
+    return ordered
+
+
+def usual_rate(known: Sequence[float | None]) -> float:
+    """Prompt tokens per second of a backend that has not shown its own yet: the mean of the others."""
+    rates = [rate for rate in known if rate is not None]
+    return sum(rates) / len(rates) if rates else RATE_PRIOR
+
+
+def seconds_until_answer(member: BackendState, session: Session, usual: float) -> float:
+    """The expected time to the first token: the prompts that are computed there already, what is not cached of this
+    one, and the sequences that take their part of each step."""
+    missing = missing_tokens(member, session)
+    running = member.under_way + member.foreign
+    return (member.prefill.tokens + missing) / (member.prefill.rate or usual) + running * SEAT
+
+
+def missing_tokens(member: BackendState, session: Session) -> int:
+    """Tokens of the prompt that this backend probably has to compute."""
+    return member.ratio.probably(max(0, session.size - session.cached.get(member.name, 0)))
+
+
+def _by_name(members: Sequence[BackendState], key: bytes) -> list[BackendState]:
     begun = blake2b(key, digest_size=8)  # the key may be long: it is hashed once for all members
 
     def score(member: BackendState) -> bytes:
@@ -62,8 +102,4 @@ def _by_affinity(members: Sequence[BackendState], key: bytes) -> list[BackendSta
         hashed.update(member.name.encode())
         return hashed.digest()
 
-    ordered = sorted(members, key=score, reverse=True)
-    lead = ordered[0].under_way - LEAD
-    if lead >= 0 and min([m.under_way for m in members]) <= lead:
-        ordered.sort(key=lambda m: m.under_way)
-    return ordered
+    return sorted(members, key=score, reverse=True)

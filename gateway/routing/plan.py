@@ -34,6 +34,7 @@ from gateway.routing.needs import (
     rescued,
     with_media,
 )
+from gateway.routing.placements import Session, no_session
 from gateway.routing.pooled import Chain, chain_of
 from gateway.routing.unmet_needs import describe_lack
 from gateway.routing.window import fits_window, tokens
@@ -182,7 +183,7 @@ def make_plan(
     *,
     local_only: bool = False,
     turn: int = 0,
-    key: Callable[[], bytes] = bytes,
+    session: Callable[[], Session] = no_session,
     client: Client | None = None,
     resort: Resort | None = None,
     outcomes: Mapping[str, str] | None = None,
@@ -218,7 +219,7 @@ def make_plan(
                     if why.kind == ON_REQUEST and refuses_start is not None:
                         why = _unless_refused(why, refuses_start(state, client, alias))
                 plan.skipped.append(SkippedBackend(state, index, *why))
-        ordered: Sequence[BackendState] = order(usable, alias.balance, turn, key, now)
+        ordered: Sequence[BackendState] = order(usable, alias.balance, turn, session, now)
         if needs is NO_NEEDS:
             for state in ordered:
                 plan.candidates.append(Candidate(state, index))
@@ -321,6 +322,8 @@ def why_not(
         return SkipReason("unserved", f"engine {state.server} does not serve {request.endpoint.path}")
     health = state.health
     away: SkipReason | None = None
+    if state.absent:
+        return SkipReason("misconfigured", state.absent)
     if health.state is not State.READY and not health.usable(now):
         away = SkipReason(*unavailable(state, now))
         if away.kind not in STARTS:  # a start has to be of use: what follows is asked of it too

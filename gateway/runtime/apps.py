@@ -65,7 +65,8 @@ class Extension:
     makes the routers for them. `uploads`: the whole paths to which a file may be sent. `translators`: name of an
     inference endpoint that is no chat -> wraps its exchange in that of a chat. `read_request`: reads the request of
     `gateway explain`. `operation`: the operation on the fleet that is under way, else the last one, for `/status`; with
-    what its commands wrote, or without. `batches`: the batches for `/status` of the clients that the viewer may see.
+    what its commands wrote, or without. `troubles`: backend -> its engine's last words and what mends it, for admins.
+    `batches`: the batches for `/status` of the clients that the viewer may see.
     `preflight`: what may keep a backend from starting on its nodes with a profile ("" = with none)."""
 
     part: Component | None = None
@@ -78,6 +79,7 @@ class Extension:
     translators: Mapping[str, Translator] = field(default_factory=dict)
     read_request: ReadRequest | None = None
     operation: Callable[[bool], dict[str, Any] | None] | None = None
+    troubles: Callable[[], Mapping[str, Any]] = dict
     batches: BatchesShown | None = None
     preflight: Preflight | None = None
 
@@ -124,6 +126,10 @@ class Apps:
         for app in self._apps:
             if app.begin_stop is not None:
                 app.begin_stop()
+
+    def troubles(self) -> dict[str, Any]:
+        """Backend -> the last words of its engine, their cause and what mends it, of those that are out."""
+        return {name: found for app in self._apps for name, found in app.troubles().items()}
 
     def lost(self) -> dict[str, int]:
         """Kind of record -> how many the apps have dropped."""

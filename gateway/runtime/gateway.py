@@ -19,6 +19,7 @@ from gateway.admission.memory import Memory
 from gateway.admission.slots import Admission
 from gateway.config.load import LoadedFile
 from gateway.config.modes import in_mode
+from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Alerts, Backend, Snapshot
 from gateway.domain.backend import BackendState, Observers
 from gateway.domain.events import KEPT, Event
@@ -147,9 +148,11 @@ class Gateway:
         if log.requests:
             self.services.line_observers.append(log.put)
 
-    def follow(self, path: Path, loaded: LoadedFile, adapt: Adapt | None = None) -> None:
+    def follow(
+        self, path: Path, loaded: LoadedFile, adapt: Adapt | None = None, broken: ConfigError | None = None
+    ) -> None:
         """Reload the file at `path` whenever it is edited, from `open` on. The arguments are those of `Reloader`."""
-        self.reloader = Reloader(self, path, loaded, adapt)
+        self.reloader = Reloader(self, path, loaded, adapt, broken)
 
     async def open(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from gateway.config.changes import changes, local_keys, needs_restart, openings
 from gateway.config.edits import edits
+from gateway.config.last_good import keep_last_good
 from gateway.config.load import LoadedFile, load
 from gateway.config.problems import ConfigError, NotRead, Problem
 from gateway.config.snapshot import Snapshot
@@ -67,9 +68,17 @@ class FileVersion:
 
 class Reloader:
     """Watches `path` while it is open. `loaded`: the file as the gateway was started with it. `adapt` turns the file's
-    snapshot into the one that is served (for the demo's simulated fleet)."""
+    snapshot into the one that is served (for the demo's simulated fleet). `broken`: the mistakes of the file, in whose
+    place the gateway was started with its last good version."""
 
-    def __init__(self, gateway: Reloadable, path: Path, loaded: LoadedFile, adapt: Adapt | None = None) -> None:
+    def __init__(
+        self,
+        gateway: Reloadable,
+        path: Path,
+        loaded: LoadedFile,
+        adapt: Adapt | None = None,
+        broken: ConfigError | None = None,
+    ) -> None:
         self.path = path
         self.loaded_at = time.time()
         self.refused_at: float | None = None  # Unix seconds; None = the present file is in force
@@ -79,7 +88,8 @@ class Reloader:
         self._adapt = adapt
         self._started_with = loaded.snapshot.server
         self._loaded = loaded
-        self._known = loaded.sources
+        self._broken = broken
+        self._known = loaded.sources if broken is None else broken.sources
         self._kept_local = local_keys(loaded.snapshot.clients)  # since the start, or the last confirmed opening
         self._lock = asyncio.Lock()
         self._opened = asyncio.Event()
@@ -91,6 +101,10 @@ class Reloader:
     def open(self) -> None:
         """Begin to watch, for changes since the file was loaded."""
         self._opened.set()
+        if self._broken is not None:
+            self._refuse(self._broken)
+        else:
+            self._keep()
         if self.path.exists() and not self.path.is_file():
             log.warning("%s is not a regular file and cannot be watched: edits need a restart", self.path)
             return
@@ -192,8 +206,17 @@ class Reloader:
         self._loaded, self._known = loaded, loaded.sources
         self._kept_local = local_keys(after.clients) | (frozenset() if may_open else self._kept_local)
         self.loaded_at, self.refused_at, self.problems, self.restart = applied.at, None, (), applied.restart
+        self._keep()
         self._report(applied, news)
         return applied
+
+    def _keep(self) -> None:
+        """Keep the file for a restart that finds a broken one."""
+        data = Path(self._gateway.snapshot.server.data)
+        keeping = asyncio.to_thread(keep_last_good, self.path, self._loaded.text, data)
+        task = self._gateway.metrics.failures.once("reload", keeping, f"keeping the last good {self.path}")
+        self._requested.add(task)
+        task.add_done_callback(self._requested.discard)
 
     def _report(self, applied: FileVersion, news: Iterable[str]) -> None:
         what = listed(applied.changes, LOGGED_MOST) or "nothing has changed"

@@ -8,7 +8,8 @@ import { ask, follow, key, messageOf, NeedsKey, read } from "./client.js";
 import { at, h, show } from "./dom.js";
 import { fleetOf } from "./fleet.js";
 import { span } from "./format.js";
-import { operationOf, questionOf } from "./operation.js";
+import { openLogs } from "./logs.js";
+import { operationOf, questionOf, titleOf } from "./operation.js";
 import { drawPlan, planOf } from "./plan.js";
 import { bannerOf, problemsOf, verdictOf } from "./problems.js";
 import { lookAtRequests, requestActions, wireRequests } from "./requests.js";
@@ -212,18 +213,47 @@ async function act(path, name, done) {
   statusSoon();
 }
 
+/** Ask what a start, stop or restart would do, and begin it if that is what is wanted. */
+async function operate(kind, name) {
+  const path = `/admin/backends/${encodeURIComponent(name)}/${kind}`;
+  try {
+    const plan = await posted(path, { dry_run: true });
+    if (plan.refusals.length) return notice(`${kind} ${name} is refused: ${plan.refusals.join("; ")}`, "bad");
+    if (!confirm(questionOf(plan))) return undefined;
+    await posted(path, {});
+    notice("");
+  } catch (error) {
+    if (error instanceof NeedsKey) askForKey(error.message);
+    else notice(`${kind} ${name}: ${error.message}`, "bad");
+  }
+  return statusSoon();
+}
+
+async function posted(path, body, method = "POST") {
+  const answer = await ask(path, { method, body });
+  if (!answer.ok) throw new Error(await messageOf(answer));
+  return answer.json();
+}
+
+async function cancelOperation(id) {
+  const { operation } = page.status;
+  if (!confirm(`Cancel ${operation ? titleOf(operation) : "the operation"}? Its command is killed; an engine that it has started goes on loading until it is stopped.`)) return;
+  try {
+    await posted(`/admin/operations/${id}`, undefined, "DELETE");
+  } catch (error) {
+    if (error instanceof NeedsKey) askForKey(error.message);
+    else notice(`cancel: ${error.message}`, "bad");
+  }
+  statusSoon();
+}
+
 /** Ask what a switch would do, and begin it if that is what is wanted. */
 async function switchTo(mode) {
-  const post = async (body) => {
-    const answer = await ask("/admin/mode", { method: "POST", body });
-    if (!answer.ok) throw new Error(await messageOf(answer));
-    return answer.json();
-  };
   try {
-    const plan = await post({ mode, dry_run: true });
+    const plan = await posted("/admin/mode", { mode, dry_run: true });
     if (plan.refusals.length) return notice(`Switch to ${mode} is refused: ${plan.refusals.join("; ")}`, "bad");
     if (!confirm(questionOf(plan))) return undefined;
-    await post({ mode });
+    await posted("/admin/mode", { mode });
     notice("");
   } catch (error) {
     if (error instanceof NeedsKey) askForKey(error.message);
@@ -254,6 +284,11 @@ const ACTIONS = {
     act("probe", name, (reply) => `${name} was probed: ${reply.problems.length ? reply.problems.join("; ") : "nothing is wrong"}.`);
   },
   mode: ({ name }) => switchTo(name),
+  start: ({ name }) => operate("start", name),
+  stop: ({ name }) => operate("stop", name),
+  restart: ({ name }) => operate("restart", name),
+  logs: ({ name }) => openLogs(name),
+  cancel: ({ name }) => cancelOperation(name),
   ...requestActions(() => requestsSoon(), (...words) => notice(...words)),
   reload: () => act("reload", "", () => "routes.yaml was read again."),
 };

@@ -99,6 +99,7 @@ function row(name, backend, status, pending) {
       h("span", { class: `badge ${level}`, title: backend.reason }, h("span", { "aria-hidden": "true" }, mark), ` ${backend.state}`),
       h("span", { class: "small muted", title: `since ${time(backend.since)}` }, ` ${span(status.now - backend.since)}`),
       explained ? h("div", { class: "why" }, backend.reason) : null,
+      troubleOf(backend.trouble),
       held(backend, status),
       idle(backend),
       learned(backend, status),
@@ -114,6 +115,16 @@ function row(name, backend, status, pending) {
     cell("Drafts accepted", { class: "num" }, drafts(now.accepted || [])),
     cell("", { class: "actions" }, status.you.admin ? buttons(name, backend, pending) : null),
   );
+}
+
+/** The last words of an engine that is out, what they mean, and what mends it. */
+function troubleOf(trouble) {
+  if (!trouble) return null;
+  return h("div", { class: "why" },
+    h("div", {}, trouble.unit),
+    trouble.cause ? h("div", {}, h("strong", {}, "likely: "), trouble.cause) : null,
+    h("div", {}, h("strong", {}, "what to do: "), h("code", {}, trouble.mend)),
+    trouble.words.length ? h("pre", { class: "small output" }, trouble.words.join("\n")) : null);
 }
 
 /** What a server that loads on demand has of the model in memory, and until when. */
@@ -182,7 +193,12 @@ function learned(backend, status) {
 function buttons(name, backend, pending) {
   const button = (action, word) =>
     h("button", { class: "quiet", "data-action": action, "data-name": name, "aria-label": `${word} ${name}`, disabled: pending.has(`${action} ${name}`) }, word);
+  const runs = !["parked", "draining"].includes(backend.state);
+  const engine = backend.nodes.length && !backend.cloud
+    ? [runs ? button("restart", "Restart") : button("start", "Start"), runs ? button("stop", "Stop") : null, button("logs", "Logs")]
+    : [];
   return [
+    ...engine,
     backend.state === "draining" ? button("resume", "Resume") : button("drain", "Drain"),
     backend.engine === "http" ? null : button("probe", pending.has(`probe ${name}`) ? "Probing" : "Probe"),
   ];

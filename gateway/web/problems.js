@@ -21,7 +21,13 @@ export function problemsOf(status, gone) {
     const loaded = status.config.loaded_at ? ` The version of ${time(status.config.loaded_at)} stays in force.` : "";
     add("bad", `${status.config.path || "routes.yaml"} was edited and is not valid.${loaded}`, status.config.error);
   }
+  const under = new Map(); // backend that is out -> the aliases that it takes with it
   for (const { course, names, aliases, by } of awayOf(status)) {
+    const cause = causeOf(status, aliases);
+    if (cause && course !== "cloud") {
+      under.set(cause, [...(under.get(cause) || []), { course, names, by }]);
+      continue;
+    }
     const one = names.length === 1;
     const who = `${names.join(", ")} ${one ? "is" : "are"}`;
     const since = Math.min(...aliases.map((alias) => alias.since));
@@ -34,8 +40,9 @@ export function problemsOf(status, gone) {
   }
   for (const [name, backend] of Object.entries(status.backends)) {
     if (OUT.has(backend.state)) {
-      add(backend.state === "down" || backend.state === "misconfigured" ? "bad" : "warn",
-        `${name} is ${backend.state}.`, backend.reason, backend.since);
+      const unserved = (under.get(name) || []).some(({ course }) => course === "nothing");
+      add(backend.state === "down" || backend.state === "misconfigured" || unserved ? "bad" : "warn",
+        `${name} is ${backend.state}.${effects(under.get(name))}`, whatToDo(backend, status), backend.since);
     }
   }
   for (const [name, backend] of Object.entries(status.backends)) {
@@ -59,6 +66,28 @@ function awayOf(status) {
     groups.get(like).aliases.push(alias);
   }
   return groups.values();
+}
+
+/** The one backend that is out and first in all these aliases; null = there is none, or several. */
+function causeOf(status, aliases) {
+  const firsts = new Set(aliases.map((alias) => (alias.steps[0].length === 1 ? alias.steps[0][0] : null)));
+  const [first] = firsts;
+  const backend = status.backends[first];
+  return firsts.size === 1 && backend && OUT.has(backend.state) ? first : null;
+}
+
+function effects(found) {
+  const text = (found || []).map(({ course, names, by }) =>
+    course === "nothing" ? ` Nobody serves ${names.join(", ")}.` : ` ${names.join(", ")} ${names.length === 1 ? "is" : "are"} on a fallback: ${by}.`);
+  return text.join("");
+}
+
+/** Why it is out, the likely cause, and what mends it. */
+function whatToDo(backend, status) {
+  const { trouble } = backend;
+  if (!trouble) return backend.reason;
+  const likely = trouble.cause ? ` Likely: ${trouble.cause}.` : trouble.words.length ? ` Its last words: ${trouble.words.at(-1)}` : "";
+  return `${backend.reason}.${likely} What to do: ${trouble.mend}${status.you.admin ? " (or Restart, below)" : ""}`;
 }
 
 const whyOf = (aliases) => `${aliases[0].why}.`;

@@ -60,8 +60,9 @@ async def status_of(gateway: RunningGateway, path: str, headers: dict[str, str])
 
 
 def error_of(answer: httpx.Response) -> str:
-    """The code in either envelope."""
-    return str(answer.json()["error"]["code"])
+    """The code in any envelope."""
+    told = answer.json()
+    return str(told["code"] if isinstance(told["error"], str) else told["error"]["code"])
 
 
 # -- Origin -----------------------------------------------------------------------------------------------------------
@@ -269,7 +270,7 @@ async def test_only_json_is_read_as_json(clients: str) -> None:
                 body = b'{"model": "w", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]}'
                 answer = await gateway.client.post(path, content=body, headers={**KEY, "content-type": kind})
                 assert (answer.status_code, error_of(answer)) == (415, "unsupported_media_type"), (path, kind)
-                assert "application/json" in answer.json()["error"]["message"]
+                assert "application/json" in answer.text
             for path in ("/admin/explain", "/admin/reload", "/admin/backends/a/drain"):
                 answer = await gateway.client.post(path, content=b"{}", headers={**KEY, "content-type": kind})
                 assert code(answer) == (415, "unsupported_media_type"), (path, kind)

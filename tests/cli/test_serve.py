@@ -209,3 +209,40 @@ def test_deciding_ahead_is_turned_off_by_a_variable(
     with socket.socket() as sock, pytest.raises(Built):
         serve.serve(tmp_path / "routes.yaml", loaded, loaded.snapshot, [sock])
     assert built == [expected]
+
+
+async def test_a_restart_with_a_broken_file_serves_its_last_good_version_and_says_so(tmp_path: Path) -> None:
+    routes, port = tmp_path / "routes.yaml", free_ports(1)
+    async with SimVllm("chat").serve() as url, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        good = f"server: {{listen: '127.0.0.1:{port}', data: kept}}\nbackends: {{chat: {{url: '{url}'}}}}\n"
+        write(routes, good)
+        async with serving(routes, port) as first:
+            async with asyncio.timeout(PATIENCE):
+                while not (tmp_path / "kept" / "last-good.yaml").exists():
+                    await asyncio.sleep(0.02)
+            assert "config" not in (await client.get("/ready")).json()
+            first.process.send_signal(signal.SIGTERM)
+            await first.ended()
+        write(routes, good.replace("backends: {chat", "backends: {chat: {}, chat"))
+        strict = await asyncio.create_subprocess_exec(
+            str(GATEWAY), "serve", "--strict", "--port", str(port), cwd=tmp_path, stderr=asyncio.subprocess.PIPE
+        )
+        assert b"duplicate key" in (await strict.communicate())[1]
+        assert strict.returncode == 1
+        async with serving(routes, port) as second:
+            assert "HAS A MISTAKE: its last good version is served" in second.said
+            assert (await client.post("/v1/chat/completions", json=ASK)).status_code == 200
+            assert "last good version" in (await client.get("/ready")).json()["config"]
+            status = (await client.get("/status")).json()["config"]
+            assert "duplicate key" in status["error"]
+            for command in (["top", "--once"], ["explain", "chat"], ["fleet", "status"], ["requests"], ["usage"]):
+                asked = await asyncio.create_subprocess_exec(
+                    str(GATEWAY), *command, cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+                )
+                said, told = await asked.communicate()
+                assert asked.returncode == 0, (command, said, told)
+                assert b"routes.yaml:2" in told
+                assert b"asking by the last good version" in told
+            write(routes, good.replace("chat:", "chat: # mended\n  "))
+            await second.until_said("was read and is in force")
+            assert (await client.get("/status")).json()["config"]["error"] is None

@@ -4,6 +4,7 @@ set -euo pipefail
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 if [ "${1-}" = down ]; then
+  set +e # each of them, whatever state the others are in
   for m in gw spark1 spark2; do halt $m; done
   net_down
   exit 0

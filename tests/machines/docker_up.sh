@@ -12,7 +12,7 @@ fi
 [ "${1-}" = down ] && { ip link del dock77 2>/dev/null; exit 0; }
 ip link show dock77 >/dev/null 2>&1 || { ip link add dock77 type bridge; ip addr add $NET.129/26 dev dock77; ip link set dock77 up; }
 setsid dockerd --data-root "$MACHINES/data" --exec-root "$MACHINES/exec" -H "$HOSTDOCK" --pidfile "$MACHINES/pid" \
-  --bridge dock77 --default-address-pool "base=$NET.192/26,size=28" </dev/null >dockerd.log 2>&1 &
+  --bridge dock77 --default-address-pool "base=10.77.1.0/24,size=28" </dev/null >dockerd.log 2>&1 &
 for _ in $(seq 100); do docker -H "$HOSTDOCK" info >/dev/null 2>&1 && exit 0; sleep 0.3; done
 tail -3 dockerd.log >&2
 exit 1

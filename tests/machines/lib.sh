@@ -1,5 +1,5 @@
 # Functions of the scene, to be sourced. MACHINES: where trees, images and logs are.
-# Addresses: 10.77.0.0/24 on the bridge br77 (gw .2, spark1 .11, spark2 .12), 10.77.0.128/26 on dock77.
+# Addresses: 10.77.0.0/24 on the bridge br77 (gw .2, spark1 .11, spark2 .12), 10.77.0.128/26 on dock77, 10.77.1.0/24 for compose.
 # shellcheck shell=bash disable=SC2034  # what is set here is used where this is sourced
 MACHINES=${MACHINES:-/var/tmp/spark-gateway-machines}
 HERE=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import tarfile
@@ -54,7 +55,8 @@ def gateway(routes: Path) -> Iterator[tuple[str, str]]:
     port = free_ports(1)
     publish, mount = f"127.0.0.1:{port}:4000", f"{routes}:/etc/gateway:ro"
     hard = ["--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--security-opt", "no-new-privileges:true"]
-    command = ["docker", "run", "-d", "-p", publish, "-v", mount, *hard, "--stop-timeout", "140", IMAGE]
+    kept = ["-v", "/var/lib/gateway"]
+    command = ["docker", "run", "-d", "-p", publish, "-v", mount, *kept, *hard, "--stop-timeout", "140", IMAGE]
     name = checked(command).strip()
     url = f"http://127.0.0.1:{port}"
     try:
@@ -147,10 +149,8 @@ def test_the_gateway_of_the_compose_file_keeps_its_volume_and_follows_edits(rout
         pytest.skip("port 4000 is in use here")
     environ = {"ROUTES": str(routes)}
     words = [*compose(), "-f", "deploy/docker-compose.yml"]
-    version = next(
-        line for line in (ROOT / "deploy/docker-compose.yml").read_text().splitlines() if "image: spark" in line
-    )
-    checked(["docker", "tag", IMAGE, version.split()[-1]])
+    (shipped,) = re.findall(r"image: (spark-gateway:\S+)", (ROOT / "deploy/docker-compose.yml").read_text())
+    checked(["docker", "tag", IMAGE, shipped])
     url = "http://127.0.0.1:4000"
 
     def usage() -> str:

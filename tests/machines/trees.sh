@@ -5,6 +5,7 @@ set -euo pipefail
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 mkdir -p "$MACHINES/m"
+for m in gw spark1 spark2; do ! up $m || { echo "$m runs: boot.sh down" >&2; exit 1; }; done
 cd "$MACHINES"
 certs=/etc/ssl/certs/ca-certificates.crt
 # apt_in TREE PACKAGE...: starts no service

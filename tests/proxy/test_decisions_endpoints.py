@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.request import CHAT, ENDPOINTS, MESSAGES, Endpoint
+from gateway.domain.request import CHAT, ENDPOINTS, MESSAGES, OLLAMA_CHAT, OLLAMA_GENERATE, Endpoint
 from tests.proxy.house import House, house
 from tests.raw_client import raw_client
 
@@ -20,6 +20,7 @@ BODY = {
     "query": "hi",
     "documents": ["hi"],
     "max_tokens": 64,
+    "stream": False,
 }
 OTHERS = [endpoint for endpoint in ENDPOINTS if endpoint is not CHAT]
 
@@ -45,7 +46,7 @@ async def test_every_endpoint_answers_alike_however_often_it_is_asked(endpoint: 
                 status, answer = await asked(h, f"/v1{endpoint.path}", BODY)
             seen.add((status, tuple(answer), answer.get("type"), answer.get("object")))
         assert len(seen) == 1
-        assert bool(h.kept) == (endpoint is MESSAGES), "which is a chat for its backend"
+        assert bool(h.kept) == (endpoint in (MESSAGES, OLLAMA_CHAT, OLLAMA_GENERATE)), "which is a chat for its backend"
 
 
 @pytest.mark.parametrize(

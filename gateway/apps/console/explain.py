@@ -19,9 +19,9 @@ from gateway.cli.options import (
     in_mode_or_exit,
     json_option,
     key_option,
-    load_or_exit,
     mode_option,
     server_shown,
+    snapshot_served,
 )
 from gateway.cli.running import GatewayClient, GatewayRefusal, GatewayUnreachable, address, is_running
 from gateway.config.sources import read_file
@@ -72,7 +72,7 @@ def command(
         raise click.UsageError("--request says it all: leave out --tools and --tokens")
     asked: dict[str, Any] = {"alias": alias, "client": client}
     asked |= {"request": _read_request(file)} if file is not None else {"tools": tools, "tokens": tokens}
-    snapshot = in_mode_or_exit(load_or_exit(config, as_json=as_json).snapshot, mode)
+    snapshot = in_mode_or_exit(snapshot_served(config, as_json=as_json), mode)
     if mode is None:
         explanation, source = _ask(snapshot, asked, key)
     else:

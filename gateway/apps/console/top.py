@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from gateway.apps.console.top_view import View
-from gateway.cli.options import config_option, examples, is_there, json_option, key_option, load_or_exit, server_url
+from gateway.cli.options import config_option, examples, is_there, json_option, key_option, server_url, snapshot_served
 from gateway.cli.running import address
 from gateway.printable import visible, visible_all
 from gateway.transport.bounded import client, fetch_now
@@ -62,7 +62,7 @@ def _listens(config: Path) -> str:
     source = click.get_current_context().get_parameter_source("config")
     if source is ParameterSource.DEFAULT and not is_there(config):
         return DEFAULT
-    return address(load_or_exit(config).snapshot.server)
+    return address(snapshot_served(config).server)
 
 
 class StatusPoller:

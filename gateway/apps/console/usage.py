@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from gateway.accounting.ledger_file import NAME, Sums, sums_since
-from gateway.cli.options import config_option, examples, fail, is_there, json_option, load_or_exit
+from gateway.cli.options import config_option, examples, fail, is_there, json_option, snapshot_served
 from gateway.config.units import parse_duration
 from gateway.observe.usage_report import row_json
 
@@ -39,7 +39,7 @@ def command(config: Path, since: str, by: str | None, as_json: bool) -> None:
     except ValueError:
         raise click.UsageError(f"--since {since}: write a number and its unit, as in 12h or 7d") from None
     # `server.data` is relative to the current directory, as for the gateway itself
-    path = Path(load_or_exit(config, as_json=as_json).snapshot.server.data) / NAME
+    path = Path(snapshot_served(config, as_json=as_json).server.data) / NAME
     if not (is_there(path) and path.is_file()):
         fail(f"there is no ledger {path.absolute()}: ask where the gateway runs, or has it served no request yet?")
     groups = (by,) if by is not None else _GROUPS

@@ -1,15 +1,19 @@
-"""Operations on the fleet: `POST /admin/mode`, `POST /admin/backends/{name}/start | stop`, `GET | DELETE
+"""Operations on the fleet: `POST /admin/mode`, `POST /admin/backends/{name}/start | stop | restart`, `GET | DELETE
 /admin/operations`. And its memory plan: `GET /status/plan`."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from gateway.api.admin import admit, backend_of
 from gateway.api.answering import body_of
 from gateway.api.caller import caller_of, identify_caller
+from gateway.apps.control.engine_logs import LINES_MOST, EngineLogs, unit_of
+from gateway.apps.control.followed_log import FollowedLog
 from gateway.apps.control.operations import Operations
 from gateway.apps.control.plan_view import PlanView
 from gateway.apps.control.record import Kind, described
@@ -47,6 +51,7 @@ def plan_router(gateway: Gateway) -> APIRouter:
 def router(gateway: Gateway, operations: Operations) -> APIRouter:
     """An operation that begins is answered with 202 and followed at `/admin/operations/{id}`."""
     routes = APIRouter(prefix="/admin")
+    logs = EngineLogs()
 
     async def obey(request: Request, kind: Kind, name: str | None) -> Response:
         async with body_of(gateway, request) as body:
@@ -78,6 +83,27 @@ def router(gateway: Gateway, operations: Operations) -> APIRouter:
         """Drain one backend, and stop it."""
         admit(gateway, request)
         return await obey(request, "stop", backend_of(gateway, name).name)
+
+    @routes.post("/backends/{name}/restart")
+    async def restart_backend(request: Request, name: str) -> Response:
+        """Drain one backend, stop it, start it with the profile that it ran with, and wait until it serves."""
+        admit(gateway, request)
+        return await obey(request, "restart", backend_of(gateway, name).name)
+
+    @routes.get("/backends/{name}/logs")
+    async def engine_logs(
+        request: Request, name: str, lines: int = 200, follow: bool = False, node: str = ""
+    ) -> Response:
+        """The last lines of the engine's journal, else of its container, as text; `follow`: and each as it comes.
+        `node`: of an engine over several, the head by default."""
+        admit(gateway, request)
+        backend = backend_of(gateway, name).backend
+        unit = unit_of(gateway.snapshot, backend, node)
+        lines = min(max(lines, 1), LINES_MOST)
+        if follow:
+            logs.check_room()
+            return FollowedLog(partial(logs.follow, unit, backend, lines), lambda: gateway.stopping)
+        return PlainTextResponse("".join(f"{line}\n" for line in await logs.read(unit, backend, lines)))
 
     @routes.get("/operations")
     async def latest(request: Request) -> Response:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.apps.control.operations import Operations
 from gateway.apps.control.starter import Starter
+from gateway.apps.control.troubles import Troubles
 from gateway.config.snapshot import Snapshot
 from gateway.runtime.apps import Extension
 from gateway.runtime.gateway import Gateway
@@ -17,7 +18,13 @@ if TYPE_CHECKING:
 
 def app(gateway: Gateway) -> Extension:
     control = Control(gateway)
-    return Extension(part=control, follow=control.follow, routers=control.routers, operation=control.operation)
+    return Extension(
+        part=control,
+        follow=control.follow,
+        routers=control.routers,
+        operation=control.operation,
+        troubles=lambda: control.troubles.known,
+    )
 
 
 class Control:
@@ -26,15 +33,17 @@ class Control:
     def __init__(self, gateway: Gateway) -> None:
         self.operations = Operations(gateway)
         self.starter = Starter(gateway, self.operations)
+        self.troubles = Troubles(gateway)
         self._gateway = gateway
 
     async def open(self) -> None:
         await self.operations.open()
         await self.follow(self._gateway.snapshot)
         await self.starter.open()
+        await self.troubles.open()
 
     async def close(self) -> None:
-        await self._gateway.metrics.failures.close(self.starter, self.operations)
+        await self._gateway.metrics.failures.close(self.troubles, self.starter, self.operations)
 
     async def follow(self, snapshot: Snapshot) -> None:
         self._gateway.admission.starts = self.starter if await self.starter.follow(snapshot) else None

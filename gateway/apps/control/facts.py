@@ -41,7 +41,7 @@ def demands_of(snapshot: Snapshot) -> Demands:
     except ConfigError:  # `gateway check` reports it
         catalog = shipped_models()
     mode = snapshot.modes.get(snapshot.mode) if snapshot.mode is not None else None
-    names = tuple(name for name, backend in snapshot.backends.items() if not backend.cloud)
+    names = tuple(name for name, backend in snapshot.engines.items() if not backend.cloud)
     everything = Mode("", names, mode.profiles if mode is not None else {})
     nodes = plan(replace(snapshot, modes={"": everything}), "", catalog, {}, read_models(snapshot)).nodes
     return {name: node.demands for name, node in nodes.items()}
@@ -72,7 +72,7 @@ def members_of(
     snapshot: Snapshot, states: Mapping[str, BackendState], use: UseTracker, waiting: Mapping[str, int]
 ) -> dict[str, StartMember]:
     """Every local backend as it is now; times are Unix seconds."""
-    local = [state for state in states.values() if not state.backend.cloud]
+    local = [state for state in states.values() if not state.backend.cloud and state.host is None]
     return {state.name: _member(snapshot, state, use, waiting) for state in local}
 
 

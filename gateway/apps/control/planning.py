@@ -14,6 +14,7 @@ from gateway.apps.control.switching import (
     Presence,
     Steps,
     beside,
+    restart_steps,
     start_steps,
     stop_steps,
     switch_steps,
@@ -46,6 +47,8 @@ def steps_of(
         return stop_steps(snapshot, name, presence)
     if kind == "switch":
         return switch_steps(snapshot, name, current, presence, _memory_plan(snapshot, name), started, idle)
+    if kind == "restart":
+        return restart_steps(snapshot, name, presence, started.get(name, usual_profile(snapshot, name, current)))
     usual = usual_profile(snapshot, name, current)
     runs = started.get(name, usual)
     is_there = presence.get(name, "away") != "away"

@@ -17,7 +17,7 @@ log = logging.getLogger("gateway.operations")
 
 Progress = Literal["waiting", "running", "done", "failed", "skipped"]
 Result = Literal["running", "done", "failed"]
-Kind = Literal["switch", "start", "stop"]
+Kind = Literal["switch", "start", "stop", "restart"]
 Cause = Literal["operator", "request", "idle"]
 
 FILE = "operation.json"  # in `server.data`: the latest operation

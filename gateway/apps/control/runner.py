@@ -345,7 +345,7 @@ class Runner:
         name = planned.backend
         grace = self._state(name).backend.health.start_grace
         until = time.monotonic() + grace
-        watching = StartWatch(planned.units, begun_here=self._has_begun(name))
+        watching = StartWatch(name, planned.units, begun_here=self._has_begun(name))
         watch_at = time.monotonic() + min(self._limits.watch, 1.0)
         while True:
             self._moved.clear()
@@ -361,7 +361,7 @@ class Runner:
             left = until - time.monotonic()
             if left <= 0:
                 why = f"does not serve after {grace:g} s (health.start_grace): {health.reason}"
-                raise StepFailed("\n".join([*watching.deaths, *watching.words, why]))
+                raise StepFailed("\n".join([*watching.told, why]))
             try:
                 async with asyncio.timeout(min(left, 1.0)):  # an edit may take it away, without a change of its state
                     await self._moved.wait()
@@ -382,7 +382,7 @@ class Runner:
             step.output = "\n".join(watching.deaths)
             await self._changed(self._operation, step)
         if seen.over:
-            raise StepFailed("\n".join([*watching.deaths, *watching.words, seen.over]), seen.over)
+            raise StepFailed("\n".join([*watching.told, seen.over]), seen.over)
 
     async def _resume(self, name: str) -> str:
         await self._put_in_force()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gateway.apps.control.causes import Cause, cause_of
 from gateway.apps.control.unit_commands import Unit
 from gateway.apps.control.units import WORDS_ASKED, UnitState, gist, look
 
@@ -23,9 +24,17 @@ class Sighting:
 
 class StartWatch:
     """`begun_here`: this operation starts the units, so every restart is one since then. `deaths`: each as a line.
-    `words`: the last words that were seen."""
+    `words`: the last words that were seen, `cause`: what they mean."""
 
-    def __init__(self, units: Sequence[Unit], *, begun_here: bool) -> None:
+    @property
+    def told(self) -> list[str]:
+        """What is known of its death, as lines."""
+        mend = [f"likely: {self.cause.cause}", f"mend: {self.cause.mend}"] if self.cause is not None else []
+        return [*self.deaths, *self.words, *mend]
+
+    def __init__(self, backend: str, units: Sequence[Unit], *, begun_here: bool) -> None:
+        self._backend = backend
+        self.cause: Cause | None = None
         self.deaths: list[str] = []
         self.words: tuple[str, ...] = ()
         self._units = units
@@ -57,7 +66,7 @@ class StartWatch:
                 self._seen_down.add(state.unit)
             else:
                 self._seen_down.discard(state.unit)
-        if len(self.deaths) >= DEATHS_MOST:
+        if len(self.deaths) >= DEATHS_MOST or (self.deaths and self.cause is not None and self.cause.final):
             return self.deaths[-1]
         return ""
 
@@ -76,7 +85,8 @@ class StartWatch:
         )
 
     def _with_words(self, state: UnitState, text: str) -> str:
-        said = gist(state.words)
+        self.cause = cause_of(state.words, self._backend, state.unit) or self.cause
+        said = self.cause.line if self.cause is not None else gist(state.words)
         return f"{text}: {said}" if said else text
 
 

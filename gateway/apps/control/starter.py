@@ -131,6 +131,7 @@ class Starter:
 
     def decision(self, state: BackendState, client: Client | None, alias: Alias) -> StartDecision:
         """What a request of this client and alias would cause now."""
+        state = state.host or state
         if client is not None and not client.may_start:
             return StartDecision(f"client '{client.name}' may start no backend (clients.{client.name}.may_start)")
         if why := self._why_not_now(state):
@@ -139,6 +140,7 @@ class Starter:
 
     def begin(self, state: BackendState, client: Client | None, alias: Alias) -> bool:
         """Begin to start the backend, once for all requests. False = it is not started. Returns at once."""
+        state = state.host or state
         if state.name in self._starts or self.decision(state, client, alias).refusal:
             return False
         self._left_starting.pop(state.name, None)
@@ -282,7 +284,11 @@ class Starter:
                 self._run(self._stops, state.name, self._stop_idle(state), f"stop {state.name}, which is idle")
 
     def _of_requests(self) -> list[BackendState]:
-        return [state for state in self._gateway.fleet.states.values() if state.backend.run == "on_request"]
+        return [
+            state
+            for state in self._gateway.fleet.states.values()
+            if state.backend.run == "on_request" and state.host is None
+        ]
 
     def _look_after_restart(self, state: BackendState) -> None:
         """A backend that the last process was starting: its engine may be loading, and has `start_grace` for it."""

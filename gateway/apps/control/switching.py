@@ -134,7 +134,7 @@ def switch_steps(
     again = [
         name for name in mode.backends if _runs_otherwise(name, before, mode, started) or presence.get(name) == "partly"
     ]
-    leaving = [name for name in snapshot.backends if _leaves(name, snapshot, mode, before, presence, started, idle)]
+    leaving = [name for name in snapshot.engines if _leaves(name, snapshot, mode, before, presence, started, idle)]
     coming = [name for name in mode.backends if presence.get(name, "away") in _TO_WAIT_FOR or name in again]
     drained = [name for name in mode.backends if presence.get(name) == "drained" and name not in coming]
     if leaving or again:
@@ -183,6 +183,15 @@ def stop_steps(snapshot: Snapshot, name: str, presence: Mapping[str, Presence]) 
     draft.leave([name])
     if not draft.steps[-1].commands and not draft.refusals:
         draft.refusals.append(_no_command(snapshot.backends[name], "stop"))
+    return draft.finished()
+
+
+def restart_steps(snapshot: Snapshot, name: str, presence: Mapping[str, Presence], profile: str = "") -> Steps:
+    """Stop one backend and start it again, with the profile that it runs with."""
+    draft = _StepList(snapshot, presence)
+    draft.look_ahead([name], {name: profile})
+    draft.leave([name])
+    draft.come([name], {name: profile}, [name])
     return draft.finished()
 
 

@@ -145,7 +145,7 @@ def activity(states: Iterable[UnitState | None]) -> Activity | None:
 # -- words ------------------------------------------------------------------------------------------------------------
 
 _ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\-_])")
-_SHOWN_ESCAPE = re.compile(r"\\x1b\[[0-9;?]*[A-Za-z]")  # one that was made visible already
+_SHOWN_ESCAPE = re.compile(r"\\x1b(\[[0-9;?]*[A-Za-z]|\][^\\]*(\\x07|\\x1b\\))")  # one that was made visible already
 _OF_SYSTEMD = re.compile(r"(Starting|Started|Stopping|Stopped|Failed to start|Finished) .+|.*\bjournalctl -u .*")
 _WRONG = re.compile(r"error|exception|out of memory|killed|refuse|not found|no such|cannot|failed", re.I)
 

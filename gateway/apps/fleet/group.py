@@ -33,6 +33,8 @@ COMMANDS: CommandTable = {
     ),
     "start": ("Start one backend, and wait until it serves.", f"{_HERE}.operations.command:start"),
     "stop": ("Drain one backend, and stop it.", f"{_HERE}.operations.command:stop"),
+    "restart": ("Stop one backend, and start it again.", f"{_HERE}.operations.command:restart"),
+    "logs": ("Show the log of an engine.", f"{_HERE}.operations.logs:command"),
     "cancel": ("End the operation under way.", f"{_HERE}.operations.command:cancel"),
     "status": (
         "Show the mode in force, the operation under way, and the backends.",

@@ -16,8 +16,8 @@ from gateway.cli.options import (
     examples,
     json_option,
     key_option,
-    load_or_exit,
     server_shown,
+    snapshot_served,
 )
 from gateway.domain.engine_traits import traits_of
 
@@ -47,7 +47,7 @@ def command(backend: str | None, config: Path, now: bool, direct: bool, key: str
     The running gateway sends the requests, and so learns from them; where none runs they are sent from here. Exit code
     0: all is as routes.yaml declares; 1: something is not, or a backend did not answer; 2: wrong usage.
     """
-    snapshot = load_or_exit(config, as_json=as_json).snapshot
+    snapshot = snapshot_served(config, as_json=as_json)
     chosen, left_out = choose(snapshot, backend)
     asked, found = _ask(snapshot, chosen, key, now=now, direct=direct, quiet=as_json)
     ok = not any(findings["problems"] for findings in found)

@@ -86,7 +86,7 @@ def _is_uncounted(backend: Backend) -> bool:
 
 
 def _always(snapshot: Snapshot) -> tuple[str, ...]:
-    return tuple(name for name, backend in snapshot.backends.items() if backend.run == "always" and not backend.cloud)
+    return tuple(name for name, backend in snapshot.engines.items() if backend.run == "always" and not backend.cloud)
 
 
 # -- conflicts --------------------------------------------------------------------------------------------------------

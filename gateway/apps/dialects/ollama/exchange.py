@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from gateway.admission.access import find_alias
 from gateway.admission.caller import Caller
@@ -26,7 +26,7 @@ from gateway.proxy.reply import listed
 from gateway.runtime.gateway import Gateway
 
 TAG = ":latest"  # what Ollama's clients add to a name without a tag
-_READ = {
+READ: Mapping[Endpoint, Callable[[bytes, Resolve], OllamaRequest]] = {
     OLLAMA_CHAT: chat_of,
     OLLAMA_GENERATE: generation_of,
     OLLAMA_EMBED: embedding_of,
@@ -66,7 +66,7 @@ class OllamaTranslation:
     def request(self, body: bytes) -> bytes:
         """Raises AnsweredAtOnce for a request without a prompt, which makes Ollama load or unload the model: backends
         are started otherwise here."""
-        self._asked = asked = _READ[self._endpoint](body, self._resolve)
+        self._asked = asked = READ[self._endpoint](body, self._resolve)
         self._answer = self._answer_to(asked.model)
         if asked.empty:
             self._at_once = True

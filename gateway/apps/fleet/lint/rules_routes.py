@@ -28,7 +28,7 @@ PROMPT = 4096  # tokens that an answer's limit has to leave for the prompt
 def same_url(snapshot: Snapshot, subjects: Mapping[str, Subject], _: Catalog, __: bool) -> Iterator[Remark]:
     """Two models at one address: the second one is never reached."""
     found: dict[tuple[tuple[str, str, int], str], list[Backend]] = defaultdict(list)
-    for backend in snapshot.backends.values():
+    for backend in snapshot.engines.values():
         if backend.url is not None and traits_of(backend).launch_flags and not backend.cloud:
             found[backend.origin, backend.api_path].append(backend)
     taken = {backend.origin[1:] for backend in snapshot.backends.values() if backend.url is not None}
@@ -40,14 +40,15 @@ def same_url(snapshot: Snapshot, subjects: Mapping[str, Subject], _: Catalog, __
             message = (
                 f"'{first.name}' has the same address and another model ({first.model}): one vLLM serves one model"
             )
+            fix = f"a port of its own; `on: {first.name}` if it is an adapter or a further name there"
             where = ("backends", second.name) if _is_launched(second) else ("backends", second.name, "url")
             if not _run_together(first, second, snapshot):
-                yield Remark("note", f"{message}, so only one of them may run", "a port of its own", "", where)
+                yield Remark("note", f"{message}, so only one of them may run", fix, "", where)
             elif _is_launched(first) and _is_launched(second):
                 fix = _own_port(second, subjects.get(second.name), taken)
                 yield Remark("error", f"{message}, and the second does not start", fix, "", where)
             else:
-                yield Remark("warning", message, "a port of its own", "", where)
+                yield Remark("warning", message, fix, "", where)
 
 
 def _own_port(backend: Backend, subject: Subject | None, taken: set[tuple[str, int]]) -> str:

@@ -1,4 +1,4 @@
-"""`gateway fleet switch`, `start`, `stop`, `cancel` and `status`: what the running gateway does with the fleet."""
+"""`gateway fleet switch`, `start`, `restart`, `stop`, `cancel`, `status`: the operations of the running gateway."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import click
 
-from gateway.cli.options import complete_backend, config_option, end_with, examples, json_option, load_or_exit
+from gateway.cli.options import complete_backend, config_option, end_with, examples, json_option, snapshot_served
 from gateway.cli.running import GatewayClient, GatewayRefusal, GatewayUnreachable, gateway_options, url_of
 
 operator_options = gateway_options("Key of a client with `admin: true`")
@@ -55,7 +55,7 @@ def _from_file(mode: str, config: Path, away: str, *, as_json: bool) -> dict[str
     from gateway.apps.control.planning import assumed_presence, steps_of
     from gateway.apps.control.record import described
 
-    snapshot = load_or_exit(config, as_json=as_json).snapshot
+    snapshot = snapshot_served(config, as_json=as_json)
     if mode not in snapshot.modes:
         there = ", ".join(snapshot.modes) or "none: the file has no `modes`"
         leave(GatewayRefusal(404, f"There is no mode '{mode}'. Modes: {there}."), as_json=as_json)
@@ -104,6 +104,23 @@ def start(
     body = {"force": force} if profile is None else {"force": force, "profile": profile}
     asking = GatewayClient(url_of(config, at, as_json=as_json), key)
     run(asking, f"/admin/backends/{quote(backend, safe='')}/start", body, as_json=as_json)
+
+
+@examples("gateway fleet restart ds4")
+@click.command()
+@click.argument("backend", shell_complete=complete_backend)
+@config_option
+@click.option("--force", is_flag=True, help="Also if its node's preflight fails.")
+@json_option
+@operator_options
+def restart(backend: str, config: Path, force: bool, as_json: bool, at: str | None, key: str | None) -> None:
+    """Drain BACKEND, stop it, start it with the profile that it ran with, and wait until it serves. The running gateway
+    does it.
+
+    Exit code 0: it serves; 1: it failed, was refused, or the gateway could not be reached; 2: there is no such backend.
+    """
+    asking = GatewayClient(url_of(config, at, as_json=as_json), key)
+    run(asking, f"/admin/backends/{quote(backend, safe='')}/restart", {"force": force}, as_json=as_json)
 
 
 @examples("gateway fleet stop ds4")

@@ -22,6 +22,9 @@ _SSH = """\
 #!{python}
 import os, subprocess, sys
 words = sys.argv[1:]
+if "-l" in words:  # as rsync writes it
+    user = words.index("-l")
+    words[user : user + 3] = [words[user + 1] + "@" + words[user + 2]]
 at = next(i for i, word in enumerate(words) if "@" in word)
 home = os.path.join({root!r}, words[at].partition("@")[2])
 if not os.path.isdir(home):
@@ -29,7 +32,7 @@ if not os.path.isdir(home):
 open(os.path.join({root!r}, "ssh.log"), "a").write(" ".join(words[at:at + 2]) + "\\n")
 command = words[at + 1:]
 env = dict(os.environ, HOME=home, HOST=words[at])
-sys.exit(subprocess.run(command if len(command) > 1 else ["sh", "-c", command[0]], env=env).returncode)
+sys.exit(subprocess.run(["sh", "-c", " ".join(command)], env=env).returncode)
 """
 _HF = """\
 #!{python}

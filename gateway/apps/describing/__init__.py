@@ -1,0 +1,1 @@
+"""Pictures described in words, for models that cannot see."""
