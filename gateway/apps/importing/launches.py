@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from gateway.apps.importing.draft import Draft, DraftEntry, ImportNote, Notes, backend_name, unique
@@ -252,7 +253,7 @@ class Launches:
         return known, address
 
     def _further_nodes(self, first: str, command: ServeCommand, path: Path) -> list[str]:
-        count = command.flags.get("nnodes", 1)
+        count = command.flags.get("nnodes", _ranks(command) if _on_ray(command) else 1)
         if not isinstance(count, int) or not 1 < count <= 8:
             return [first]
         names = [first, *(f"{first}-{number}" for number in range(2, count + 1))]
@@ -269,6 +270,16 @@ def _starts_vllm(command: ServeCommand, image: str) -> bool:
     # `--port` alone is a flag of llama-server and of most other servers, too.
     named = "vllm" in image.lower() or command.model is not None
     return bool(command.words) and (is_serving_image(image) or bool(command.flags and named))
+
+
+def _on_ray(command: ServeCommand) -> bool:
+    return command.flags.get("distributed-executor-backend") == "ray"
+
+
+def _ranks(command: ServeCommand) -> int:
+    """The GPUs that the engine asks for, one a Spark."""
+    sizes = (command.flags.get(f"{kind}-parallel-size", 1) for kind in ("tensor", "pipeline", "data"))
+    return prod(size for size in sizes if isinstance(size, int) and size > 0)
 
 
 def _api_key(written: Any) -> dict[str, str]:

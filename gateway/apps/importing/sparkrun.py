@@ -10,6 +10,7 @@ import shlex
 from pathlib import PurePath
 from typing import Any
 
+from gateway.apps.fleet.preflight.terms import CONTAINER_HOME
 from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.launches import Launches
 from gateway.apps.importing.source import count_of, is_true, listed, mapping, read_source, text_of
@@ -19,6 +20,7 @@ from gateway.launch.flags import vllm_flags
 from gateway.launch.words import split
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
+_CACHE = "~/.cache/huggingface"
 _ROUNDS = 4  # a default may stand in another one
 _MOST_TEXT = 64 * 1024
 # Keys of `defaults` whose flag has another name.
@@ -72,7 +74,7 @@ def convert(text: str, file: str, address: str | None = None) -> Draft:
     env = {str(key): _filled(text_of(value) or "", values) for key, value in mapping(data.get("env")).items()}
     given = [DockerFlag("env", f"{key}={text}") for key, text in env.items()]
     given += [DockerFlag("network", "host"), DockerFlag("gpus", "all"), DockerFlag("ipc", "host")]
-    given += [DockerFlag("volume", "~/.cache/huggingface:/root/.cache/huggingface"), DockerFlag("name", name)]
+    given += [DockerFlag("volume", f"{_CACHE}:{CONTAINER_HOME}{_CACHE[1:]}"), DockerFlag("name", name)]
     further = {}
     if mods := [shown for one in listed(data.get("mods")) if (shown := text_of(one))]:
         further = _with_sparkrun(file)

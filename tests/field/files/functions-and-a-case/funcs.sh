@@ -5,7 +5,7 @@ BASE_ARGS=(
   --gpus all
   --ipc=host
   # keep the cache
-  -v "$HOME/.cache/huggingface:/root/.cache/huggingface"
+  -v "$HOME/.cache/huggingface:/hf/.cache/huggingface"
 )
 log() { echo "[$(date +%H:%M)] $*"; }
 start_model() {

@@ -19,7 +19,7 @@ if [[ -n "$HF_TOKEN" ]]; then
   DOCKER_ARGS+=(-e "HF_TOKEN=$HF_TOKEN")
 fi
 docker run "${DOCKER_ARGS[@]}" $DETACH --name "$CONTAINER_NAME" \
-  -v ~/.cache/huggingface:/root/.cache/huggingface \
+  -v ~/.cache/huggingface:/hf/.cache/huggingface \
   "$IMAGE_NAME" bash -c "vllm serve Qwen/Qwen3-Next-80B-A3B-Instruct-FP8 \
      --port $PORT --host 0.0.0.0 \
      --gpu-memory-utilization 0.7 --max-model-len 32768"
