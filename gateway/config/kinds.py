@@ -355,6 +355,15 @@ CountOrNone = Annotated[
     int | None,
     Kind(_or(_whole(1), {"none": None}, "write a number or none"), _number_schema(1, none=True), "count or none"),
 ]
+AUTO = 0  # the word `auto` for a count
+SlotCount = Annotated[
+    int | None,
+    Kind(
+        _or(_whole(1), {"none": None, "auto": AUTO}, "write a number or none"),
+        {"type": ["integer", "string"], "minimum": 1, "pattern": f"^(none|auto)$|{VARIABLE}"},
+        "count, auto or none",
+    ),
+]
 Usd = Annotated[float, Kind(_number("price", sys.float_info.max, "USD per million tokens, e.g. 0.50"), _PRICE, "USD")]
 Share = Annotated[
     float, Kind(_number("share", 1, "a number from 0 to 1, e.g. 0.1"), {**_PRICE, "maximum": 1}, "0 to 1")

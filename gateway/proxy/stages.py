@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.admission.access import Identity
+from gateway.admission.capacity import serves_now
 from gateway.admission.failover import FailoverState
 from gateway.admission.slot_acquirer import SlotAcquirer
 from gateway.admission.slots import Lease
@@ -277,6 +278,12 @@ class PlannedRequest:
         """Is no other attempt left behind this one?"""
         again = with_forced_call(candidate, self.received.request, time.monotonic())
         return not (self.failover.remaining or again)
+
+    def has_elsewhere(self, now: float) -> bool:
+        """Can another candidate serve now, if the attempt under way fails?"""
+        failover, asked = self.failover, self._context.record.trying
+        name = "" if asked is None else asked.state.name
+        return any(failover.plan.may_enter(c, name) and serves_now(c.state, now) for c in failover.remaining)
 
     def settled(self, estimate: int, tokens: int) -> None:
         """As `SlotAcquirer.settled`."""

@@ -28,7 +28,7 @@ def observed_demand(
     `memory`: GiB of the node. Unchanged, with a note, where it ran with another type of cache or was started otherwise
     than is planned."""
     apart = _difference(seen, settings, written)
-    if apart is not None or settings.open or (demand.verdict == "no" and "it does not start" in demand.reason):
+    if apart is not None or settings.open:
         return demand if apart is None else replace(demand, note=f"what it reported is not used: {apart}")
     weights = demand.weights if seen.weights is None else seen.weights / GIB
     demand = replace(demand, weights=weights)
@@ -40,7 +40,7 @@ def observed_demand(
     if kv is None or found is None or not window:
         return demand
     at_hand = replace(
-        demand, kv=max(kv, 0.0), tokens=round(found), span=None, source="observed", verdict="yes", reason=""
+        demand, kv=max(kv, 0.0), tokens=round(found), span=None, source="observed", verdict="yes", reason="", note=""
     )
     if found >= window:
         return replace(at_hand, windows=found / window)

@@ -28,6 +28,7 @@ from gateway.apps.control.memory.model_files import ModelFiles
 from gateway.apps.control.memory.settings import EngineSettings
 from gateway.config.snapshot import Backend
 from gateway.launch.command import ServeCommand
+from gateway.launch.families import takes_images
 
 _SURE = 0.10  # a figure of a wider span, to each side of its middle, is not named
 
@@ -145,6 +146,13 @@ class VllmLaunch:
         if isinstance(geometry, Geometry) and geometry.encoder and settings.encodes:
             found += ENCODER_GIB
         return found, found + (NODES_GIB if self.share > 1 else 0.0)
+
+    @property
+    def encodes(self) -> bool:
+        """Whether it takes images, as far as its files or its name tell."""
+        geometry = self.geometry
+        has_encoder = isinstance(geometry, Geometry) and geometry.encoder
+        return self.settings.encodes and (has_encoder or takes_images(self.model) is True)
 
     @property
     def _version(self) -> tuple[int, int] | None:

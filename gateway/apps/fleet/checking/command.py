@@ -31,6 +31,7 @@ from gateway.config.backends import lacks_cloud
 from gateway.config.load import LoadedFile, load
 from gateway.config.problems import ConfigError
 from gateway.printable import visible
+from gateway.routing.serving import unserved
 
 FINE = "fine"
 
@@ -104,6 +105,7 @@ def _as_json(loaded: LoadedFile, found: list[Finding], answers: list[BackendAnsw
         "problems": [problem_json(p, "warning") for p in loaded.warnings],
         "findings": [one.as_json() for one in found],
         "aliases": [alias.as_json() for alias in facts],
+        "unserved": unserved(loaded.snapshot),
         "leaves_lan": {alias.name: list(alias.leaves_lan) for alias in facts if alias.leaves_lan},
         "live": [{"name": a.name, "said": a.result, "problems": a.problems} for a in answers],
     }
@@ -118,6 +120,8 @@ def _print_text(loaded: LoadedFile, found: list[Finding], answers: list[BackendA
     )
     if snapshot.mode is not None:
         click.echo(f"in mode {snapshot.mode} of {', '.join(snapshot.modes)}")
+        if lost := unserved(snapshot):
+            click.echo(f"in this mode nobody serves {', '.join(lost)}")
     if loaded.warnings:
         click.echo("\nWarnings")
         for warning in loaded.warnings:

@@ -183,7 +183,10 @@ def test_loading_that_leaves_little_is_said() -> None:
     flags = {"gpu-memory-utilization": 0.70, "max-model-len": 65536}
     node = planned({"model": "google/gemma-4-26B-A4B-it", "memory": 119.0, "flags": flags})
     assert node.fits == "yes"
-    assert "but loading the b may need 109 GiB for a while" in node.reason
+    assert "but loading the b may need 109 GiB for a while: 7 stay free then" in node.reason
+    text_only = flags | {"limit-mm-per-prompt": {"image": 0}}
+    spared = planned({"model": "google/gemma-4-26B-A4B-it", "memory": 119.0, "flags": text_only})
+    assert "loading" not in spared.reason
     assert (
         "loading"
         not in planned({"model": "google/gemma-4-26B-A4B-it", "flags": flags | {"gpu-memory-utilization": 0.55}}).reason
