@@ -8,7 +8,7 @@ EXTRA  := $(if $(CLOUD),-cloud)
 RUN    := $(VENV)/.run$(EXTRA)
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run serve test fuzz chaos lint format bench loadtest lock schema test-vllm test-engines test-machines test-pythons vllm-flags vllm-rust test-clients docs reference release clean
+.PHONY: bench-agents run serve test fuzz chaos lint format bench loadtest lock schema test-vllm test-engines test-machines test-pythons vllm-flags vllm-rust test-clients docs reference release clean
 
 run: $(RUN)                 ## a simulated Spark fleet and the gateway on :4000
 	$(BIN)/gateway demo
@@ -37,6 +37,9 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.dev          ## CPU per request and per chunk beside routers in Rust, a direct row (and nginx where installed)
 	$(BIN)/python -m bench
+
+bench-agents: $(VENV)/.dev   ## where agents' requests go, and what that costs their engines, in simulated time
+	$(BIN)/python -m bench.agents
 
 loadtest: $(VENV)/.dev       ## k6 against a simulated fleet and the gateway: LOADTEST_DURATION=30s for each script
 	$(BIN)/python -m loadtests

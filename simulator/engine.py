@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from collections.abc import Sequence as List
 
 from simulator.counters import Counters
+from simulator.tokens import BYTES_PER_TOKEN
 
 _BURST = 512  # steps applied per wake-up when the simulated engine is faster than the event loop
 _LAG = 0.05  # seconds of delay beyond which lost time is not made up
 POOL_FULL = "pool_full"  # the end of a sequence that has no memory left
-_BLOCK = 2048  # bytes of prompt per prefix-cache block
+_BLOCK = 64  # bytes of prompt per block of the prefix cache: 16 tokens
 
 
 class EngineDied(Exception):
@@ -84,7 +84,8 @@ class Sequence:
 class Engine:
     """`prefill` and `decode` in tokens per second; `decode` is one stream's speed, each further stream stretches a
     step by `crowding` of it. `chunk` is `--max-num-batched-tokens`. `speedup` = simulated seconds per real one.
-    `pool`: tokens that all sequences share (llama-server); None = each slot has memory for a whole window."""
+    `pool`: tokens that all sequences share (llama-server); None = each slot has memory for a whole window.
+    `cache_tokens`: of the prefix cache, whose oldest blocks are dropped; None = a window for each slot."""
 
     def __init__(
         self,
@@ -100,6 +101,7 @@ class Engine:
         prefix_cache: bool = False,
         spec_tokens: int = 0,
         pool: int | None = None,
+        cache_tokens: int | None = None,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.pool = pool
@@ -112,7 +114,8 @@ class Engine:
         self.hung = self.dead = False
         self.sleep_level: int | None = None  # None = awake
         self._on_change = on_change
-        self._blocks: OrderedDict[bytes, None] = OrderedDict()
+        self.cache_tokens = context * slots if cache_tokens is None else cache_tokens
+        self._blocks: OrderedDict[int, None] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
         self._ends = 0.0  # loop time at which the running step ends
         self._spec_phase = 0
@@ -191,16 +194,15 @@ class Engine:
         """How many of the prompt's tokens the prefix cache holds. Adds the prompt to the cache."""
         if not self.prefix_cache:
             return 0
-        hits, digest, missed = 0, hashlib.blake2b(digest_size=16), False
+        hits, key, missed, blocks = 0, 0, False, self._blocks
         for start in range(0, len(prompt) - _BLOCK + 1, _BLOCK):
-            digest.update(prompt[start : start + _BLOCK])
-            key = digest.digest()
-            missed = missed or key not in self._blocks
+            key = hash((key, prompt[start : start + _BLOCK]))
+            missed = missed or key not in blocks
             hits += not missed
-            self._blocks[key] = None
-            self._blocks.move_to_end(key)
-        while len(self._blocks) * _BLOCK > 4 * self.context * self.slots:
-            self._blocks.popitem(last=False)
+            blocks[key] = None
+            blocks.move_to_end(key)
+        while len(blocks) * _BLOCK > self.cache_tokens * BYTES_PER_TOKEN:
+            blocks.popitem(last=False)
         cached = min(tokens - 1, hits * _BLOCK * tokens // max(1, len(prompt)))
         self.counters.prefix(tokens, cached)
         return cached

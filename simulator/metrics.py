@@ -32,7 +32,7 @@ def _cache_config(engine: Engine, flags: Mapping[str, Any]) -> str:
     """The labels of `vllm:cache_config_info`."""
     given = {"cache_dtype" if flag == "kv-cache-dtype" else flag.replace("-", "_"): flags[flag] for flag in flags}
     config = {**_CACHE, **{label: value for label, value in given.items() if label in _CACHE}}
-    asked, tokens = config["block_size"], engine.context * engine.slots
+    asked, tokens = config["block_size"], engine.cache_tokens
     block = asked if isinstance(asked, int) and asked > 0 else 128
     config |= {
         "block_size": block,

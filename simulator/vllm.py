@@ -43,7 +43,8 @@ class SimVllm(Sim):
 
     `prefill`, `decode`: tokens per second. `family`: the format in which the model writes tool calls (a parser's name;
     default: the tool parser's own, else hermes). `thinking`: optional | always | never; default by reasoning parser.
-    `speedup`: simulated seconds per real second. `flags`: those of its KV cache that /metrics shows, without dashes
+    `speedup`: simulated seconds per real second. `cache_tokens`: of its prefix cache.
+    `flags`: those of its KV cache that /metrics shows, without dashes
     (`gpu-memory-utilization`). `generic`: speak as another OpenAI-compatible server (no metrics, no
     tokenize, no vLLM fields beyond chat); then `owned_by` is written in its model list, and each path of `shows` is
     answered with that JSON. `responds`: it has `/v1/responses`, as vLLM has since 0.10.
@@ -72,6 +73,7 @@ class SimVllm(Sim):
         crowding: float = 0.0,
         queue_limit: int | None = None,
         prefix_cache: bool = False,
+        cache_tokens: int | None = None,
         spec_tokens: int = 0,
         keep_alive: float = 5.0,
         speedup: float = 1.0,
@@ -93,7 +95,8 @@ class SimVllm(Sim):
         self.model = Model(self.served[0], self.tool_parser, self.reasoning_parser, family, thinking)
         self.engine = Engine(
             slots, prefill, decode, context=context, chunk=chunk, crowding=crowding, speedup=speedup,
-            queue_limit=queue_limit, prefix_cache=prefix_cache, spec_tokens=spec_tokens, on_change=self.changed,
+            queue_limit=queue_limit, prefix_cache=prefix_cache, cache_tokens=cache_tokens, spec_tokens=spec_tokens,
+            on_change=self.changed,
         )  # fmt: skip
         self.fingerprint = f"vllm-{version}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
         self._ids = random.Random(name)

@@ -14,6 +14,7 @@ from gateway.accounting.accounts import Reservation
 from gateway.accounting.limits import Charge
 from gateway.config.snapshot import OPEN, Client
 from gateway.domain.backend import BackendState
+from gateway.domain.prefill import PromptUnderWay
 from gateway.domain.privacy import NO_MARKS, Privacy
 from gateway.domain.request import Endpoint, InferenceRequest
 from gateway.domain.usage import NO_TOKENS, Tokens
@@ -42,6 +43,7 @@ class AttemptRecord:
     audio_seconds: float = 0.0  # of speech that was read or spoken, as far as it is known
     unused: dict[str, Any] | None = None  # of an answer that was not used, or went on elsewhere
     answer: WholeAnswer | StreamTrack | None = None  # the one that the client got
+    prompt: PromptUnderWay | None = None  # until the backend has computed it; None: nothing depends on it
     track: StreamTrack | None = None  # of a stream that has begun, whatever becomes of it
 
 

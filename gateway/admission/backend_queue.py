@@ -102,8 +102,9 @@ class BackendQueue:
     def is_full(self, waiter: Waiter) -> bool:
         """Do so many requests wait for this backend that this one, which has just joined, may not? A request that waits
         for n backends counts as 1/n. For interactive requests only interactive ones count. A full queue still takes the
-        request of a client that has less than its part of it, where another client has more."""
-        length = self.state.backend.queue.length
+        request of a client that has less than its part of it, where another client has more. Slots that the engine may
+        soon be found to have count too."""
+        length = self.state.backend.queue.length + self.state.slots_to_find
         of: dict[str, float] = {waiter.client: 0.0}
         for other in self.waiting:
             if other is not waiter and (waiter.batch or not other.batch):

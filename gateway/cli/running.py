@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,9 +39,14 @@ def url_of(config: Path, at: str | None, *, as_json: bool) -> str:
 
 
 def address(server: Server) -> str:
-    """The URL of the gateway of this file, as seen from its own machine."""
+    """The URL of the gateway of this file, as seen from its own machine. Where it has TLS, a further address without is
+    preferred: the certificate is for a name of the machine."""
+    if server.tls is not None and server.also_listen:
+        host, port = server.also_listen[0]
+        return address(replace(server, host=host, port=port, tls=None))
+    scheme = "http" if server.tls is None else "https"
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(server.host, server.host)
-    return f"http://[{host}]:{server.port}" if ":" in host else f"http://{host}:{server.port}"
+    return f"{scheme}://[{host}]:{server.port}" if ":" in host else f"{scheme}://{host}:{server.port}"
 
 
 async def is_running(url: str) -> bool:

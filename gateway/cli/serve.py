@@ -125,9 +125,14 @@ async def _serve(app: App, socks: list[socket.socket]) -> None:
     from gateway.cli.startup_report import log_when_seen
     from gateway.http.server import make_server
 
+    try:
+        server = make_server(app)
+    except OSError as error:  # ssl.SSLError is one
+        click.echo(f"The files of server.tls cannot be used: {error.strerror or error}", err=True)
+        sys.exit(1)
     report = app.gateway.metrics.failures.once("first look", log_when_seen(app.gateway))
     try:
-        await make_server(app).serve(sockets=socks)
+        await server.serve(sockets=socks)
     finally:
         report.cancel()
 
@@ -136,7 +141,8 @@ def announce(snapshot: Snapshot, warnings: list[str]) -> None:
     """Print the addresses it listens at, the aliases it serves, and the warnings."""
     address = snapshot.server.host
     shown = "localhost" if address in ("0.0.0.0", "::") else address
-    url = f"http://{shown}:{snapshot.server.port}"
+    scheme = "http" if snapshot.server.tls is None else "https"
+    url = f"{scheme}://{shown}:{snapshot.server.port}"
     listening = ", ".join([address, *(f"{host}:{port}" for host, port in snapshot.server.also_listen)])
     click.echo(f"gateway on {url}/v1  (listening on {listening}), its page on {url}/", err=True)
     for alias in snapshot.aliases.values():

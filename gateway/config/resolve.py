@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from os.path import isfile as is_file
 from urllib.parse import urlsplit
 
 from gateway.config.aliases import resolve_aliases
@@ -17,12 +18,15 @@ from gateway.config.setting import settings_of
 from gateway.config.snapshot import (
     LISTEN,
     Alerts,
+    Alias,
     Backend,
+    Mode,
     Node,
     PastRequests,
     Server,
     Snapshot,
     Telegram,
+    Tls,
     Traces,
 )
 from gateway.config.units import check_names
@@ -37,6 +41,9 @@ def resolve(file: Section, report: Report) -> Snapshot:
         report.error(("backends",), "there is no backend", 'write backends: {NAME: {url: "http://HOST:PORT"}}')
     backends = resolve_backends(file, report)
     aliases = resolve_aliases(file, backends, report)
+    modes = resolve_modes(file.modes or {}, backends, report)
+    _warn_of_doubles(backends.values(), report)
+    _warn_of_unserved(aliases.values(), backends, modes, report)
     return Snapshot(
         backends=backends,
         aliases=aliases,
@@ -45,10 +52,38 @@ def resolve(file: Section, report: Report) -> Snapshot:
         server=_server(file, report),
         alerts=_alerts(file.alerts, report),
         traces=_traces(file.traces, report),
-        modes=resolve_modes(file.modes or {}, backends, report),
+        modes=modes,
         own_catalog=file.catalog,
         source=report.file,
     )
+
+
+def _warn_of_doubles(backends: Iterable[Backend], report: Report) -> None:
+    """Of two backends that are one model of one server, each counts all of its slots."""
+    known: dict[tuple[str, str], list[Backend]] = {}
+    for backend in backends:
+        if backend.url is None or backend.on is not None or backend.engine == "http":
+            continue
+        others = known.setdefault((backend.engine, backend.url.removesuffix("/v1")), [])
+        for other in others:
+            if backend.model == other.model or None in (backend.model, other.model):
+                message = f"is the same server and model as '{other.name}': each counts all of its slots"
+                report.warn(("backends", backend.name), message, "use one backend in several aliases")
+                break
+        others.append(backend)
+
+
+def _warn_of_unserved(
+    aliases: Iterable[Alias], backends: Mapping[str, Backend], modes: Mapping[str, Mode], report: Report
+) -> None:
+    """An alias of which no mode has a backend, where others have some."""
+    used = {name for mode in modes.values() for name in mode.backends}
+    for alias in aliases if modes else ():
+        members = [backends[name] for step in alias.steps for name in step if name in backends]
+        parked = [one for one in members if not (one.cloud or one.run == "on_request" or (one.on or one.name) in used)]
+        if members and parked == members and not alias.implicit:
+            names = ", ".join(dict.fromkeys(one.on or one.name for one in members))
+            report.warn(("aliases", alias.name), "no mode has any of its backends", f"put one into a mode: {names}")
 
 
 def _nodes(file: Section, backends: Iterable[Backend], report: Report) -> Mapping[str, Node]:
@@ -73,7 +108,21 @@ def _server(file: Section, report: Report) -> Server:
         who = "nobody may read" if file.clients else "only this machine may read"
         report.warn(("server", "metrics"), f"no client is an admin: {who} /metrics", "give a client `admin: true`")
     _check_redis_url(section.shared, ("server", "shared"), report)
-    return built(Server, section, host=host, port=port, requests=built(PastRequests, section.requests))
+    tls = _tls(section.tls, report)
+    return built(Server, section, host=host, port=port, requests=built(PastRequests, section.requests), tls=tls)
+
+
+def _tls(section: Section | None, report: Report) -> Tls | None:
+    if section is None:
+        return None
+    path: Path = ("server", "tls")
+    for key in settings_of(Tls):
+        file = getattr(section, key)
+        if file is None and not was_tried(key, path, report):
+            report.error(path, f"'{key}' is missing", "write {cert: /path/cert.pem, key: /path/key.pem}")
+        elif file is not None and not is_file(file):
+            report.warn((*path, key), f"there is no file {file}", "the gateway does not start without it")
+    return Tls(section.cert, section.key) if None not in (section.cert, section.key) else None
 
 
 def _alerts(section: Section, report: Report) -> Alerts:

@@ -42,7 +42,10 @@ ModelServer = Literal[
     "openai-cloud", "nvidia", "deepseek", "mistral", "moonshot", "zai", "minimax", "openrouter", "fireworks",
     "chatgpt", "opencode", "router",
 ]  # fmt: skip
-Serves = Literal["transcriptions", "translations", "speech", "chat", "completions", "embeddings", "rerank", "score"]
+Serves = Literal[
+    "transcriptions", "translations", "speech", "images", "image_edits", "image_variations",
+    "chat", "completions", "embeddings", "rerank", "score",
+]  # fmt: skip
 Balance = Literal["affinity", "least_busy", "round_robin"]
 CloudWhen = Literal["down", "too_long", "incapable", "busy"]
 OnUnsupported = Literal["refuse", "mend", "strip"]
@@ -124,6 +127,15 @@ class Price:
     cached: k.Usd | None = setting(None, "Per million prompt tokens that were cached; omitted = as `input`.")
 
 
+@dataclass(frozen=True, slots=True)
+class Recover:
+    """When the gateway restarts an engine that hangs. Seconds, and restarts within an hour."""
+
+    after: k.Duration = setting(120.0, "How long its heartbeat and checks must say that it hangs.")
+    max: k.PerHour = setting(3, "Restarts within an hour at most.")
+    backoff: k.Duration = setting(300.0, "After a restart until the next one; doubled with each within the hour.")
+
+
 @dataclass(frozen=True)
 class Backend:
     """One serving endpoint.
@@ -145,7 +157,9 @@ class Backend:
     )
     model: k.Text | None = setting(None, "The model's name there; omitted = its first served name.")
     context: k.Count | None = setting(None, "Window in tokens (--max-model-len); omitted = read.")
-    slots: k.CountOrNone = setting(None, "Sequences at a time (--max-num-seqs); none = unlimited.")
+    slots: k.SlotCount = setting(
+        None, "Sequences at a time (--max-num-seqs); auto = learned, where its engine shows its work; none = unlimited."
+    )
     slots_assumed: bool = False
     kv_pool: k.CountFromZero | None = setting(
         None,
@@ -176,7 +190,8 @@ class Backend:
     server: ModelServer | None = setting(None, "With engine openai: which server it is; omitted = recognised.")
     responses: Literal["own", "hosted", "chat"] | None = setting(None, "How it is asked for /v1/responses.")
     paths: k.Params = setting(
-        {}, "engine http: paths that differ from OpenAI's: {transcriptions|translations|speech|voices: /path}."
+        {},
+        "engine http: paths that differ from OpenAI's: {speech: /path}, of what it serves, and of voices.",
     )
     fields: k.Params = setting({}, "engine http: its names for OpenAI's fields: {file: audio}; none = leave it out.")
     fixed: k.Params = setting({}, "engine http: fields with values of their own, whatever the client sent.")
@@ -195,6 +210,7 @@ class Backend:
     health: HealthSettings = setting(HealthSettings(), "Overrides of defaults.health.")
     queue: QueueSettings = setting(QueueSettings(), "Overrides of defaults.queue.")
     images: ImageSettings = setting(ImageSettings(), "Overrides of defaults.images.")
+    recover: Recover | None = setting(None)
     launch: Launch | None = setting(None)
     observed: Observed | None = setting(None)
     profiles: Mapping[str, Mapping[str, Any]] = setting(
@@ -359,6 +375,14 @@ class PastRequests:
 
 
 @dataclass(frozen=True, slots=True)
+class Tls:
+    """HTTPS at `listen`: files in PEM, read again when they change."""
+
+    cert: k.Text = field(metadata=about("The certificate, with those between it and its authority."))
+    key: k.Text = field(metadata=about("Its private key, without a passphrase."))
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
     """The process itself. Only this section needs a restart.
 
@@ -368,6 +392,7 @@ class Server:
     host: str = LISTEN[0]
     port: int = LISTEN[1]
     also_listen: k.Listens = setting((), "Further addresses: 127.0.0.1:11434 for programs that speak Ollama's API.")
+    tls: Tls | None = setting(None)
     shared: k.OptionalSecret = setting(
         None, "redis://host:6379/0 when several gateways share one fleet; none = this one is alone."
     )

@@ -63,7 +63,7 @@ def _scope(connection: ClientConnection, head: Head) -> dict[str, Any]:
         "http_version": "1.0" if head.http_1_0 else "1.1",
         "server": connection.server,
         "client": connection.client,
-        "scheme": "http",
+        "scheme": "http" if connection.transport.get_extra_info("sslcontext") is None else "https",
         "root_path": "",
         "headers": head.headers,
         "state": connection.app_state.copy(),

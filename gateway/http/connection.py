@@ -371,11 +371,13 @@ class Connection(PacedReader, asyncio.Protocol):
             self._close_sending()
 
     def _close_sending(self) -> None:
-        """Close our half of the connection; abort it where the client has reset it."""
+        """Close our half of the connection; abort it where the client has reset it. TLS has no halves."""
         try:
             self.transport.write_eof()
         except OSError:
             self.transport.abort()
+        except NotImplementedError:
+            self.transport.close()
 
     def is_answering(self) -> bool:
         """A request is being answered, which may be with the error of an interruption."""

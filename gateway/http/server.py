@@ -18,6 +18,7 @@ import uvicorn
 
 from gateway.http.connection import Connection
 from gateway.http.listener import Limits, Listener
+from gateway.http.tls import HANDSHAKE, ReloadedCertificate
 
 if TYPE_CHECKING:
     from gateway.http.app import App
@@ -43,14 +44,32 @@ class Server(uvicorn.Server):
         self._woken: asyncio.Future[None] | None = None  # while the main loop waits
         super().__init__(config)
         self._app = app
+        tls = app.gateway.snapshot.server.tls
+        self.certificate = ReloadedCertificate(tls) if tls is not None else None
         self.listener = cast("type[Connection]", config.http).listener
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         reloader = self._app.gateway.reloader
         if reloader is not None and threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.ask)
-        await super().startup(sockets=sockets)
-        for sock in sockets or ():
+        await super().startup(sockets=[])
+        await self._accept(sockets or [])
+
+    async def _accept(self, sockets: list[socket.socket]) -> None:
+        """Take connections: with TLS at the first of these sockets (`server.listen`), if routes.yaml has it."""
+        config, loop = self.config, asyncio.get_running_loop()
+
+        def connection() -> asyncio.Protocol:
+            made = cast("type[Connection]", config.http_protocol_class)
+            return made(config=config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop)
+
+        for i, sock in enumerate(sockets):
+            tls = self.certificate.context if self.certificate is not None and i == 0 else None
+            patience = HANDSHAKE if tls is not None else None
+            server = await loop.create_server(
+                connection, sock=sock, ssl=tls, backlog=config.backlog, ssl_handshake_timeout=patience
+            )
+            self.servers.append(server)
             draw_connections(sock)
 
     @property
@@ -75,6 +94,8 @@ class Server(uvicorn.Server):
                 _wake(woken)
             await woken
             timer.cancel()
+            if self.certificate is not None:
+                self.certificate.refresh()
         self._woken = None
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -143,6 +143,8 @@ class Attempt:
             self.metrics.failures.note("answer", f"what follows the answer to {self.request_id}")
         finally:
             self.timer.attempt_ended()
+            if self.record.prompt is not None:
+                self.record.prompt.end()
             if self._sent_id:
                 ended = delivered or (response is not None and response.status >= 300)
                 self._context.services.sent_ids.release(self._sent_id, self.timer.now(), ended=ended)
@@ -332,6 +334,8 @@ class Attempt:
     async def _commit(self, reply: StreamReply, track: StreamTrack) -> None:
         """Send the status before the first output. Once content is sent no other backend is tried; reasoning alone
         allows it."""
+        if self.record.prompt is not None:
+            self.record.prompt.computed(time.monotonic())
         if track.content and not reply.content:
             await reply.begin(self.candidate.state.name, self._headers)
             reply.content = True

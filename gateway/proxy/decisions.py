@@ -36,6 +36,7 @@ from gateway.proxy.services import Services
 from gateway.routing.balance import order
 from gateway.routing.inspection_policy import policy_for
 from gateway.routing.needs import NO_ADAPTATION, needs_of
+from gateway.routing.placements import Session
 from gateway.routing.plan import Candidate, adapted, why_not
 from gateway.routing.tasks import is_task
 from gateway.transport.h1 import H1Client, RequestHead
@@ -122,9 +123,9 @@ class Decision:
                 return None
         return [backend.candidate for backend in self.backends.values()]
 
-    def first(self, usable: Sequence[Candidate], turn: int, key: Callable[[], bytes], now: float) -> Candidate:
+    def first(self, usable: Sequence[Candidate], turn: int, session: Callable[[], Session], now: float) -> Candidate:
         states = [candidate.state for candidate in usable]
-        return self.backends[order(states, self.alias.balance, turn, key, now)[0].name].candidate
+        return self.backends[order(states, self.alias.balance, turn, session, now)[0].name].candidate
 
     def backend_for(self, candidate: Candidate, alias: Alias, request: InferenceRequest) -> DecidedBackend | None:
         """What was decided for an attempt on this backend; None where it does not hold."""

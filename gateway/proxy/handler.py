@@ -259,6 +259,7 @@ class RequestHandler:
         if record.tried and admitted.goes_on is None:
             self.services.metrics.failovers.inc(admitted.alias.name, record.tried[-1].kind)
         attempt = self._new_attempt(admitted)
+        admitted.record.prompt = admitted.planned.begin_prompt(admitted.candidate.state)
         record.trying = admitted.record
         record.attempts.append(admitted.record)
         if self.trace is None:
@@ -363,6 +364,8 @@ class RequestHandler:
         """A dead engine, a closed port and silence are the backend's; any other failure may be the request's fault."""
         if failure.died:
             state.evidence.stalled(failure.verdict.reason)
+        elif failure.timeout and state.health.avoided:
+            pass  # its checks have found it already: one incident counts once
         elif failure.timeout or failure.gone:
             state.evidence.failed(failure.verdict.reason)
         else:
@@ -455,6 +458,10 @@ class RequestHandler:
     def reply(self) -> StreamReply | None:
         """The reply to a client that streams; None = the answer is sent as a whole, or there is no plan yet."""
         return self.planned.reply if self.planned is not None else None
+
+    def has_elsewhere(self) -> bool:
+        """Is there a backend that can serve it now beside the one that is asked?"""
+        return self.planned is not None and self.planned.has_elsewhere(time.monotonic())
 
     def _beat(self) -> None:
         if self.reply is not None:

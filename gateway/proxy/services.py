@@ -21,6 +21,7 @@ from gateway.proxy.active import ActiveRequests
 from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
 from gateway.proxy.sent_ids import SentIds
 from gateway.routing.culprits import Culprits
+from gateway.routing.placements import Placements
 from gateway.shortage import Kind
 
 DecidesAhead = Literal["repeated", "first", "never"]
@@ -73,6 +74,7 @@ class Services:
     active: ActiveRequests
     sent_ids: SentIds
     on_short: Callable[[Kind], None]  # called when the gateway itself lacks something
+    placements: Placements = field(default_factory=Placements)
     describer: Describer | None = None  # None = the app is not there
     tracer: Tracer | None = None  # None = nothing is traced
     decides_ahead: DecidesAhead = "repeated"

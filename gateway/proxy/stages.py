@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.admission.access import Identity
+from gateway.admission.capacity import serves_now
 from gateway.admission.failover import FailoverState
 from gateway.admission.slot_acquirer import SlotAcquirer
 from gateway.admission.slots import Lease
 from gateway.config.snapshot import Alias, Snapshot
 from gateway.domain.backend import BackendState
+from gateway.domain.prefill import PromptUnderWay
 from gateway.domain.request import InferenceRequest
 from gateway.domain.request_timer import RequestTimer
 from gateway.engines.ollama.installed_models import window_of
@@ -27,10 +29,12 @@ from gateway.proxy.exchange import Exchange
 from gateway.proxy.feedback import Feedback
 from gateway.proxy.reply import LOADING_TOLD, StreamReply, base_headers
 from gateway.proxy.services import Services
+from gateway.routing.balance import missing_tokens
 from gateway.routing.conversation_key import affinity_key
 from gateway.routing.first_choice import first_choice
 from gateway.routing.loads import loads_first
 from gateway.routing.needs import Resort, resort_of
+from gateway.routing.placements import Session
 from gateway.routing.plan import Candidate, Plan, make_plan, with_forced_call
 from gateway.routing.resume import Continuation
 from gateway.routing.session_ids import sent_on, session_id
@@ -71,7 +75,7 @@ class ReceivedRequest:
 class Planner:
     """Makes the plans of one request. `states`: the backends when it came; `turn`: for round robin."""
 
-    __slots__ = ("_context", "_received", "_states", "_turn")
+    __slots__ = ("_context", "_received", "_states", "_turn", "session")
 
     def __init__(
         self, context: RequestContext, received: ReceivedRequest, states: Mapping[str, BackendState], turn: int
@@ -80,6 +84,7 @@ class Planner:
         self._received = received
         self._states = states
         self._turn = turn
+        self.session: Session | None = None  # None: no backend was chosen by it
 
     def first_choice(self) -> Candidate | None:
         """The backend that comes first in the plan, where that needs no plan; None = it has to be made."""
@@ -91,7 +96,7 @@ class Planner:
             return None
         now, turn, decision = time.monotonic(), self._turn, received.decision
         if decision is not None and (usable := decision.usable(request, now)) is not None:
-            return usable[0] if len(usable) == 1 else decision.first(usable, turn, self._affinity_key, now)
+            return usable[0] if len(usable) == 1 else decision.first(usable, turn, self.place, now)
         return first_choice(
             alias,
             self._states,
@@ -99,9 +104,18 @@ class Planner:
             now,
             local_only=context.record.privacy.local_only,
             turn=turn,
-            key=self._affinity_key,
+            session=self.place,
             client=client.client,
         )
+
+    def place(self) -> Session:
+        """What is known of its prompt, as it was when the request came."""
+        if self.session is None:
+            received, placements = self._received, self._context.services.placements
+            self.session = placements.find(received.request, self._affinity_key(), received.client.name)
+            client = received.client.client
+            self.session.yields = ((client and client.priority) or received.alias.priority) == "batch"
+        return self.session
 
     def _affinity_key(self) -> bytes:
         received = self._received
@@ -135,7 +149,7 @@ class Planner:
             time.monotonic(),
             local_only=context.record.privacy.local_only,
             turn=self._turn,
-            key=self._affinity_key,
+            session=self.place,
             client=client.client,
             resort=resort,
             over_budget=services.accounts.over_budget(context.snapshot, client.client),
@@ -185,6 +199,17 @@ class PlannedRequest:
         self._slots: SlotAcquirer | None = None
         # The reply to a client that streams; None = the answer is sent as a whole.
         self.reply = stream_reply(context, received, self.first) if received.request.stream else None
+
+    def begin_prompt(self, state: BackendState) -> PromptUnderWay | None:
+        """This backend computes the prompt now; None where there is never a choice between several."""
+        if (session := self._planner.session) is None:
+            alias = self.alias
+            if alias.balance != "affinity" or all(len(step) < 2 or state.name not in step for step in alias.steps):
+                return None
+            session = self._planner.place()
+        if not session.yields:
+            self._context.services.placements.put(session, state.name)
+        return state.prefill.begin(missing_tokens(state, session), time.monotonic())
 
     @property
     def first(self) -> BackendState | None:
@@ -253,6 +278,12 @@ class PlannedRequest:
         """Is no other attempt left behind this one?"""
         again = with_forced_call(candidate, self.received.request, time.monotonic())
         return not (self.failover.remaining or again)
+
+    def has_elsewhere(self, now: float) -> bool:
+        """Can another candidate serve now, if the attempt under way fails?"""
+        failover, asked = self.failover, self._context.record.trying
+        name = "" if asked is None else asked.state.name
+        return any(failover.plan.may_enter(c, name) and serves_now(c.state, now) for c in failover.remaining)
 
     def settled(self, estimate: int, tokens: int) -> None:
         """As `SlotAcquirer.settled`."""

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 
 from gateway.config.snapshot import Balance
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import SUSPECT
+from gateway.routing.placements import Session
 
-LEAD = 2  # a session leaves its replica when that has so many more in flight than the least busy one
+STAY_TIMES, STAY_SECONDS = 2.0, 0.25  # a session moves when its own backend takes longer than so many times, and more
+IDLE_TIMES = 3.0  # a backend is idle beside one that has had so many times as much to compute lately
+SPARED = 0.6  # part of what a move computes that does not count then: later turns gain by it
+RATE_PRIOR = 2000.0  # prompt tokens per second where no backend has shown any
+SEAT = 0.02  # seconds by which each sequence that runs delays a first token
+RECENT = 0.3  # part of what was computed lately that counts for a new session
+EQUAL = 0.02  # seconds that make no difference
 
 
 def order(
-    members: Sequence[BackendState], balance: Balance, turn: int, key: Callable[[], bytes], now: float = 0.0
+    members: Sequence[BackendState], balance: Balance, turn: int, session: Callable[[], Session], now: float = 0.0
 ) -> Sequence[BackendState]:
-    """Best first. `turn` counts this alias' requests; `key` gives the conversation's affinity key and is only called
-    when there is a choice to make."""
+    """Best first. `turn` counts this alias' requests; `session` gives it, and is only called when there is a
+    choice to make."""
     if len(members) < 2:
         return members
     if balance == "affinity":
-        ordered = _by_affinity(members, key())
+        ordered = _by_affinity(members, session(), now)
     else:
         ordered = [members[(turn + i) % len(members)] for i in range(len(members))]
         if balance == "least_busy":
@@ -51,10 +58,81 @@ def _doubt(member: BackendState, now: float) -> int:
     return 0 if member.health.due(now) else 2
 
 
-def _by_affinity(members: Sequence[BackendState], key: bytes) -> list[BackendState]:
-    """Rendezvous hashing over names, so that a session stays where its prefix is cached and only the sessions of a
-    replica that goes away move. A deviation under load moves a session for one request only: the next request is
-    hashed again."""
+def _by_affinity(members: Sequence[BackendState], session: Session, now: float) -> list[BackendState]:
+    """The backend of the session first, unless another one is clearly better, although it has to compute more of the
+    prompt. A new session begins where that takes the least time, what was computed lately counting too. Among equals,
+    and where nothing is known, rendezvous hashing over names decides, which is the same at every gateway."""
+    ordered = _by_name(members, session.key)
+    usual = usual_rate([m.prefill.rate for m in members])
+    costs = {m.name: seconds_until_answer(m, session, usual) for m in members}
+    home = next((m for m in ordered if m.name == session.home), None)
+    if home is not None and not session.yields:
+        home = _home_or_better(home, ordered, session, costs, usual, now)
+        ordered.sort(key=lambda m: (m is not home, costs[m.name]))
+        return ordered
+    for m in members:
+        costs[m.name] += RECENT * _lately(m, usual, now)
+    if session.yields:
+        ordered.sort(key=lambda m: (_cache_used(m), costs[m.name]))
+        return ordered
+    first = next(m for m in ordered if costs[m.name] <= min(costs.values()) + EQUAL)
+    ordered.sort(key=lambda m: (m is not first, costs[m.name]))
+    return ordered
+
+
+def _home_or_better(
+    home: BackendState,
+    ordered: Sequence[BackendState],
+    session: Session,
+    costs: Mapping[str, float],
+    usual: float,
+    now: float,
+) -> BackendState:
+    """Where another backend has had little to do while this one was busy, and prompts wait there now, a move is worth
+    more than this turn."""
+    busy = _lately(home, usual, now) if home.prefill.tokens else 0.0
+
+    def price(m: BackendState) -> float:
+        if m is home:
+            return costs[m.name]
+        if IDLE_TIMES * _lately(m, usual, now) < busy:
+            return costs[m.name] + STAY_SECONDS - SPARED * missing_tokens(m, session) / (m.prefill.rate or usual)
+        return STAY_TIMES * costs[m.name] + STAY_SECONDS
+
+    return min((home, *ordered), key=price)
+
+
+def _lately(member: BackendState, usual: float, now: float) -> float:
+    """Seconds in which it has computed prompts lately."""
+    return member.prefill.lately(now) / (member.prefill.rate or usual)
+
+
+def _cache_used(member: BackendState) -> int:
+    """Steps of a twentieth of its KV cache that are in use; 0 where it does not tell."""
+    last = member.progress.last
+    return 0 if last is None else round(last.kv * 20)
+
+
+def usual_rate(known: Sequence[float | None]) -> float:
+    """Prompt tokens per second of a backend that has not shown its own yet: the mean of the others."""
+    rates = [rate for rate in known if rate is not None]
+    return sum(rates) / len(rates) if rates else RATE_PRIOR
+
+
+def seconds_until_answer(member: BackendState, session: Session, usual: float) -> float:
+    """The expected time to the first token: the prompts that are computed there already, what is not cached of this
+    one, and the sequences that take their part of each step."""
+    missing = missing_tokens(member, session)
+    running = member.under_way + member.foreign
+    return (member.prefill.tokens + missing) / (member.prefill.rate or usual) + running * SEAT
+
+
+def missing_tokens(member: BackendState, session: Session) -> int:
+    """Tokens of the prompt that this backend probably has to compute."""
+    return member.ratio.probably(max(0, session.size - session.cached.get(member.name, 0)))
+
+
+def _by_name(members: Sequence[BackendState], key: bytes) -> list[BackendState]:
     begun = blake2b(key, digest_size=8)  # the key may be long: it is hashed once for all members
 
     def score(member: BackendState) -> bytes:
@@ -62,8 +140,4 @@ def _by_affinity(members: Sequence[BackendState], key: bytes) -> list[BackendSta
         hashed.update(member.name.encode())
         return hashed.digest()
 
-    ordered = sorted(members, key=score, reverse=True)
-    lead = ordered[0].under_way - LEAD
-    if lead >= 0 and min([m.under_way for m in members]) <= lead:
-        ordered.sort(key=lambda m: m.under_way)
-    return ordered
+    return sorted(members, key=score, reverse=True)

@@ -17,6 +17,7 @@ from gateway.domain.token_ratio import room_needed, surely_fits
 from gateway.routing.balance import order
 from gateway.routing.loads import loads_first
 from gateway.routing.needs import NO_NEEDS, Needs, needs_of
+from gateway.routing.placements import Session
 from gateway.routing.plan import Candidate, adapted, declines_media, why_not
 
 
@@ -28,7 +29,7 @@ def first_choice(
     *,
     local_only: bool,
     turn: int,
-    key: Callable[[], bytes],
+    session: Callable[[], Session],
     client: Client | None,
 ) -> Candidate | None:
     """The first candidate of the plan, as long as no budget applies to the request. None if the plan has to be made."""
@@ -49,7 +50,7 @@ def first_choice(
             return None
     if not usable:
         return None
-    ordered = order(usable, alias.balance, turn, key, now)
+    ordered = order(usable, alias.balance, turn, session, now)
     if needs is NO_NEEDS:
         return Candidate(ordered[0], 0)
     candidate = adapted(ordered, 0, needs, now, None)[0]

@@ -34,6 +34,7 @@ from gateway.routing.needs import (
     rescued,
     with_media,
 )
+from gateway.routing.placements import Session, no_session
 from gateway.routing.pooled import Chain, chain_of
 from gateway.routing.unmet_needs import describe_lack
 from gateway.routing.window import fits_window, tokens
@@ -133,10 +134,10 @@ class Plan:
     startable: Sequence[SkippedBackend] = ()
     loads: Sequence[BackendState] = ()
 
-    def may_enter(self, candidate: Candidate) -> bool:
-        """May this candidate be tried? A local one always. A cloud only if each local backend before it is not used
-        for a reason that `cloud_when` allows. Backends outside the mode in force do not count, but if there are only
-        such ones, the mode is no reason to leave the LAN."""
+    def may_enter(self, candidate: Candidate, failing: str = "") -> bool:
+        """May this candidate be tried, if the attempt at the backend `failing` fails? A local one always. A cloud only
+        if each local backend before it is not used for a reason that `cloud_when` allows. Backends outside the mode in
+        force do not count, but if there are only such ones, the mode is no reason to leave the LAN."""
         if not candidate.state.backend.cloud:
             return True
         reasons = [KINDS[s.kind] for s in self.skipped if s.step <= candidate.step and not s.state.backend.cloud]
@@ -144,7 +145,8 @@ class Plan:
             if earlier is candidate:
                 break
             if not earlier.state.backend.cloud:
-                reasons.append(KINDS.get(self.outcomes.get(earlier.state.name, ""), "busy"))
+                name = earlier.state.name
+                reasons.append(KINDS.get("failed" if name == failing else self.outcomes.get(name, ""), "busy"))
         expected = [reason for reason in reasons if reason != OUTSIDE]
         return bool(expected or not reasons) and all(reason in self.alias.cloud_when for reason in expected)
 
@@ -182,7 +184,7 @@ def make_plan(
     *,
     local_only: bool = False,
     turn: int = 0,
-    key: Callable[[], bytes] = bytes,
+    session: Callable[[], Session] = no_session,
     client: Client | None = None,
     resort: Resort | None = None,
     outcomes: Mapping[str, str] | None = None,
@@ -218,12 +220,14 @@ def make_plan(
                     if why.kind == ON_REQUEST and refuses_start is not None:
                         why = _unless_refused(why, refuses_start(state, client, alias))
                 plan.skipped.append(SkippedBackend(state, index, *why))
-        ordered: Sequence[BackendState] = order(usable, alias.balance, turn, key, now)
+        ordered: Sequence[BackendState] = order(usable, alias.balance, turn, session, now)
         if needs is NO_NEEDS:
             for state in ordered:
                 plan.candidates.append(Candidate(state, index))
         else:
             plan.candidates.extend(adapted(ordered, index, needs, now, resort))
+    if any(candidate.state.health.avoided for candidate in plan.candidates):
+        plan.candidates.sort(key=lambda c: 2 if c.state.backend.cloud else 1 if c.state.health.avoided else 0)
     if needs.tools == "auto" and any(candidate.doubtful for candidate in plan.candidates):
         plan.candidates.sort(key=lambda c: 2 if c.state.backend.cloud else 1 if c.doubtful else 0)
     if any(loads_first(candidate.state) for candidate in plan.candidates):

@@ -34,7 +34,7 @@ function render() {
   announce(problems);
   at("verdict").className = `verdict ${verdict.level}`;
   at("verdict").textContent = verdict.text;
-  document.title = `${verdict.level === "ok" ? "✓" : `✕ ${problems.length}`} spark-gateway`;
+  document.title = `${verdict.title} spark-gateway`;
   at("live").textContent = gone ? "not connected" : page.connected ? "live" : "connecting";
   at("live").className = `live ${gone ? "bad" : page.connected ? "ok" : ""}`;
   show(at("banner"), bannerOf(problems, gone ? Date.now() / 1000 : now));

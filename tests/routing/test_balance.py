@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 
 from gateway.config.snapshot import Balance
 from gateway.domain.backend import BackendState
-from gateway.routing.balance import order
+from gateway.domain.progress import Sample
+from gateway.routing.balance import RATE_PRIOR, SPARED, missing_tokens, order
+from gateway.routing.placements import Session
 from tests.routing.parts import backend
 
 unhurried = settings(deadline=None)  # the machine may be busy
@@ -21,7 +24,7 @@ EVERY: tuple[Balance, ...] = ("affinity", "least_busy", "round_robin")
 
 
 def ordered(members: list[BackendState], key: bytes = b"k", balance: Balance = "affinity", turn: int = 0) -> list[str]:
-    return [m.name for m in order(members, balance, turn, lambda: key)]
+    return [m.name for m in order(members, balance, turn, lambda: Session(key))]
 
 
 def replicas(*inflight: int, **keys: Any) -> list[BackendState]:
@@ -73,19 +76,127 @@ def home(key: bytes = b"session-1") -> int:
     return int(ordered(replicas(0, 0), key)[0][-1])
 
 
-def test_a_session_stays_while_its_replica_has_one_more_in_flight() -> None:
+def test_a_new_session_begins_at_its_name_while_that_has_one_more_in_flight() -> None:
     busy = [1, 1]
     busy[home()] = 2
     assert ordered(replicas(*busy), b"session-1")[0] == f"spark{home()}"
 
 
-def test_a_session_leaves_a_replica_that_has_two_more_in_flight_and_comes_back() -> None:
+def test_a_new_session_begins_elsewhere_where_its_replica_has_two_more_in_flight() -> None:
     members = replicas(0, 0)
     pinned, other = members[home()], members[1 - home()]
     pinned.inflight = 2
     assert ordered(members, b"session-1")[0] == other.name
     pinned.inflight = 0
-    assert ordered(members, b"session-1")[0] == pinned.name, "a deviation does not re-pin"
+    assert ordered(members, b"session-1")[0] == pinned.name
+
+
+# -- where the prefix is ----------------------------------------------------------------------------------------------
+
+K = 3600  # bytes of 1,000 tokens
+
+
+def at_home(tokens: int, new: int = 500, name: str = "spark0") -> Session:
+    """A session of so many tokens, of which its replica knows all but the new ones."""
+    size = tokens * K // 1000
+    return Session(b"session-1", size, {name: size - new * K // 1000}, name)
+
+
+def waiting(state: BackendState, tokens: int) -> None:
+    """It computes so many tokens of prompts."""
+    state.prefill.begin(tokens, 0.0)
+
+
+def first(members: list[BackendState], session: Session) -> str:
+    return order(members, "affinity", 0, lambda: session)[0].name
+
+
+def test_a_long_session_stays_at_a_busy_replica() -> None:
+    members = replicas(20, 0, slots=256)
+    waiting(members[0], 4_000)
+    assert first(members, at_home(30_000)) == "spark0"
+
+
+def test_a_session_moves_where_it_is_answered_clearly_sooner() -> None:
+    members = replicas(20, 0, slots=256)
+    waiting(members[0], 100_000)
+    assert first(members, at_home(30_000)) == "spark1"
+    waiting(members[1], 100_000)
+    assert first(members, at_home(30_000)) == "spark0"
+
+
+def test_a_session_that_was_moved_stays_where_it_is_now() -> None:
+    members = replicas(0, 0)
+    for name in ("spark0", "spark1"):
+        assert first(members, at_home(30_000, name=name)) == name
+
+
+def test_a_slow_replica_counts_as_slow() -> None:
+    members = replicas(0, 0, slots=256)
+    waiting(members[0], 12_000)
+    members[1].prefill.begin(12_000, 0.0).end()
+    for state, rate in zip(members, (4_000.0, 4_000.0), strict=True):
+        state.prefill.rate = rate
+    assert first(members, at_home(8_000)) == "spark0"
+    members[0].prefill.rate, members[1].prefill.rate = 500.0, 4_000.0
+    assert first(members, at_home(8_000)) == "spark1"
+
+
+def test_a_new_session_goes_where_the_least_prefill_waits() -> None:
+    for busy in (0, 1):
+        members = replicas(0, 0)
+        waiting(members[busy], 8_000)
+        assert {first(members, Session(b"%d" % n, 2000)) for n in range(8)} == {f"spark{1 - busy}"}
+
+
+def test_a_branch_goes_to_the_replica_that_has_its_history() -> None:
+    for name in ("spark0", "spark1"):
+        branch = Session(b"new", 30 * K, {name: 27 * K})
+        assert first(replicas(0, 0), branch) == name
+
+
+def test_a_session_moves_to_a_replica_that_has_had_nothing_to_do() -> None:
+    """Such as one that has come back: each turn there spares the wait at home."""
+    members = replicas(0, 0, slots=256)
+    for _ in range(20):
+        members[0].prefill.begin(4_000, 0.0).end()
+    waiting(members[0], 5_000)
+    assert first(members, at_home(8_000)) == "spark1"
+    for _ in range(20):
+        members[1].prefill.begin(4_000, 0.0).end()
+    assert first(members, at_home(8_000)) == "spark0"
+
+
+def test_a_batch_goes_where_the_most_of_the_cache_is_free() -> None:
+    members = replicas(0, 0)
+    for used in (0, 1):
+        members[used].progress.last = Sample(0.0, kv=0.8)
+        members[1 - used].progress.last = Sample(0.0, kv=0.1)
+        lines = [replace(at_home(8_000, name=f"spark{used}"), key=b"%d" % n, yields=True) for n in range(8)]
+        assert {first(members, line) for line in lines} == {f"spark{1 - used}"}
+
+
+def test_a_replica_that_is_gone_is_no_home() -> None:
+    assert first(replicas(0, 0), at_home(8_000, name="gone")) in ("spark0", "spark1")
+
+
+@unhurried
+@given(
+    st.lists(st.tuples(st.integers(0, 400_000), st.integers(0, 50)), min_size=2, max_size=5),
+    st.integers(0, 400_000),
+    st.data(),
+)
+def test_a_move_is_worth_what_it_computes_again(loads: list[tuple[int, int]], size: int, data: Any) -> None:
+    members = replicas(*(running for _, running in loads), slots=256)
+    for state, (tokens, _) in zip(members, loads, strict=True):
+        waiting(state, tokens)
+    at = data.draw(st.integers(0, len(members) - 1))
+    session = Session(b"s", size, {f"spark{at}": data.draw(st.integers(0, size))}, f"spark{at}")
+    chosen = next(state for state in members if state.name == first(members, session))
+    if chosen is not members[at]:
+        again = (chosen.prefill.tokens + missing_tokens(chosen, session)) / RATE_PRIOR
+        stayed = (members[at].prefill.tokens + missing_tokens(members[at], session)) / RATE_PRIOR
+        assert again * (1 - SPARED) < stayed + 0.02 * members[at].under_way
 
 
 def test_a_free_slot_is_worth_more_than_a_warm_prefix() -> None:
@@ -105,7 +216,7 @@ def test_a_suspect_comes_last_even_behind_a_full_one(balance: Balance) -> None:
 
 
 def test_no_key_is_made_where_there_is_no_choice() -> None:
-    def never() -> bytes:
+    def never() -> Session:
         raise AssertionError("asked for")
 
     only = [backend("a")]

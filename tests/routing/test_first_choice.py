@@ -13,21 +13,22 @@ from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
 from gateway.domain.request import EMBEDDINGS, InferenceRequest
 from gateway.routing.first_choice import first_choice
+from gateway.routing.placements import Session
 from gateway.routing.plan import Candidate, make_plan
 from tests.routing.fleets import Case, cases
 from tests.routing.parts import NOW, Condition, alias, backend, fleet, request
 from tests.routing.test_pure import aliases, clients, fleets, held, often, requests
 
-KEY = b"a session"
+SESSION = Session(b"a session")
 
 
 def chosen(asked: InferenceRequest, way: Alias, states: dict[str, BackendState], **how: Any) -> Candidate | None:
     how = {"local_only": False, "turn": 0, "client": None, **how}
-    return first_choice(way, states, asked, NOW, key=lambda: KEY, **how)
+    return first_choice(way, states, asked, NOW, session=lambda: SESSION, **how)
 
 
 def planned(asked: InferenceRequest, way: Alias, states: dict[str, BackendState], **how: Any) -> list[Candidate]:
-    return make_plan(way, states, asked, NOW, key=lambda: KEY, **how).candidates
+    return make_plan(way, states, asked, NOW, session=lambda: SESSION, **how).candidates
 
 
 @often

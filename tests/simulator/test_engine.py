@@ -131,6 +131,16 @@ async def test_a_prompt_that_begins_like_an_earlier_one_is_computed_faster() -> 
     assert counters.prefix_hits > 0.9 * counters.prefix_queries / 2
 
 
+async def test_a_full_prefix_cache_drops_what_was_used_longest_ago() -> None:
+    sim = SimVllm(tool_parser=None, prefix_cache=True, cache_tokens=25_000)
+    one, two, three = ("".join(chr(97 + i * i * step % 26) for i in range(40_000)) for step in (1, 3, 5))
+    async with sim.serve() as url:
+        for text, found in ((one, False), (two, False), (one, True), (three, False), (one, True), (two, False)):
+            before = sim.engine.counters.prefix_hits
+            await ask(url, CHAT, chat(text, max_tokens=1))
+            assert (sim.engine.counters.prefix_hits - before > 9_000) is found
+
+
 @pytest.mark.parametrize("slots", [1, 4])
 async def test_n_choices_run_side_by_side_in_slots(slots: int) -> None:
     sim = SimVllm(slots=slots, tool_parser=None)

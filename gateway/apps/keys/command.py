@@ -157,7 +157,7 @@ def _edit(config: Path, edited: Callable[[str], str], *, as_json: bool) -> Snaps
 def _show(snapshot: Snapshot, name: str, key: str, programs: Sequence[str], url: str | None, *, as_json: bool) -> None:
     server, client = snapshot.server, snapshot.clients[name]
     host = socket.gethostname() if server.host in ("0.0.0.0", "::") else server.host
-    url = (url or f"http://{host}:{server.port}").rstrip("/").removesuffix("/v1")
+    url = (url or f"{'http' if server.tls is None else 'https'}://{host}:{server.port}").rstrip("/").removesuffix("/v1")
     alias = next((alias for alias in snapshot.aliases.values() if client.may_use(alias.name)), None)
     first = snapshot.backends[alias.steps[0][0]] if alias is not None and alias.steps else None
     window = first.context if first is not None and first.context else WINDOW_GUESS

@@ -1,0 +1,1 @@
+"""`make bench-agents`: where requests of agents go, and what that costs their engines."""

@@ -1,0 +1,71 @@
+"""The prompts that one backend still computes for this gateway, and how fast it has shown to compute them.
+
+A prompt counts from its sending to the first sign of its answer. What the engine computes of it is an estimate (its
+tokens without those that are probably cached), so the speed is learned slowly, and bounded. Times are monotonic
+seconds."""
+
+from __future__ import annotations
+
+from math import exp
+
+RATE_LEAST, RATE_MOST = 20.0, 200_000.0  # tokens per second: limits of what is learned
+LEARN_FROM = 1024  # tokens that were computed meanwhile; fewer show mostly other costs
+LEARN_BY = 0.3  # weight of one prompt
+STEP_MOST = 2.0  # factor by which one prompt may differ from what is known
+LATELY = 20.0  # seconds after which a third of what was computed still counts
+
+
+class Prefill:
+    """`tokens`: of the prompts that are computed or wait for it. `rate`: tokens per second; None until learned."""
+
+    __slots__ = ("_at", "_lately", "rate", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.rate: float | None = None
+        self._lately = 0.0
+        self._at = 0.0
+
+    def begin(self, tokens: int, now: float) -> PromptUnderWay:
+        """A prompt of which so many tokens are to be computed is sent."""
+        self._lately, self._at = self.lately(now) + tokens, now
+        self.tokens += tokens
+        return PromptUnderWay(self, tokens, now)
+
+    def lately(self, now: float) -> float:
+        """Tokens that it had to compute in the last seconds, older ones counting less."""
+        return self._lately * exp((self._at - now) / LATELY) if self._lately else 0.0
+
+    def learn(self, tokens: int, seconds: float) -> None:
+        """So many tokens were computed in this time."""
+        if tokens < LEARN_FROM or seconds <= 0:
+            return
+        seen = min(RATE_MOST, max(RATE_LEAST, tokens / seconds))
+        if self.rate is not None:
+            seen = min(self.rate * STEP_MOST, max(self.rate / STEP_MOST, seen))
+            seen = self.rate + (seen - self.rate) * LEARN_BY
+        self.rate = seen
+
+
+class PromptUnderWay:
+    """One prompt that a backend computes."""
+
+    __slots__ = ("_prefill", "_since", "_tokens", "_work")
+
+    def __init__(self, prefill: Prefill, tokens: int, now: float) -> None:
+        self._prefill: Prefill | None = prefill
+        self._tokens = tokens
+        self._work = prefill.tokens  # of this prompt, and of those before it
+        self._since = now
+
+    def computed(self, now: float) -> None:
+        """The answer has begun. Calling it again does nothing."""
+        if self._prefill is not None:
+            self._prefill.learn(self._work, now - self._since)
+            self.end()
+
+    def end(self) -> None:
+        """It is not computed any more."""
+        prefill, self._prefill = self._prefill, None
+        if prefill is not None:
+            prefill.tokens -= self._tokens

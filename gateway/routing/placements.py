@@ -1,0 +1,156 @@
+"""Where the prefixes of conversations are cached, as far as this gateway knows: which backend has computed a prompt
+that begins so.
+
+A prompt is known by its key (conversation_key.py) and by marks: hashes of its text up to bounds that are the same for
+all prompts, each hash going on from the one before. So the longest common beginning of two prompts is found by looking
+a few marks up, also for a conversation without an id, a branch of one, and a sub-agent. Marks hold in this process
+only. Each client has its own; when there are too many, those of the client with the most are forgotten, the oldest
+first."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from gateway.routing.conversation_key import PromptRequest
+
+ENTRIES_MOST = 65_536
+FORGOTTEN = 1_024  # entries at a time
+CLIENTS_MOST = 1_024
+CLOSE = 4096  # bytes by which another backend may know more of a prompt, and its session's is still at home
+
+
+def _bounds() -> tuple[int, ...]:
+    found = [2048]
+    while found[-1] < 4 * 1024 * 1024:
+        found.append(found[-1] * 9 // 8)
+    return tuple(found)
+
+
+BOUNDS = _bounds()  # bytes of the text; longer ones are compared up to the last bound
+
+
+@dataclass(slots=True)
+class Session:
+    """One request, as far as its place goes. `key`: of its conversation. `size`: bytes of its prompt. `cached`: backend
+    -> bytes of it that are probably cached there. `home`: the backend of the conversation; None = it is new.
+    `yields`: it is of a batch, and is sent where it throws the least of others out of a cache."""
+
+    key: bytes
+    size: int = 0
+    cached: Mapping[str, int] = field(default_factory=dict)
+    home: str | None = None
+    marks: tuple[Hashable, ...] = ()
+    client: str = ""
+    yields: bool = False
+
+
+def no_session() -> Session:
+    """For a request of which nothing is known."""
+    return Session(b"")
+
+
+class Placements:
+    """The table of one gateway: mark -> {backend: bytes of the latest prompt that began so}."""
+
+    def __init__(self) -> None:
+        self._tables: OrderedDict[str, OrderedDict[Hashable, dict[str, int]]] = OrderedDict()
+        self._entries = 0
+
+    def find(self, request: PromptRequest, key: bytes, client: str) -> Session:
+        """What is known of this request's prompt."""
+        text, offered = _prompt(request)
+        marks = tuple(_marks(text, offered))
+        session = Session(key, len(text) + len(offered), marks=marks, client=client)
+        if (table := self._tables.get(client)) is not None:
+            session.cached = _cached(table, marks, len(text), len(offered))
+            if (places := table.get(hash(key))) is not None:
+                session.home = _home(next(iter(places)), session.cached)
+        return session
+
+    def put(self, session: Session, backend: str) -> None:
+        """This backend computes the session's prompt."""
+        table = self._tables.get(session.client)
+        if table is None:
+            table = self._tables[session.client] = OrderedDict()
+            if len(self._tables) > CLIENTS_MOST:
+                self._entries -= len(self._tables.popitem(last=False)[1])
+        self._tables.move_to_end(session.client)
+        before = len(table)
+        for mark in session.marks:
+            if (places := table.get(mark)) is None:
+                table[mark] = {backend: session.size}
+            else:
+                places[backend] = session.size
+                table.move_to_end(mark)
+        table[own := hash(session.key)] = {backend: session.size}  # ids may be long, and are not kept
+        table.move_to_end(own)
+        self._entries += len(table) - before
+        if self._entries > ENTRIES_MOST:
+            self._forget_some()
+
+    def forget(self, backend: str) -> None:
+        """The cache of this backend is empty now."""
+        for table in self._tables.values():
+            for mark in [
+                mark for mark, places in table.items() if places.pop(backend, None) is not None and not places
+            ]:
+                del table[mark]
+                self._entries -= 1
+
+    def _forget_some(self) -> None:
+        largest = max(self._tables.values(), key=len)
+        for _ in range(min(FORGOTTEN, len(largest))):
+            largest.popitem(last=False)
+            self._entries -= 1
+
+    def __len__(self) -> int:
+        return self._entries
+
+
+def _prompt(request: PromptRequest) -> tuple[memoryview, memoryview]:
+    """(the text that grows, what stands before it in the prompt)"""
+    parts = [
+        memoryview(request.fields[name]) if name in request.fields else _NOTHING for name in request.endpoint.prompt
+    ]
+    return parts[0] if parts else _NOTHING, parts[1] if len(parts) > 1 else _NOTHING
+
+
+_NOTHING = memoryview(b"")
+
+
+def _marks(text: memoryview, offered: memoryview) -> Iterator[Hashable]:
+    """The tools' mark, and one for each bound up to the end of the text; its last byte closes the list."""
+    yield (mark := hash(offered.tobytes()))
+    start = 0
+    for end in BOUNDS:
+        if end >= len(text):
+            return
+        yield (mark := hash((mark, text[start:end].tobytes())))
+        start = end
+
+
+def _cached(
+    table: Mapping[Hashable, dict[str, int]], marks: tuple[Hashable, ...], text: int, offered: int
+) -> dict[str, int]:
+    """Backend -> bytes of the prompt that it has computed. The latest prompt that began so may be longer than what both
+    have in common: where the next mark differs, they part before it."""
+    found: dict[str, int] = {}
+    for count in range(len(marks) - 1, -1, -1):
+        if (places := table.get(marks[count])) is None:
+            continue
+        known = offered + (BOUNDS[count - 1] if count else 0)
+        parts_before = offered + BOUNDS[count] if count + 1 < len(marks) else None
+        for backend, size in places.items():
+            if backend not in found:
+                parted = parts_before is not None and size > parts_before
+                found[backend] = known if parted or not count else min(size, offered + text)
+    return found
+
+
+def _home(latest: str, cached: Mapping[str, int]) -> str:
+    """The backend of a conversation that was at `latest` last: another one where that has clearly more of the prompt,
+    as for two agents that share an id."""
+    best = max(cached, key=cached.__getitem__, default=latest)
+    return best if cached.get(best, 0) > cached.get(latest, 0) + CLOSE else latest
