@@ -23,6 +23,7 @@ from gateway.config.snapshot import (
     Observed,
     Price,
     QueueSettings,
+    Recover,
     Serves,
     Timeouts,
 )
@@ -156,6 +157,7 @@ class _BackendResolver:
             health=self._health(cloud),
             queue=_merged(QueueSettings, defaults.queue, section.queue),
             images=_merged(ImageSettings, defaults.images, section.images),
+            recover=self._recover(),
             launch=self.launch,
             observed=None if section.observed is None else built(Observed, section.observed),
         )
@@ -165,6 +167,14 @@ class _BackendResolver:
         if self.followed.get("slots") is not None:
             return replace(found, slots_assumed=auto)
         return found if "slots" in section.model_fields_set and not auto else _with_assumed_slots(found)
+
+    def _recover(self) -> Recover | None:
+        section = self.section
+        if section.recover is None:
+            return None
+        if self.launch is None or not self.launch.starts:
+            self.report.warn((*self.path, "recover"), "only an engine with a launch block is restarted", "remove it")
+        return built(Recover, section.recover)
 
     def _error(self, key: str, message: str, hint: str | None = None) -> None:
         self.report.error((*self.path, key), message, hint)

@@ -127,6 +127,15 @@ class Price:
     cached: k.Usd | None = setting(None, "Per million prompt tokens that were cached; omitted = as `input`.")
 
 
+@dataclass(frozen=True, slots=True)
+class Recover:
+    """When the gateway restarts an engine that hangs. Seconds, and restarts within an hour."""
+
+    after: k.Duration = setting(120.0, "How long its heartbeat and checks must say that it hangs.")
+    max: k.PerHour = setting(3, "Restarts within an hour at most.")
+    backoff: k.Duration = setting(300.0, "After a restart until the next one; doubled with each within the hour.")
+
+
 @dataclass(frozen=True)
 class Backend:
     """One serving endpoint.
@@ -201,6 +210,7 @@ class Backend:
     health: HealthSettings = setting(HealthSettings(), "Overrides of defaults.health.")
     queue: QueueSettings = setting(QueueSettings(), "Overrides of defaults.queue.")
     images: ImageSettings = setting(ImageSettings(), "Overrides of defaults.images.")
+    recover: Recover | None = setting(None)
     launch: Launch | None = setting(None)
     observed: Observed | None = setting(None)
     profiles: Mapping[str, Mapping[str, Any]] = setting(
