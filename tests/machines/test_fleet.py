@@ -56,7 +56,7 @@ def trickle(folder: Path, aliases: str = "main,writer", rate: float = 3.0) -> It
 
 
 def test_a_switch_to_the_engine_on_two_nodes_and_back_costs_no_request_of_what_stays(tmp_path: Path) -> None:
-    with trickle(tmp_path, "big") as asked:
+    with trickle(tmp_path, "big", rate=1.0) as asked:
         time.sleep(3)
         by_ops("gateway fleet switch ds4", 400)
         assert chat("big") == (200, "ds4")
@@ -66,14 +66,15 @@ def test_a_switch_to_the_engine_on_two_nodes_and_back_costs_no_request_of_what_s
     for node in ("spark1", "spark2"):
         assert "spark-ds4" not in said(node, "docker ps --format '{{.Names}}'"), "nothing of the other mode is left"
     assert {row["by"] for row in asked.rows} >= {"ds4", "qwen36"}
-    broken = [row for row in asked.failed() if row.get("end") not in ("backend_warming", "no_backend_available")]
+    refused = ("backend_warming", "no_backend_available", "queue_full")
+    broken = [row for row in asked.failed() if row.get("end") not in refused]
     assert broken == [], "each request is whole, or refused with the reason"
 
 
 def test_a_request_starts_an_engine_and_gets_its_answer() -> None:
     assert chat("code", within=180) == (200, "coder")
     by_ops("gateway fleet stop coder", 200)
-    until(lambda: states()["coder"] == "parked", 60, "coder is off")
+    until(lambda: "spark-coder" not in said("spark2", "docker ps --format '{{.Names}}'"), 60, "coder is off")
 
 
 def test_an_engine_that_is_killed_is_left_and_comes_back(tmp_path: Path) -> None:
