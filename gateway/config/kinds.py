@@ -211,6 +211,13 @@ def _budget(value: Any) -> Budget | None:
     raise ValueError(f"{shown(value)} is not a budget; write 5 USD/day, 5 USD/week, 5 USD/month or none")
 
 
+def _per_hour(value: Any) -> int:
+    found = re.fullmatch(r"([0-9]{1,4})(?: *per hour)?", str(value).strip())
+    if found is None or not int(found[1]):
+        raise ValueError(f"{shown(value)} is not a number per hour; write 3 per hour")
+    return int(found[1])
+
+
 def _listen(value: Any) -> tuple[str, int]:
     """`0.0.0.0:4000`, `[::]:4000`, `:4000` → (host, port)."""
     text = str(value) if isinstance(value, str) else ""
@@ -393,6 +400,7 @@ Size = Annotated[int, Kind(_size, _pattern(SIZE_PATTERN), "size", _size_as_writt
 SizeOrNone = Annotated[
     int | None, Kind(_or(_size, {"none": None}), _pattern(SIZE_PATTERN, "none"), "size or none", _size_as_written)
 ]
+PerHour = Annotated[int, Kind(_per_hour, _pattern(r"[0-9]+ per hour"), "number per hour", lambda n: f"{n} per hour")]
 BudgetText = Annotated[Budget | None, Kind(_budget, _pattern(BUDGET_PATTERN, "none"), "budget or none")]
 Listen = Annotated[tuple[str, int], Kind(_listen, _LISTEN, "HOST:PORT", _address)]
 Listens = Annotated[

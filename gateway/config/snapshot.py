@@ -42,7 +42,10 @@ ModelServer = Literal[
     "openai-cloud", "nvidia", "deepseek", "mistral", "moonshot", "zai", "minimax", "openrouter", "fireworks",
     "chatgpt", "opencode", "router",
 ]  # fmt: skip
-Serves = Literal["transcriptions", "translations", "speech", "chat", "completions", "embeddings", "rerank", "score"]
+Serves = Literal[
+    "transcriptions", "translations", "speech", "images", "image_edits", "image_variations",
+    "chat", "completions", "embeddings", "rerank", "score",
+]  # fmt: skip
 Balance = Literal["affinity", "least_busy", "round_robin"]
 CloudWhen = Literal["down", "too_long", "incapable", "busy"]
 OnUnsupported = Literal["refuse", "mend", "strip"]
@@ -124,6 +127,15 @@ class Price:
     cached: k.Usd | None = setting(None, "Per million prompt tokens that were cached; omitted = as `input`.")
 
 
+@dataclass(frozen=True, slots=True)
+class Recover:
+    """When the gateway restarts an engine that hangs. Seconds, and restarts within an hour."""
+
+    after: k.Duration = setting(120.0, "How long its heartbeat and checks must say that it hangs.")
+    max: k.PerHour = setting(3, "Restarts within an hour at most.")
+    backoff: k.Duration = setting(300.0, "After a restart until the next one; doubled with each within the hour.")
+
+
 @dataclass(frozen=True)
 class Backend:
     """One serving endpoint.
@@ -178,7 +190,8 @@ class Backend:
     server: ModelServer | None = setting(None, "With engine openai: which server it is; omitted = recognised.")
     responses: Literal["own", "hosted", "chat"] | None = setting(None, "How it is asked for /v1/responses.")
     paths: k.Params = setting(
-        {}, "engine http: paths that differ from OpenAI's: {transcriptions|translations|speech|voices: /path}."
+        {},
+        "engine http: paths that differ from OpenAI's: {speech: /path}, of what it serves, and of voices.",
     )
     fields: k.Params = setting({}, "engine http: its names for OpenAI's fields: {file: audio}; none = leave it out.")
     fixed: k.Params = setting({}, "engine http: fields with values of their own, whatever the client sent.")
@@ -197,6 +210,7 @@ class Backend:
     health: HealthSettings = setting(HealthSettings(), "Overrides of defaults.health.")
     queue: QueueSettings = setting(QueueSettings(), "Overrides of defaults.queue.")
     images: ImageSettings = setting(ImageSettings(), "Overrides of defaults.images.")
+    recover: Recover | None = setting(None)
     launch: Launch | None = setting(None)
     observed: Observed | None = setting(None)
     profiles: Mapping[str, Mapping[str, Any]] = setting(

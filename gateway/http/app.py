@@ -28,6 +28,7 @@ BEGINNINGS = frozenset(
         "admin",
         "audio",
         "events",
+        "images",
         "status",
         "web",
     )

@@ -61,7 +61,7 @@ TABLE: Mapping[type, Fields] = {
         " thinking_switch vision audio pdf serves server api_key launch",
         each="slots slots_assumed timeouts price",
         nothing="nodes dimensions embedding_model max_batch responses paths fields fixed run stop_after min_run budget"
-        " exclusive health queue images observed profiles start stop parked in_mode",
+        " recover exclusive health queue images observed profiles start stop parked in_mode",
         never="cloud",
     ),
     EngineTraits: Fields(

@@ -130,6 +130,11 @@ class Operations:
         states = await look([unit for there in units.values() for unit in there], most=LOOK_MOST)
         return beside_units(presence, {name: activity(map(states.get, there)) for name, there in units.items()})
 
+    @property
+    def profiles(self) -> dict[str, str]:
+        """Backend -> the profile that the gateway last started it with."""
+        return self._profiles()
+
     def _profiles(self) -> dict[str, str]:
         """Backend -> the profile that the gateway last started it with."""
         return dict(self.latest.profiles) if self.latest is not None else {}

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from gateway.apps.importing.draft import Draft, too_large
 from gateway.apps.importing.launches import Launches
-from gateway.apps.importing.shell import WORD, Word, source
-from gateway.apps.importing.shell_statements import COMMAND, Ended, Statements, behind
+from gateway.apps.importing.shell import WORD, Word, without_unset
+from gateway.apps.importing.shell_statements import COMMAND, Ended, Statements
+from gateway.apps.importing.shell_syntax import behind, source
 from gateway.config.problems import Path
 from gateway.launch.command import parse
 from gateway.launch.docker import DockerRun, is_docker_run, read_docker_run
@@ -83,7 +84,7 @@ class Script(Statements):
             return
         line = found[0].line + self._first
         self.launches.notes.spend((len(found) + len(found) ** 2 // 20_000) * WORD, line)
-        self.start(self.variables.without_unset(found), line, env, read)
+        self.start(without_unset(found, self.variables.note), line, env, read)
 
     def _own(self, node: Node) -> dict[str, str]:
         value = node.child_by_field_name("value")
@@ -151,7 +152,7 @@ class Script(Statements):
             self.variables.exported[name] = None
         before, self.variables.positional = self.variables.positional, list(positional) if positional else None
         try:
-            self.read(text, line, self._depth + 1)
+            self.read(text.replace("$${", "${"), line, self._depth + 1)
         finally:
             self.variables.positional = before
 

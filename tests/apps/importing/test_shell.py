@@ -136,7 +136,7 @@ def is_loaded(kind: str, text: str) -> None:
     try:
         draft = STARTS[kind](text, "source", None)
     except ConfigError:
-        assert kind == "compose"
+        assert kind not in ("shell", "systemd")
         return
     if draft.backends:
         written = render(draft)

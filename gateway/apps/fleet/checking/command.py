@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
+from gateway.apps.control.unit_commands import units_of
 from gateway.apps.fleet.checking.alias_facts import AliasFacts, StepBackend, alias_facts
 from gateway.apps.fleet.checking.live import BackendAnswer, ask_fleet
 from gateway.apps.fleet.lint.command import findings_of, mode_cannot_run, print_findings
@@ -130,6 +131,10 @@ def _print_text(loaded: LoadedFile, found: list[Finding], answers: list[BackendA
     if found:
         click.echo("\nFindings (gateway fleet check)")
         print_findings(found)
+    proposed = [b.name for b in snapshot.backends.values() if b.recover is None and units_of(b, snapshot.nodes)]
+    if proposed:
+        names = ", ".join(proposed)
+        click.echo(f"\nProposed: `recover: {{}}` under {names}: an engine that hangs is restarted (docs/modes.md)")
     if sys.stdout.isatty():
         _print_table(facts)
     else:

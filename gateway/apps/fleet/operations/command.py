@@ -194,13 +194,18 @@ def status(config: Path, as_json: bool, at: str | None, key: str | None) -> None
         click.echo(f"{name:{width}}  {one['state']:13}  {one['reason'] or ''}")
 
 
+_WHY = {"request": " for a request", "idle": ", which is idle", "recovery": ", which hangs"}
+
+
 def _print_operation(operation: Mapping[str, Any] | None) -> None:
     """The operation under way with its steps, or a failed one; of one that is done a line."""
     if operation is None:
         return
     switch = operation["kind"] == "switch"
     title = f"switch to {operation['mode']}" if switch else f"{operation['kind']} {operation['backend']}"
-    title += {"request": " for a request", "idle": ", which is idle"}.get(operation.get("cause", ""), "")
+    title += {"request": " for a request", "idle": ", which is idle", "recovery": ", which hangs"}.get(
+        operation.get("cause", ""), ""
+    )
     if operation.get("gateway"):
         title += f" at gateway {operation['gateway']}"
     running = operation["state"] == "running"
