@@ -113,6 +113,8 @@ class Planner:
         if self.session is None:
             received, placements = self._received, self._context.services.placements
             self.session = placements.find(received.request, self._affinity_key(), received.client.name)
+            client = received.client.client
+            self.session.yields = ((client and client.priority) or received.alias.priority) == "batch"
         return self.session
 
     def _affinity_key(self) -> bytes:
@@ -205,7 +207,8 @@ class PlannedRequest:
             if alias.balance != "affinity" or all(len(step) < 2 or state.name not in step for step in alias.steps):
                 return None
             session = self._planner.place()
-        self._context.services.placements.put(session, state.name)
+        if not session.yields:
+            self._context.services.placements.put(session, state.name)
         return state.prefill.begin(missing_tokens(state, session), time.monotonic())
 
     @property
@@ -261,6 +264,8 @@ class PlannedRequest:
         if choice is None:
             return None
         client = self.received.client
+        if client.client is not None and client.client.parent is not None:
+            return None  # two limits: they are counted where requests may wait for them
         most = client.client.max_inflight if client.client is not None else None
         lease = self._context.services.admission.try_acquire(choice, self.received.request, client.name, most)
         if lease is not None:
