@@ -65,6 +65,7 @@ class Waiter:
     weight: int = 1  # sequences
     batch: bool = False
     limit: int | None = None  # the client's `max_inflight`
+    within: int | None = None  # that of the client whose user it is
     pending: bool = False
     returning: bool = False  # from a failed attempt
     place: int = 0  # number of its arrival; kept when it waits again

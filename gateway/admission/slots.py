@@ -111,12 +111,16 @@ class Admission:
         *,
         tokens: int = 0,
         asks: bool = False,
+        within: int | None = None,
     ) -> Lease | None:
         """A lease, if slots are free and no request waits for this backend. `tokens`: what the request reserves of the
-        memory that its slots share. `asks`: the other gateways have to count the request too."""
+        memory that its slots share. `asks`: the other gateways have to count the request too. `within`:
+        `max_inflight` of the client whose user it is."""
         if asks and not self.scheduler.decides:
             return None
-        held = self.scheduler.try_acquire(candidate.state, request.choices, time.monotonic(), client, limit, tokens)
+        held = self.scheduler.try_acquire(
+            candidate.state, request.choices, time.monotonic(), client, limit, tokens, within
+        )
         if held is None:
             return None
         self.seconds.observe(0.0)

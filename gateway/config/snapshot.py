@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -325,11 +325,30 @@ class Tasks:
     thinking: Literal["on", "off"] | None = setting(None, "Forced for them.")
 
 
+@dataclass(frozen=True, slots=True)
+class Users:
+    """The people behind one key (a chat page's): each has a turn, limits and rows in the usage of their own."""
+
+    source: Literal["header", "field"] = setting(
+        "field",
+        "field = `safety_identifier` or `user` of the body; header = X-OpenWebUI-User-Id or -Email before these.",
+        key="from",
+    )
+    rpm: k.CountOrNone = setting(None, "Requests per minute of each.")
+    max_inflight: k.CountOrNone = setting(None, "Requests at a time of each.")
+    budget: k.BudgetText = setting(None, "Spending limit of each, e.g. 1 USD/day.")
+
+
+USERS_MOST = 1000  # of one client; the others share one turn and one limit
+OTHER_USERS = "others"
+
+
 @dataclass(frozen=True)
 class Client:
     """One caller.
 
-    `key_sha256` is the hex digest of its key, whichever way the key was written."""
+    `key_sha256` is the hex digest of its key, whichever way the key was written. `parent`: of a user, the client whose
+    user it is, and whose limits count for all its users together."""
 
     name: str
     key_sha256: str | None = setting(None, "Its key, or sha256:<64 hex digits> of it.", key="key", kind=k.SecretText)
@@ -347,6 +366,23 @@ class Client:
     budget: k.BudgetText = setting(None, "Spending limit, e.g. 1 USD/day.")
     on_unsupported: OnUnsupported | None = setting(None, "Wins over the alias' on_unsupported.")
     tasks: Tasks | None = setting(None)
+    users: Users | None = setting(None)
+    parent: Client | None = None
+
+    @cached_property
+    def _known_users(self) -> dict[str, Client]:
+        return {}
+
+    def user(self, name: str) -> Client:
+        """One of its `users`, as a client with their limits, and what else this client may."""
+        users, known = self.users, self._known_users
+        assert users is not None
+        if name not in known:
+            if len(known) >= USERS_MOST:
+                name = OTHER_USERS
+            limits: dict[str, Any] = {"rpm": users.rpm, "max_inflight": users.max_inflight, "budget": users.budget}
+            known[name] = replace(self, name=f"{self.name}/{name}", tpm=None, parent=self, **limits)
+        return known[name]
 
     @property
     def owner(self) -> str:

@@ -54,7 +54,8 @@ TABLE: Mapping[type, Fields] = {
         decided="name key_sha256 old_key_sha256 aliases",
         each="rpm tpm max_inflight tasks budget",
         # What is decided ahead stays in the LAN and starts nothing.
-        nothing="priority local_only may_start admin on_unsupported",
+        nothing="priority local_only may_start admin on_unsupported parent",
+        never="users",
     ),
     Backend: Fields(
         decided="name on engine url model context kv_pool tool_parser auto_tools reasoning_parser thinking"

@@ -165,6 +165,9 @@ class RequestHandler:
         client = inner.identity if inner is not None else exchange.caller.identify(snapshot)
         record.client_label, record.client = client.label, client.client
         request = record.request = await self._read(client)
+        if client.client is not None and client.client.users is not None and inner is None:
+            client = access.user_of(client, exchange.headers, request)
+            record.client = client.client
         record.privacy = exchange.caller.privacy(client)  # the conversation that it goes on from may say more
         if self.trace is not None:
             self.trace.headers = exchange.headers

@@ -264,6 +264,8 @@ class PlannedRequest:
         if choice is None:
             return None
         client = self.received.client
+        if client.client is not None and client.client.parent is not None:
+            return None  # two limits: they are counted where requests may wait for them
         most = client.client.max_inflight if client.client is not None else None
         lease = self._context.services.admission.try_acquire(choice, self.received.request, client.name, most)
         if lease is not None:

@@ -196,6 +196,17 @@ function askForKey(message) {
   at("key").focus();
 }
 
+async function cancelBatch(id) {
+  if (!confirm(`Cancel ${id}? What is done stays.`)) return;
+  try {
+    const answer = await ask(`/v1/batches/${encodeURIComponent(id)}/cancel`, { method: "POST" });
+    notice(answer.ok ? `${id} is being cancelled.` : await messageOf(answer), answer.ok ? "ok" : "bad");
+  } catch (error) {
+    notice(`Cancel ${id}: ${error.message}`, "bad");
+  }
+  statusSoon();
+}
+
 async function act(path, name, done) {
   const doing = `${path} ${name}`;
   page.pending.add(doing);
@@ -263,6 +274,7 @@ async function switchTo(mode) {
 }
 
 const ACTIONS = {
+  "cancel-batch": ({ name }) => cancelBatch(name),
   try: ({ name }) => openTry(page.status, name),
   toggle: ({ name }) => toggle(name),
   evidence: ({ name, check }) => {

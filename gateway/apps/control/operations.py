@@ -25,6 +25,7 @@ from gateway.apps.control.record import (
     saved,
 )
 from gateway.apps.control.runner import CommandLimits, Runner
+from gateway.apps.control.start_times import StartTimes, lanes_of
 from gateway.apps.control.switching import Presence, Steps
 from gateway.apps.control.unit_commands import units_of
 from gateway.apps.control.units import activity, look
@@ -48,6 +49,7 @@ class Operations:
         self.limits = CommandLimits()
         self._gateway = gateway
         self._data = Path(gateway.snapshot.server.data)
+        self.times = StartTimes(self._data)
         self._known: dict[str, Operation] = {}
         self._task: asyncio.Task[Any] | None = None
         self._planning = False
@@ -67,6 +69,7 @@ class Operations:
             self._elsewhere.open()
 
     async def _open(self) -> None:
+        await asyncio.to_thread(self.times.load)
         operation = await asyncio.to_thread(saved, self._data)
         if operation is None:
             return
@@ -146,6 +149,12 @@ class Operations:
         if kind != "switch" and name not in snapshot.backends:
             raise GatewayError("not_found", f"There is no backend '{name}'.")
 
+    def lanes(self, steps: Steps) -> tuple[list[dict[str, Any]], float | None]:
+        """What these steps start on each node, and the seconds that it takes by earlier starts."""
+        backends = self._gateway.written.backends
+        names = [step.backend for step in steps.steps if step.what == "start" and not step.skip]
+        return lanes_of(names, lambda name: backends[name].nodes if name in backends else (), self.times)
+
     # -- running --------------------------------------------------------------------------------------------------
 
     async def begin(
@@ -194,6 +203,7 @@ class Operations:
     ) -> Operation:
         operation = new_operation(kind, name, self._gateway.snapshot.mode, steps, forced=force, cause=cause, by=by)
         operation.profiles = self._profiles()
+        operation.lanes, operation.expected = self.lanes(steps)
         if self._elsewhere is not None:
             await self._elsewhere.claim(operation)
         try:
@@ -292,6 +302,8 @@ class Operations:
             self._publish(operation)
             self._release()
             await asyncio.shield(self._write(operation))
+            if self.times.note(operation):
+                await asyncio.shield(asyncio.to_thread(self.times.save))
 
     def _release(self) -> None:
         """Another gateway may begin an operation now."""

@@ -59,7 +59,8 @@ class Operation(msgspec.Struct):
     the gateway last started it with ("" = none), here or in an earlier operation. `gateway`: the one that runs it,
     where several share the fleet. `cause`: who wanted it, an operator, a request, nobody any more (`stop_after`),
     or the gateway itself (`recover`).
-    `by`: the client whose key it was; empty without `clients`."""
+    `by`: the client whose key it was; empty without `clients`. `lanes`: what starts on each node, and `expected`: how
+    many seconds that takes, by earlier starts; None = not known."""
 
     id: str
     kind: Kind
@@ -79,6 +80,8 @@ class Operation(msgspec.Struct):
     gateway: str | None = None
     cause: Cause = "operator"
     by: str = ""
+    expected: float | None = None
+    lanes: list[dict[str, Any]] = []
 
     @property
     def title(self) -> str:

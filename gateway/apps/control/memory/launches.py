@@ -52,7 +52,9 @@ def demand_of(
     launch = VllmLaunch(backend, command, settings, place, catalog, files)
     demand = launch.demand()
     if backend.observed is not None:
-        demand = observed_demand(demand, backend.observed, settings, written, place.memory, launch.ratio)
+        demand = observed_demand(
+            demand, backend.observed, settings, written, place.memory, launch.ratio, launch.version
+        )
     if demand.weights is not None and demand.needs is not None and launch.encodes:
         beside = min(LOADING_SHARE * demand.weights, LOADING_MOST_GIB)
         demand = replace(demand, loading=demand.needs + ENGINE_GIB + beside)

@@ -94,7 +94,8 @@ class VllmLaunch:
         held = resident_gib(target)
         if cache is not None and weights is not None:
             held = weights + self._besides()[1] + cache
-        plain = Demand(self.backend.name, target, held, ENGINE_GIB, target, weights, source="estimated")
+        overhead = ENGINE_GIB + (self.settings.picture_cache_gib if self.encodes else 0.0)
+        plain = Demand(self.backend.name, target, held, overhead, target, weights, source="estimated")
         return self._reported(self._with_cache(plain, weights))
 
     def _open(self, weights: float | None) -> Demand:
@@ -141,7 +142,7 @@ class VllmLaunch:
             return self.measured.besides
         geometry, settings = self.geometry, self.settings
         found = profile_gib(settings.batched_tokens)
-        if settings.graphs and (self._version or (0, 0)) >= GRAPHS_FROM:
+        if settings.graphs and (self.version or (0, 0)) >= GRAPHS_FROM:
             found += GRAPHS_GIB
         if isinstance(geometry, Geometry) and geometry.encoder and settings.encodes:
             found += ENCODER_GIB
@@ -155,7 +156,7 @@ class VllmLaunch:
         return self.settings.encodes and (has_encoder or takes_images(self.model) is True)
 
     @property
-    def _version(self) -> tuple[int, int] | None:
+    def version(self) -> tuple[int, int] | None:
         """Of vLLM, where the image's tag says it."""
         image = self.backend.launch.image if self.backend.launch is not None else None
         tag = re.search(r":v(\d+)\.(\d+)", image or "")

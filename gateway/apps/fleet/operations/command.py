@@ -75,11 +75,27 @@ def _show(steps: dict[str, Any], *, force: bool, as_json: bool) -> NoReturn:
     print_notes(steps)
     for step in steps["steps"]:
         print_step(step)
+    _print_lanes(steps)
     if not steps["steps"]:
         click.echo("Nothing to do.")
     for refusal in steps["refusals"]:
         click.echo(f"{'Forced' if force else 'Refused'}: {refusal}", err=True)
     sys.exit(1 if refused else 0)
+
+
+def _print_lanes(steps: Mapping[str, Any]) -> None:
+    """What starts on each node, and how long it takes, as far as earlier starts tell."""
+    for lane in steps.get("lanes", ()):
+        starts = (f"{one['backend']} ({_span(one['seconds'])})" for one in lane["starts"])
+        click.echo(f"{lane['node'] or 'no node'}: {', then '.join(starts)}")
+    if steps.get("expected") is not None:
+        click.echo(f"Expected to take {_span(steps['expected'])}, by earlier starts.")
+
+
+def _span(seconds: float | None) -> str:
+    if seconds is None:
+        return "not started yet"
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 @examples("gateway fleet start ds4", "gateway fleet start ds4 --profile latency")
@@ -243,6 +259,7 @@ def run(asking: GatewayClient, path: str, body: Mapping[str, Any], *, as_json: b
     shown = Shown()
     if not as_json:
         print_notes(operation)
+        _print_lanes(operation)
     try:
         while True:
             try:
