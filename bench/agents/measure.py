@@ -105,8 +105,8 @@ class Run:
 
 
 def _text(draw: Random, tokens: int) -> str:
-    """A text of about so many tokens, of four bytes each."""
-    return " ".join(draw.choices(_WORDS.split(), k=int(tokens * 4 / 5.5)))
+    """A text of so many tokens, of four bytes each."""
+    return " ".join(draw.choices(_WORDS.split(), k=tokens))[: tokens * 4]
 
 
 def replicas(scenario: Scenario, speedup: float = 1.0) -> list[SimVllm]:

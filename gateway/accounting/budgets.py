@@ -65,14 +65,18 @@ class Budgets:
         """Count `usd`; a value that is not an amount of money is ignored."""
         if not (isfinite(usd) and usd >= 0.0):
             return
-        for account in (Account("backend", backend), Account("client", client)):
-            days = self._spent[account]
-            days[day] = days.get(day, 0.0) + usd
-            if len(days) > 2 * LONGEST:
-                for old in [d for d in days if d <= day - LONGEST]:
-                    del days[old]
-            if self.on_change is not None:
-                self.on_change(account, day)
+        self._add(Account("backend", backend), usd, day)
+        for name in dict.fromkeys((client, client.partition("/")[0])):  # of a user (CLIENT/USER): its client's too
+            self._add(Account("client", name), usd, day)
+
+    def _add(self, account: Account, usd: float, day: int) -> None:
+        days = self._spent[account]
+        days[day] = days.get(day, 0.0) + usd
+        if len(days) > 2 * LONGEST:
+            for old in [d for d in days if d <= day - LONGEST]:
+                del days[old]
+        if self.on_change is not None:
+            self.on_change(account, day)
 
     def reserve(self, account: Account, usd: float) -> None:
         self._reserved[account] = self._reserved.get(account, 0.0) + usd

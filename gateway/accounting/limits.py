@@ -18,6 +18,7 @@ from gateway.domain.token_ratio import PRIOR_USUAL
 from gateway.errors import GatewayError
 
 SECONDS = 60
+KEPT_MOST = 20_000  # windows of clients and their users; beyond it the older half begins anew
 ANSWER_MOST = 1024  # tokens that are counted for an answer before it is known
 
 
@@ -92,7 +93,12 @@ class RateLimits:
     def check(self, client: Client | None, request: InferenceRequest, now: float) -> Charge | None:
         """Count this request, or raise `rate_limit_exceeded` and count nothing. `now`: monotonic seconds. The
         returned charge is passed to `spent` when the request has ended."""
-        if client is None or (client.rpm is None and client.tpm is None):
+        if client is None:
+            return None
+        if client.parent is not None:
+            self._check_user(client, now)
+            client = client.parent
+        if client.rpm is None and client.tpm is None:
             return None
         windows = self._windows(client)
         tokens = 0 if client.tpm is None else estimate(request)
@@ -107,9 +113,19 @@ class RateLimits:
         windows.tokens.add(tokens, now)
         return Charge(windows.tokens, tokens, now)
 
+    def _check_user(self, user: Client, now: float) -> None:
+        """Count a request of a user of a client."""
+        if user.rpm is not None:
+            windows = self._windows(user)
+            if wait := windows.requests.wait(user.rpm, 1, now):
+                raise limit_error(user, wait, 0.0)
+            windows.requests.add(1, now)
+
     def _windows(self, client: Client) -> _Windows:
         windows = self._clients.get(client.name)
         if windows is None:
+            if len(self._clients) >= KEPT_MOST:
+                self._clients = dict(list(self._clients.items())[KEPT_MOST // 2 :])
             windows = self._clients[client.name] = _Windows()
         return windows
 

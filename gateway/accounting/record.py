@@ -75,6 +75,12 @@ class RequestRecord:
     usd: float | None = 0.0  # what its tokens cost; None: not known for all of them
     seconds: float = 0.0  # from its beginning to its end
 
+    @property
+    def spender(self) -> str:
+        """For the ledger: the client, with its user where it has one."""
+        client = self.client
+        return self.client_label if client is None or client.parent is None else client.name
+
     def release_bytes(self) -> None:
         """Release the request's bytes now. Its parts form cycles, which would wait for a garbage collection."""
         self.attempts.clear()

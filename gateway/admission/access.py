@@ -8,8 +8,10 @@ from hashlib import sha256
 
 from gateway.admission.origins import check_source
 from gateway.config.snapshot import OPEN, Alias, Client, Snapshot
+from gateway.domain.body import value_of
 from gateway.domain.request import InferenceRequest
 from gateway.errors import GatewayError, model_not_found
+from gateway.printable import visible
 from gateway.routing.tasks import task_alias
 
 _NO = frozenset((b"0", b"false", b"no", b"off"))
@@ -49,6 +51,27 @@ def identify(snapshot: Snapshot, headers: Mapping[bytes, bytes], peer: str) -> I
     if client is None:
         raise GatewayError("invalid_api_key", "This API key is not one of the gateway's `clients`.")
     return Identity(client.name, client.owner, client)
+
+
+_USER_HEADERS = (b"x-openwebui-user-id", b"x-openwebui-user-email")
+_USER_FIELDS = ("safety_identifier", "user")
+_USER_NAME_MOST = 64  # characters
+
+
+def user_of(identity: Identity, headers: Mapping[bytes, bytes], request: InferenceRequest) -> Identity:
+    """The user of the client for whom the request is, where routes.yaml says so and the request names one: a name under
+    the client's, so none takes another client's."""
+    client = identity.client
+    if client is None or client.users is None:
+        return identity
+    said = [headers.get(name, b"").decode("utf-8", "replace") for name in _USER_HEADERS]
+    told = [value_of(request.fields.get(name)) for name in _USER_FIELDS]
+    given = [*(said if client.users.source == "header" else ()), *(text for text in told if isinstance(text, str))]
+    name = next((text for text in given if text.strip()), "")
+    if not name:
+        return identity
+    user = client.user(visible(" ".join(name.split()))[:_USER_NAME_MOST])
+    return Identity(user.name, identity.label, user)
 
 
 def given_key(headers: Mapping[bytes, bytes]) -> bytes | None:

@@ -65,6 +65,7 @@ class Waiter:
     weight: int = 1  # sequences
     batch: bool = False
     limit: int | None = None  # the client's `max_inflight`
+    within: int | None = None  # that of the client whose user it is
     pending: bool = False
     returning: bool = False  # from a failed attempt
     place: int = 0  # number of its arrival; kept when it waits again
@@ -102,8 +103,9 @@ class BackendQueue:
     def is_full(self, waiter: Waiter) -> bool:
         """Do so many requests wait for this backend that this one, which has just joined, may not? A request that waits
         for n backends counts as 1/n. For interactive requests only interactive ones count. A full queue still takes the
-        request of a client that has less than its part of it, where another client has more."""
-        length = self.state.backend.queue.length
+        request of a client that has less than its part of it, where another client has more. Slots that the engine may
+        soon be found to have count too."""
+        length = self.state.backend.queue.length + self.state.slots_to_find
         of: dict[str, float] = {waiter.client: 0.0}
         for other in self.waiting:
             if other is not waiter and (waiter.batch or not other.batch):

@@ -59,6 +59,11 @@ def is_open(state: BackendState, now: float) -> bool:
     return state.cooldown_until <= now and (health.state is READY or health.usable(now))
 
 
+def serves_now(state: BackendState, now: float) -> bool:
+    """May a request be sent there, with good hope?"""
+    return is_open(state, now) and not state.health.avoided
+
+
 def availability_key(state: BackendState, now: float) -> str:
     """Availability key of a backend. When it changes, requests that wait for this backend are planned again."""
     if state.cooldown_until > now:
@@ -68,4 +73,6 @@ def availability_key(state: BackendState, now: float) -> str:
         return "trial" if health.trial else unavailable(state, now)[0]
     if health.state is not State.SUSPECT:
         return "usable"
+    if health.silent:
+        return "silent"
     return "due" if health.due(now) else "suspect"

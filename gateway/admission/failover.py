@@ -69,7 +69,8 @@ class FailoverState:
             return [] if next_candidate is None else [next_candidate]
         alias = self.plan.alias
         local = [c for c in self.remaining if not c.state.backend.cloud]
-        alike = [c for c in local if c.doubtful == next_candidate.doubtful]
+        kind = next_candidate.doubtful, next_candidate.state.health.avoided
+        alike = [c for c in local if (c.doubtful, c.state.health.avoided) == kind]
         found = alike if alias.on_busy == "next" else [c for c in alike if c.step == next_candidate.step]
         if "busy" in alias.cloud_when and all(is_busy(c.state) for c in local):
             found += [c for c in self.remaining if c.state.backend.cloud and self._may_enter(c)]

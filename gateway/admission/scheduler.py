@@ -65,6 +65,7 @@ class Scheduler:
         client: str = "",
         limit: int | None = None,
         tokens: int = 0,
+        within: int | None = None,
     ) -> SlotGrant | None:
         """Slots, if they are free, `tokens` fit, and no request waits for this backend. None also where other gateways
         have to be asked."""
@@ -76,6 +77,8 @@ class Scheduler:
         if queue.waiting or not is_open(state, now):
             return None
         if limit is not None and self._running.get(client, 0) >= limit:
+            return None
+        if within is not None and self._running.get(client.partition("/")[0], 0) >= within:
             return None
         most = capacity(state)
         need = weight if weight <= most else most
@@ -124,6 +127,8 @@ class Scheduler:
             self._running[held.client] = running
         else:
             del self._running[held.client]
+        if "/" in held.client:  # a user: those of its client are counted together too
+            self._count_of_users(held.client, -1)
         if self.waiters:
             self._serve([queue, *map(self._queue, state.siblings)], now)
 
@@ -264,13 +269,26 @@ class Scheduler:
         state.inflight += slots
         state.reserved_tokens += tokens
         self._running[client] = self._running.get(client, 0) + 1
+        if "/" in client:
+            self._count_of_users(client, 1)
         if self.sharing is None:
             return SlotGrant(state, slots, now, client, tokens=tokens)
         held = SlotGrant(state, slots, now, client, key or self.sharing.key(), tokens)
         self.sharing.acquired(held, limited=limit is not None)
         return held
 
+    def _count_of_users(self, user: str, change: int) -> None:
+        """Count what all users of the client of this user have under way."""
+        client = user.partition("/")[0]
+        running = self._running.get(client, 0) + change
+        if running:
+            self._running[client] = running
+        else:
+            del self._running[client]
+
     def _at_limit(self, waiter: Waiter) -> bool:
+        if waiter.within is not None and self._running.get(waiter.client.partition("/")[0], 0) >= waiter.within:
+            return True
         return waiter.limit is not None and self._running.get(waiter.client, 0) >= waiter.limit
 
     def _join(self, waiter: Waiter, now: float) -> None:
@@ -299,7 +317,7 @@ class Scheduler:
         queues are served until no request gets slots any more."""
         if not self.decides:
             return
-        tied = any(w.weight > 1 or w.limit is not None or w.tokens for w in self.waiters)
+        tied = any(w.weight > 1 or w.limit is not None or w.within is not None or w.tokens for w in self.waiters)
         self._serve_once(queues, now)
         while tied and self._serve_once([queue for queue in self._queues.values() if queue.waiting], now):
             pass

@@ -51,6 +51,8 @@ class SlotAcquirer:
         self._alias = alias
         self._client = client
         self._limit = client.client.max_inflight if client.client is not None else None
+        parent = client.client.parent if client.client is not None else None
+        self._within = parent.max_inflight if parent is not None else None
         self._quota = self._new_quota() if admission.scheduler.sharing is not None else None
         self._request_id = request_id
         self._began = began
@@ -76,6 +78,7 @@ class SlotAcquirer:
                     self._limit,
                     tokens=self._tokens(candidate.state),
                     asks=self._quota is not None,
+                    within=self._within,
                 )
             else:
                 lease = None
@@ -161,6 +164,7 @@ class SlotAcquirer:
 
     def _new_waiter(self) -> Waiter:
         waiter = Waiter(self._client.name, self._began, _wake_nobody, _replan_nobody, limit=self._limit)
+        waiter.within = self._within
         own = self._client.client.priority if self._client.client is not None else None
         waiter.weight, waiter.batch = self._request.choices, (own or self._alias.priority) == "batch"
         waiter.quota = self._quota
@@ -169,6 +173,7 @@ class SlotAcquirer:
     def _new_quota(self) -> Quota | None:
         """What the request counts against limits that the gateways check together; None = no such limit."""
         client = self._client.client
+        client = client.parent or client if client is not None else None
         if client is None or (client.rpm is None and client.tpm is None):
             return None
         return Quota(client, 0 if client.tpm is None else estimate(self._request), time.monotonic())

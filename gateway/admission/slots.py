@@ -10,7 +10,7 @@ from functools import partial
 from typing import Protocol
 
 from gateway.admission.backend_queue import SlotGrant, Waiter
-from gateway.admission.looks import LOOK_MOST, Look, look_due, may_be_over
+from gateway.admission.looks import CHECK_MOST, LOOK_MOST, Look, look_due, may_be_over, may_hang
 from gateway.admission.scheduler import Scheduler
 from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
@@ -91,12 +91,14 @@ class Starts(Protocol):
 
 class Admission:
     """The one waiting set of a gateway. Code that changes a backend may call `changed`; without a call the change is
-    noticed within a tick. `starts` None = nothing is started for requests; `look` None = no engine is looked at."""
+    noticed within a tick. `starts` None = nothing is started for requests. `look` and `check` None = no engine is
+    looked at, no server is checked."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.scheduler = Scheduler()
         self.starts: Starts | None = None
         self.look: Look | None = None
+        self.check: Look | None = None
         self.seconds = metrics.queue_seconds.child()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -109,12 +111,16 @@ class Admission:
         *,
         tokens: int = 0,
         asks: bool = False,
+        within: int | None = None,
     ) -> Lease | None:
         """A lease, if slots are free and no request waits for this backend. `tokens`: what the request reserves of the
-        memory that its slots share. `asks`: the other gateways have to count the request too."""
+        memory that its slots share. `asks`: the other gateways have to count the request too. `within`:
+        `max_inflight` of the client whose user it is."""
         if asks and not self.scheduler.decides:
             return None
-        held = self.scheduler.try_acquire(candidate.state, request.choices, time.monotonic(), client, limit, tokens)
+        held = self.scheduler.try_acquire(
+            candidate.state, request.choices, time.monotonic(), client, limit, tokens, within
+        )
         if held is None:
             return None
         self.seconds.observe(0.0)
@@ -143,16 +149,20 @@ class Admission:
         return seconds
 
     async def _looked_first(self, waiter: Waiter, now: float) -> bool:
-        """Before a request is refused because others take slots, their engine is looked at: that may be over. True =
-        it was, and the request has to be planned again. What no look confirms counts no more."""
-        if waiter.place or self.look is None or not any(may_be_over(state, now) for state in waiter.choices):
-            return False
-        if not self.scheduler.refuses(waiter, now):
-            return False
+        """Before a request is refused because others take slots, their engine is looked at: that may be over. Before it
+        is refused where another backend may serve it, one from which nothing has come lately is checked: it may hang.
+        True = that was done, and the request has to be planned again. What no look confirms counts no more."""
         aged = [state for state in waiter.choices if may_be_over(state, now)]
-        looks = [asyncio.ensure_future(look) for state in aged if (look := self.look(state)) is not None]
-        if looks:
-            await asyncio.wait(looks, timeout=LOOK_MOST)
+        has_others = len(waiter.watches) > len(waiter.choices)
+        quiet = [state for state in waiter.choices if may_hang(state, now)] if has_others else []
+        if waiter.place or not (aged or quiet) or not self.scheduler.refuses(waiter, now):
+            return False
+        begun = [self.look(state) for state in aged] if self.look is not None else []
+        begun += [self.check(state) for state in quiet] if self.check is not None else []
+        if not begun:
+            return False
+        if tasks := [asyncio.ensure_future(one) for one in begun if one is not None]:
+            await asyncio.wait(tasks, timeout=CHECK_MOST if quiet else LOOK_MOST)
         now = time.monotonic()
         for state in aged:
             if may_be_over(state, now):

@@ -11,7 +11,7 @@ from gateway.api.caller import Page, PageAnswer, identify_caller, json_answer
 from gateway.config.modes import first_step
 from gateway.config.snapshot import Alias
 from gateway.domain.engine_traits import traits_of
-from gateway.routing.alias_status import view_alias
+from gateway.routing.alias_status import load_of, view_alias
 from gateway.runtime.gateway import Gateway
 
 FOLDERS = ("/v1/models", "/models")
@@ -52,8 +52,8 @@ def is_listed(gateway: Gateway, alias: Alias) -> bool:
 
 def describe(gateway: Gateway, alias: Alias, name: str, now: float) -> dict[str, Any]:
     """One entry. Both length keys are equal, because some clients use the first length-like key that they find; they
-    are omitted if the window is not known yet. The state is only under `x_gateway`, because some clients hide models
-    that are not available."""
+    are omitted if the window is not known yet. `status` is as llama-server's router has it. The health is only under
+    `x_gateway`, because some clients hide models that are not available."""
     states = gateway.fleet.states
     entry: dict[str, Any] = {
         "id": name,
@@ -61,6 +61,7 @@ def describe(gateway: Gateway, alias: Alias, name: str, now: float) -> dict[str,
         "created": int(gateway.started),
         "owned_by": "spark-gateway",
     }
+    entry["status"] = {"value": load_of(alias, states)}
     window = first_window(gateway, alias)
     if window is not None:
         entry["max_model_len"] = entry["context_length"] = window

@@ -35,8 +35,8 @@ def pages(gateway: Gateway) -> dict[str, Page]:
         return json_answer({"status": "ok"})
 
     async def ready(caller: Caller) -> PageAnswer:
-        """200 while some alias can be served and the gateway is not stopping, else 503. Names those aliases to callers
-        who may use them."""
+        """200 while some alias can be served and the gateway is not stopping, else 503. Names those aliases, and those
+        that nobody serves now, to callers who may use them."""
         if gateway.stopping:
             return json_answer({"status": "stopping"}, 503)
         serving = servable(gateway, time.monotonic())
@@ -45,7 +45,10 @@ def pages(gateway: Gateway) -> dict[str, Page]:
             answer["config"] = "routes.yaml has a mistake: its last good version is served"
         identity = known(caller)
         if identity is not None:
-            answer["aliases"] = [alias.name for alias in serving if identity.may_use(alias)]
+            known_to = [alias for alias in gateway.snapshot.aliases.values() if identity.may_use(alias)]
+            served = {alias.name for alias in serving}
+            answer["aliases"] = [alias.name for alias in known_to if alias.name in served]
+            answer["unserved"] = [alias.name for alias in known_to if alias.name not in served]
         return json_answer(answer, 200 if serving else 503)
 
     async def version(_: Caller) -> PageAnswer:

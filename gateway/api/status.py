@@ -26,6 +26,7 @@ from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
 from gateway.domain.drift import drift
 from gateway.domain.events import Event
+from gateway.domain.slot_learning import WORDS
 from gateway.observe.feed import Subscription
 from gateway.observe.node_view import view_nodes
 from gateway.proxy.exchange import CONNECTION
@@ -177,7 +178,8 @@ def _backend(state: BackendState, view: BackendView, waiting: int) -> dict[str, 
         "reason": state.loading(time.monotonic()) or view.reason,
         "since": _wall(health.since),
         "slots": state.known_slots,
-        "slots_assumed": backend.slots_assumed and state.reported.slots is None,
+        "slots_assumed": state.slots_why in ("assumed", "begun"),
+        "slots_reason": WORDS[state.slots_why] if state.known_slots is not None else None,
         "inflight": state.inflight,
         "foreign": state.foreign,
         "elsewhere": state.shared.elsewhere,

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from gateway.config.fleet import check_profiles, check_stated, has_config, keys_from_launch
+from gateway.config.kinds import AUTO
 from gateway.config.problems import Path, Report
 from gateway.config.schema import Section, built, was_tried, written
 from gateway.config.secret import ExpandedText
@@ -22,6 +23,8 @@ from gateway.config.snapshot import (
     Observed,
     Price,
     QueueSettings,
+    Recover,
+    Serves,
     Timeouts,
 )
 from gateway.config.suggest import REASONING_PARSERS, TOOL_PARSERS, closest, did_you_mean, listed
@@ -53,7 +56,8 @@ def names_cloud_model(model: str | None) -> bool:
 
 # Every request to Ollama has to name a window; without one, Ollama cuts silently at 4,096 tokens.
 ASSUMED_OLLAMA_CONTEXT = 32768
-SPEECH_PATHS = ("transcriptions", "translations", "speech", "voices")
+IMAGES: tuple[Serves, ...] = ("images", "image_edits", "image_variations")  # what `serves: [images]` stands for
+OWN_PATHS = ("transcriptions", "translations", "speech", "voices", *IMAGES)
 
 # Servers that compute on beyond their model's window and tell no window: only `context` bounds what they are asked.
 UNBOUNDED = frozenset({"mlx", "transformers"})
@@ -61,7 +65,7 @@ UNBOUNDED = frozenset({"mlx", "transformers"})
 MODEL_ENDPOINTS = ("chat", "completions", "embeddings", "rerank", "score")
 # By engine, where it is less or other than that.
 SERVED = {
-    "http": ("transcriptions", "translations", "speech"),
+    "http": ("transcriptions", "translations", "speech", *IMAGES),
     "ollama": ("chat", "completions", "embeddings"),
     "litellm": ("chat", "embeddings"),
 }
@@ -145,6 +149,7 @@ class _BackendResolver:
             url=url,
             cloud=cloud,
             nodes=self._nodes(),
+            serves=self._serves(),
             context=self._context(),
             auto_tools=self._auto_tools(),
             price=self._price(),
@@ -152,13 +157,24 @@ class _BackendResolver:
             health=self._health(cloud),
             queue=_merged(QueueSettings, defaults.queue, section.queue),
             images=_merged(ImageSettings, defaults.images, section.images),
+            recover=self._recover(),
             launch=self.launch,
             observed=None if section.observed is None else built(Observed, section.observed),
         )
         check_profiles(found, self.report)
         self._check_on_request(found)
-        stated = "slots" in section.model_fields_set or "slots" in self.followed
-        return found if stated else _with_assumed_slots(found)
+        auto = section.slots == AUTO
+        if self.followed.get("slots") is not None:
+            return replace(found, slots_assumed=auto)
+        return found if "slots" in section.model_fields_set and not auto else _with_assumed_slots(found)
+
+    def _recover(self) -> Recover | None:
+        section = self.section
+        if section.recover is None:
+            return None
+        if self.launch is None or not self.launch.starts:
+            self.report.warn((*self.path, "recover"), "only an engine with a launch block is restarted", "remove it")
+        return built(Recover, section.recover)
 
     def _error(self, key: str, message: str, hint: str | None = None) -> None:
         self.report.error((*self.path, key), message, hint)
@@ -238,7 +254,7 @@ class _BackendResolver:
     def _check_engine(self) -> None:
         given = self.given
         if given.engine == "http" and not given.serves and not self._was_tried("serves"):
-            hint = "write serves: [transcriptions], [translations] or [speech]"
+            hint = "write serves: [transcriptions], [translations], [speech] or [images]"
             self.report.error(self.path, "engine http needs 'serves'", hint)
         if lacks_cloud([given.engine]):
             self.report.warn((*self.path, "engine"), CLOUD_MISSING, INSTALL_CLOUD)
@@ -266,11 +282,15 @@ class _BackendResolver:
             if getattr(given, key) is not None and (given.engine == "http" or not _may_embed(given.serves)):
                 self._error(key, "of a backend that embeds nothing", "add embeddings to serves, or remove the key")
 
+    def _serves(self) -> tuple[Serves, ...]:
+        serves = self.given.serves
+        return tuple(dict.fromkeys((*serves, *IMAGES))) if "images" in serves else serves
+
     def _check_speech(self) -> None:
         """What a speech server does in its own way."""
         for name, path in self.given.paths.items():
-            if name not in SPEECH_PATHS:
-                self._error("paths", f"unknown path '{name}'", f"one of {', '.join(SPEECH_PATHS)}")
+            if name not in OWN_PATHS:
+                self._error("paths", f"unknown path '{name}'", f"one of {', '.join(OWN_PATHS)}")
             elif not isinstance(path, str) or not path.startswith("/") or len(path.split()) != 1:
                 self._error("paths", f"'{name}' is no path", "write it below the server's root: /transcribe")
         for name, own in self.given.fields.items():
@@ -397,6 +417,8 @@ class _BackendResolver:
             return given
         self.followed = follows
         stated = {key: getattr(self.section, key) for key in self.section.model_fields_set}
+        if stated.get("slots") == AUTO:
+            del stated["slots"]
         check_stated(given.name, stated, self.followed, self.launch, self.report)
         return replace(given, **{key: value for key, value in self.followed.items() if key not in stated})
 

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from gateway.config.problems import Path, Report
 from gateway.config.schema import Section, built, was_tried
 from gateway.config.secret import Secret
-from gateway.config.snapshot import Alias, Client, Tasks
+from gateway.config.snapshot import Alias, Client, Tasks, Users
 from gateway.config.suggest import did_you_mean
 
 # `printf %s "$KEY" | sha256sum` and `echo "$KEY" | sha256sum` of a variable that is not set.
@@ -32,7 +32,9 @@ def _client(name: str, section: Section, aliases: Mapping[str, Alias], report: R
     tasks = _tasks(section.tasks, path, aliases, report)
     old = _digest_of(section.old_key, (*path, "old_key"), report) if section.old_key is not None else None
     key = _digest(section.key, path, report)
-    client = built(Client, section, name=name, key_sha256=key, old_key_sha256=old, tasks=tasks)
+    client = built(
+        Client, section, name=name, key_sha256=key, old_key_sha256=old, tasks=tasks, users=_users(section.users)
+    )
     if not client.aliases:
         report.warn((*path, "aliases"), "an empty list: this client may use nothing")
     for i, pattern in enumerate(section.aliases or ()):
@@ -67,6 +69,10 @@ def _digest_of(key: Secret, path: Path, report: Report) -> str:
     if not text.isascii() or " " in text:
         report.error(path, "holds a space or a character outside ASCII", "no header can carry it")
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _users(section: Section | None) -> Users | None:
+    return built(Users, section) if section is not None else None
 
 
 def _tasks(section: Section | None, path: Path, aliases: Mapping[str, Alias], report: Report) -> Tasks | None:

@@ -205,7 +205,47 @@ def _report_syntax(error: MarkedYAMLError, text: str, report: Report) -> None:
         if found:
             return
     message, hint = _plain_words(problem, str(error.context or ""))
+    opened = error.context_mark.line + 1 if error.context_mark else line
+    if (quote := _open_quote(lines, line or len(lines))) is not None:
+        line, message, hint = quote, "a quote that is never closed", "close it on its line"
+    elif unspaced := [
+        one for one in (opened, (line or 1) - 1) if one and _UNSPACED.match("".join(lines[one - 1 : one]))
+    ]:
+        line, message, hint = unspaced[0], "no space behind the ':' of a key", "write KEY: VALUE"
+    elif "expected ':'" in problem:
+        line = opened  # where the word stands that would be a key
+    elif "stream end" in problem or "end of stream" in problem:
+        line = opened
+    elif "bracket" in message and opened != line:
+        message += f", opened on line {opened}"
     report.errors.append(Problem(report.file, line, "", message, hint))
+
+
+def _open_quote(lines: list[str], last: int) -> int | None:
+    """The first line up to `last` with a quote that is closed nowhere, or inside a later value; None = there is none.
+    (Quoted text may go on over several lines, but then nothing stands behind its end.)"""
+    number, at = 0, 0
+    while number < min(last, len(lines)):
+        opening = _OPENING.search(lines[number], at)
+        if opening is None or _COMMENT.search(lines[number], at, opening.start(1)):
+            number, at = number + 1, 0
+            continue
+        opened, rest = number, _CLOSED[opening[1]]
+        end = rest.match(lines[number], opening.end())
+        while end is None and number + 1 < len(lines):
+            number += 1
+            end = rest.match(lines[number])
+        if end is None or (number > opened and not _BEHIND.match(lines[number], end.end())):
+            return opened + 1
+        at = end.end()
+    return None
+
+
+_UNSPACED = re.compile(r"\s*\w[\w.-]*:[^\s/]")
+_OPENING = re.compile(r"""(?:^\s*|[:,\[{-]\s+|[\[{]\s*)(["'])""")
+_COMMENT = re.compile(r"(?:^|\s)#")
+_CLOSED = {'"': re.compile(r'(?:[^"\\]|\\.)*"'), "'": re.compile(r"(?:[^']|'')*'")}
+_BEHIND = re.compile(r"\s*(?:$|#|[,\]}:])")
 
 
 def _in_flow(line: str) -> bool:

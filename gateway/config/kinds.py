@@ -211,6 +211,13 @@ def _budget(value: Any) -> Budget | None:
     raise ValueError(f"{shown(value)} is not a budget; write 5 USD/day, 5 USD/week, 5 USD/month or none")
 
 
+def _per_hour(value: Any) -> int:
+    found = re.fullmatch(r"([0-9]{1,4})(?: *per hour)?", str(value).strip())
+    if found is None or not int(found[1]):
+        raise ValueError(f"{shown(value)} is not a number per hour; write 3 per hour")
+    return int(found[1])
+
+
 def _listen(value: Any) -> tuple[str, int]:
     """`0.0.0.0:4000`, `[::]:4000`, `:4000` → (host, port)."""
     text = str(value) if isinstance(value, str) else ""
@@ -355,6 +362,15 @@ CountOrNone = Annotated[
     int | None,
     Kind(_or(_whole(1), {"none": None}, "write a number or none"), _number_schema(1, none=True), "count or none"),
 ]
+AUTO = 0  # the word `auto` for a count
+SlotCount = Annotated[
+    int | None,
+    Kind(
+        _or(_whole(1), {"none": None, "auto": AUTO}, "write a number or none"),
+        {"type": ["integer", "string"], "minimum": 1, "pattern": f"^(none|auto)$|{VARIABLE}"},
+        "count, auto or none",
+    ),
+]
 Usd = Annotated[float, Kind(_number("price", sys.float_info.max, "USD per million tokens, e.g. 0.50"), _PRICE, "USD")]
 Share = Annotated[
     float, Kind(_number("share", 1, "a number from 0 to 1, e.g. 0.1"), {**_PRICE, "maximum": 1}, "0 to 1")
@@ -384,6 +400,7 @@ Size = Annotated[int, Kind(_size, _pattern(SIZE_PATTERN), "size", _size_as_writt
 SizeOrNone = Annotated[
     int | None, Kind(_or(_size, {"none": None}), _pattern(SIZE_PATTERN, "none"), "size or none", _size_as_written)
 ]
+PerHour = Annotated[int, Kind(_per_hour, _pattern(r"[0-9]+ per hour"), "number per hour", lambda n: f"{n} per hour")]
 BudgetText = Annotated[Budget | None, Kind(_budget, _pattern(BUDGET_PATTERN, "none"), "budget or none")]
 Listen = Annotated[tuple[str, int], Kind(_listen, _LISTEN, "HOST:PORT", _address)]
 Listens = Annotated[

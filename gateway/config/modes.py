@@ -71,7 +71,8 @@ def with_profile(backend: Backend, profile: str, node: Node | None) -> Backend:
     keys: dict[str, Any] = {key: after.get(key) for key in before.keys() | after.keys()}
     keys = {key: value for key, value in keys.items() if value != before.get(key)}
     if "slots" in keys:
-        keys["slots_assumed"] = keys["slots"] is None
+        learned = backend.slots_assumed and before.get("slots") is not None  # `slots: auto`, which begins there
+        keys["slots_assumed"] = keys["slots"] is None or learned
         keys["slots"] = keys["slots"] or ASSUMED_SLOTS[backend.server or backend.engine]
     if keys.get("url", "") is None:  # a port that is only known where the engine is started
         del keys["url"]

@@ -18,7 +18,9 @@ from gateway.config.setting import settings_of
 from gateway.config.snapshot import (
     LISTEN,
     Alerts,
+    Alias,
     Backend,
+    Mode,
     Node,
     PastRequests,
     Server,
@@ -39,6 +41,9 @@ def resolve(file: Section, report: Report) -> Snapshot:
         report.error(("backends",), "there is no backend", 'write backends: {NAME: {url: "http://HOST:PORT"}}')
     backends = resolve_backends(file, report)
     aliases = resolve_aliases(file, backends, report)
+    modes = resolve_modes(file.modes or {}, backends, report)
+    _warn_of_doubles(backends.values(), report)
+    _warn_of_unserved(aliases.values(), backends, modes, report)
     return Snapshot(
         backends=backends,
         aliases=aliases,
@@ -47,10 +52,38 @@ def resolve(file: Section, report: Report) -> Snapshot:
         server=_server(file, report),
         alerts=_alerts(file.alerts, report),
         traces=_traces(file.traces, report),
-        modes=resolve_modes(file.modes or {}, backends, report),
+        modes=modes,
         own_catalog=file.catalog,
         source=report.file,
     )
+
+
+def _warn_of_doubles(backends: Iterable[Backend], report: Report) -> None:
+    """Of two backends that are one model of one server, each counts all of its slots."""
+    known: dict[tuple[str, str], list[Backend]] = {}
+    for backend in backends:
+        if backend.url is None or backend.on is not None or backend.engine == "http":
+            continue
+        others = known.setdefault((backend.engine, backend.url.removesuffix("/v1")), [])
+        for other in others:
+            if backend.model == other.model or None in (backend.model, other.model):
+                message = f"is the same server and model as '{other.name}': each counts all of its slots"
+                report.warn(("backends", backend.name), message, "use one backend in several aliases")
+                break
+        others.append(backend)
+
+
+def _warn_of_unserved(
+    aliases: Iterable[Alias], backends: Mapping[str, Backend], modes: Mapping[str, Mode], report: Report
+) -> None:
+    """An alias of which no mode has a backend, where others have some."""
+    used = {name for mode in modes.values() for name in mode.backends}
+    for alias in aliases if modes else ():
+        members = [backends[name] for step in alias.steps for name in step if name in backends]
+        parked = [one for one in members if not (one.cloud or one.run == "on_request" or (one.on or one.name) in used)]
+        if members and parked == members and not alias.implicit:
+            names = ", ".join(dict.fromkeys(one.on or one.name for one in members))
+            report.warn(("aliases", alias.name), "no mode has any of its backends", f"put one into a mode: {names}")
 
 
 def _nodes(file: Section, backends: Iterable[Backend], report: Report) -> Mapping[str, Node]:

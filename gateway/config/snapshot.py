@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -42,7 +42,10 @@ ModelServer = Literal[
     "openai-cloud", "nvidia", "deepseek", "mistral", "moonshot", "zai", "minimax", "openrouter", "fireworks",
     "chatgpt", "opencode", "router",
 ]  # fmt: skip
-Serves = Literal["transcriptions", "translations", "speech", "chat", "completions", "embeddings", "rerank", "score"]
+Serves = Literal[
+    "transcriptions", "translations", "speech", "images", "image_edits", "image_variations",
+    "chat", "completions", "embeddings", "rerank", "score",
+]  # fmt: skip
 Balance = Literal["affinity", "least_busy", "round_robin"]
 CloudWhen = Literal["down", "too_long", "incapable", "busy"]
 OnUnsupported = Literal["refuse", "mend", "strip"]
@@ -124,6 +127,15 @@ class Price:
     cached: k.Usd | None = setting(None, "Per million prompt tokens that were cached; omitted = as `input`.")
 
 
+@dataclass(frozen=True, slots=True)
+class Recover:
+    """When the gateway restarts an engine that hangs. Seconds, and restarts within an hour."""
+
+    after: k.Duration = setting(120.0, "How long its heartbeat and checks must say that it hangs.")
+    max: k.PerHour = setting(3, "Restarts within an hour at most.")
+    backoff: k.Duration = setting(300.0, "After a restart until the next one; doubled with each within the hour.")
+
+
 @dataclass(frozen=True)
 class Backend:
     """One serving endpoint.
@@ -145,7 +157,9 @@ class Backend:
     )
     model: k.Text | None = setting(None, "The model's name there; omitted = its first served name.")
     context: k.Count | None = setting(None, "Window in tokens (--max-model-len); omitted = read.")
-    slots: k.CountOrNone = setting(None, "Sequences at a time (--max-num-seqs); none = unlimited.")
+    slots: k.SlotCount = setting(
+        None, "Sequences at a time (--max-num-seqs); auto = learned, where its engine shows its work; none = unlimited."
+    )
     slots_assumed: bool = False
     kv_pool: k.CountFromZero | None = setting(
         None,
@@ -176,7 +190,8 @@ class Backend:
     server: ModelServer | None = setting(None, "With engine openai: which server it is; omitted = recognised.")
     responses: Literal["own", "hosted", "chat"] | None = setting(None, "How it is asked for /v1/responses.")
     paths: k.Params = setting(
-        {}, "engine http: paths that differ from OpenAI's: {transcriptions|translations|speech|voices: /path}."
+        {},
+        "engine http: paths that differ from OpenAI's: {speech: /path}, of what it serves, and of voices.",
     )
     fields: k.Params = setting({}, "engine http: its names for OpenAI's fields: {file: audio}; none = leave it out.")
     fixed: k.Params = setting({}, "engine http: fields with values of their own, whatever the client sent.")
@@ -195,6 +210,7 @@ class Backend:
     health: HealthSettings = setting(HealthSettings(), "Overrides of defaults.health.")
     queue: QueueSettings = setting(QueueSettings(), "Overrides of defaults.queue.")
     images: ImageSettings = setting(ImageSettings(), "Overrides of defaults.images.")
+    recover: Recover | None = setting(None)
     launch: Launch | None = setting(None)
     observed: Observed | None = setting(None)
     profiles: Mapping[str, Mapping[str, Any]] = setting(
@@ -309,11 +325,30 @@ class Tasks:
     thinking: Literal["on", "off"] | None = setting(None, "Forced for them.")
 
 
+@dataclass(frozen=True, slots=True)
+class Users:
+    """The people behind one key (a chat page's): each has a turn, limits and rows in the usage of their own."""
+
+    source: Literal["header", "field"] = setting(
+        "field",
+        "field = `safety_identifier` or `user` of the body; header = X-OpenWebUI-User-Id or -Email before these.",
+        key="from",
+    )
+    rpm: k.CountOrNone = setting(None, "Requests per minute of each.")
+    max_inflight: k.CountOrNone = setting(None, "Requests at a time of each.")
+    budget: k.BudgetText = setting(None, "Spending limit of each, e.g. 1 USD/day.")
+
+
+USERS_MOST = 1000  # of one client; the others share one turn and one limit
+OTHER_USERS = "others"
+
+
 @dataclass(frozen=True)
 class Client:
     """One caller.
 
-    `key_sha256` is the hex digest of its key, whichever way the key was written."""
+    `key_sha256` is the hex digest of its key, whichever way the key was written. `parent`: of a user, the client whose
+    user it is, and whose limits count for all its users together."""
 
     name: str
     key_sha256: str | None = setting(None, "Its key, or sha256:<64 hex digits> of it.", key="key", kind=k.SecretText)
@@ -331,6 +366,23 @@ class Client:
     budget: k.BudgetText = setting(None, "Spending limit, e.g. 1 USD/day.")
     on_unsupported: OnUnsupported | None = setting(None, "Wins over the alias' on_unsupported.")
     tasks: Tasks | None = setting(None)
+    users: Users | None = setting(None)
+    parent: Client | None = None
+
+    @cached_property
+    def _known_users(self) -> dict[str, Client]:
+        return {}
+
+    def user(self, name: str) -> Client:
+        """One of its `users`, as a client with their limits, and what else this client may."""
+        users, known = self.users, self._known_users
+        assert users is not None
+        if name not in known:
+            if len(known) >= USERS_MOST:
+                name = OTHER_USERS
+            limits: dict[str, Any] = {"rpm": users.rpm, "max_inflight": users.max_inflight, "budget": users.budget}
+            known[name] = replace(self, name=f"{self.name}/{name}", tpm=None, parent=self, **limits)
+        return known[name]
 
     @property
     def owner(self) -> str:

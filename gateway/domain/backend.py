@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from math import inf
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from gateway.config.snapshot import Backend
 from gateway.domain.capabilities import Capabilities, Timeline, timeline_of
@@ -21,16 +20,17 @@ from gateway.domain.forms import Forms, learned_forms
 from gateway.domain.front_ends import row_of
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import Transition
+from gateway.domain.held_model import HeldModel, ModelLoad
 from gateway.domain.observed_flags import ObservedFlags, flag_drift
 from gateway.domain.own_responses import ENDPOINT, OwnResponses, asked_there
 from gateway.domain.prefill import Prefill
-from gateway.domain.progress import Progress
+from gateway.domain.progress import Progress, Sample
+from gateway.domain.slot_learning import MOST, LearnedSlots
 from gateway.domain.token_ratio import TokenRatio
 from gateway.domain.turns import Turns
 from gateway.domain.upstream import Client
 from gateway.launch.families import family_of
 
-LOOKS_APART = 0.4  # seconds between two looks at what is in memory that show whether an expiry moves
 COUNTS_EACH = 2  # prompts that a server counts for one client at a time
 
 OnTransition = Callable[[Transition], None]
@@ -47,35 +47,9 @@ class Observers:
     gone: list[OnBackend] = field(default_factory=list)  # its port is closed
     stalled: list[OnBackend] = field(default_factory=list)  # its engine makes no progress
     mute: list[OnBackend] = field(default_factory=list)  # it takes connections and answers nothing new
+    silent: list[OnBackend] = field(default_factory=list)  # its health check got no answer, and nothing came from it
     closed: list[OnBackend] = field(default_factory=list)  # taken out of routes.yaml, and what ran there has ended
     news: list[OnNews] = field(default_factory=list)  # (backend, kind, subject) to report to other gateways
-
-
-class HeldModel(NamedTuple):
-    """A model in the memory of a server that loads on demand. `window`: tokens, 0 = not told. `until`: Unix seconds at
-    which the server unloads it if nobody uses it before; infinite = never. `bytes`: what it takes of the memory.
-    `seen`: Unix seconds."""
-
-    window: int
-    until: float
-    bytes: int = 0
-    seen: float = 0.0
-
-    def is_loading(self, before: HeldModel | None) -> bool:
-        """Is it still being loaded? Its expiry then moves with the time. `before`: as it was seen before."""
-        if before is None or self.seen - before.seen < LOOKS_APART or self.until == inf:
-            return False
-        return abs((self.until - before.until) - (self.seen - before.seen)) < LOOKS_APART / 4
-
-
-class ModelLoad(Protocol):
-    """A load of a model that the gateway has asked for. `window`: tokens, None = the server's own default. `since`:
-    monotonic seconds."""
-
-    window: int | None
-    since: float
-
-    def cancel(self) -> None: ...
 
 
 class EngineReport(NamedTuple):
@@ -146,8 +120,9 @@ class BackendState:
     model: str | None = field(init=False)  # the model name that requests to it carry
     # The name that tells the model's family: that of the launch command, else the one that requests carry.
     checkpoint: str | None = field(init=False)
-    # The slots that routes.yaml declares; where it does not, those that the engine reports, else an assumption. None =
-    # unlimited.
+    learned: LearnedSlots = field(init=False)  # its slots, where nobody declares or reports them
+    # The slots that routes.yaml declares; where it does not, those that the engine reports or that were learned, else
+    # an assumption. None = unlimited.
     known_slots: int | None = field(init=False)
     slots: int = field(init=False)  # as a number in any case
     pool: int | None = field(init=False)  # tokens of the memory that its slots share; None = each has its own
@@ -160,6 +135,7 @@ class BackendState:
         self.name = self.backend.name
         self.facts = LearnedFacts(self.name, self._on_fact)
         self.evidence = Evidence(self)
+        self.learned = LearnedSlots(self.backend.slots or 1)
         self._conclude()
 
     @property
@@ -184,6 +160,12 @@ class BackendState:
 
     def _under_way_together(self) -> int:
         return self.engine_inflight + sum([one.shared.elsewhere for one in (self, *self.siblings)])
+
+    @property
+    def sign_of_life(self) -> float:
+        """When its server last answered or sent anything, or its engine moved; 0 = never."""
+        evidence = self.evidence
+        return max(self.engine_event, self.progress.moved_at, evidence.alive_at, evidence.answered_at)
 
     @property
     def is_full(self) -> bool:
@@ -340,6 +322,37 @@ class BackendState:
             self.reported = self.reported._replace(slots=slots, pool=pool)
             self._conclude()
 
+    @property
+    def learns_slots(self) -> bool:
+        """Are its slots learned from what its engine shows of its work?"""
+        probe, assumed = self.traits.probe, self.backend.slots_assumed and self.backend.slots is not None
+        shows = probe is not None and probe.metrics is not None and probe.slots is None
+        return assumed and shows and self.reported.slots is None
+
+    @property
+    def slots_to_find(self) -> int:
+        """Slots more than now that it may soon be found to have."""
+        may_tell = self.progress.last is not None or not self.progress.looked_at
+        return MOST - self.slots if self.learns_slots and self.learned.eager and may_tell else 0
+
+    @property
+    def slots_why(self) -> str:
+        """Where the number of its slots comes from (a key of WORDS)."""
+        if not self.backend.slots_assumed:
+            return "declared"
+        if self.reported.slots is not None:
+            return "reported"
+        return self.learned.why if self.learns_slots else "assumed"
+
+    def saw_work(self, before: Sample | None, sample: Sample) -> None:
+        """Learn from two looks in a row how many slots it has."""
+        if before is None or not self.learns_slots or sample.begins_anew(before):
+            return
+        if self.learned.observe(before, sample, full=self.is_full):
+            self._conclude()
+            for other in self.siblings:
+                other._conclude()
+
     def saw_pool_full(self) -> None:
         """Its requests have filled the memory that they share: it has one, of one window."""
         if self.reported.context is not None and self.backend.kv_pool is None:
@@ -361,6 +374,10 @@ class BackendState:
 
     def forget(self) -> None:
         """Drop all learned and observed facts: the engine may be another one now, or have other flags."""
+        if self.host is None:
+            self.learned.begin(self.learned.base)
+            for other in self.siblings:
+                other._conclude()
         self.facts.forget()
         self.sleepless = None
 
@@ -392,6 +409,11 @@ class BackendState:
         for observer in self.observers.mute:
             observer(self)
 
+    def report_silent(self) -> None:
+        """Report that a health check got no answer, and that nothing came from it meanwhile."""
+        for observer in self.observers.silent:
+            observer(self)
+
     def _on_fact(self, news: str, subject: Any) -> None:
         self._conclude()
         if news in ("lack", "no lack", "seen"):
@@ -415,6 +437,12 @@ class BackendState:
         self.known_slots = backend.slots
         if backend.slots_assumed and reported.slots is not None:
             self.known_slots = reported.slots
+        elif self.learns_slots and backend.slots is not None:
+            if self.host is not None:
+                self.learned = self.host.learned
+            elif self.learned.base != backend.slots:
+                self.learned.begin(backend.slots)
+            self.known_slots = self.learned.slots
         self.slots = self.known_slots or 1_000_000
         self.pool = (reported.pool if backend.kv_pool is None else backend.kv_pool) or None
         self._timeline = timeline_of(
@@ -424,7 +452,7 @@ class BackendState:
         self._window = min(declared, context) if declared and context else declared or context
         learned = facts.lacks, facts.refused_window, facts.observed, facts.pooled
         told = self.server, self.traits, self.model, self.checkpoint, reported.version
-        basis = backend, self.absent, *learned, *told, self.known_slots, self.pool, self._window
+        basis = backend, self.absent, *learned, *told, self.pool, self._window
         if basis != self._basis:
             self._basis = basis
             self.revision += 1

@@ -134,7 +134,7 @@ class EngineTraits:
     request asks for them.
     `errors`: what its messages mean beyond what their status says.
     `always_answers`: its health check is answered however busy it is, so silence there means that it answers nothing
-    new (it drains).
+    new (it drains). `answers_late`: it answers nothing while it computes a prompt, its health check neither.
 
     Others:
     `launch_flags`: vLLM's launch flags decide what it can do (parsers of calls and thoughts, media). Without a parser
@@ -187,6 +187,7 @@ class EngineTraits:
     silent_parsers: frozenset[str] = frozenset()
     errors: ErrorTexts = NO_TEXTS
     always_answers: bool = False
+    answers_late: bool = False
     launch_flags: bool = False
     library: bool = False
     responses: own_responses.OwnResponses | None = None
@@ -241,6 +242,7 @@ _TRANSFORMER = EngineTraits(
     logprobs=False,
     list_prompts=False,
     thinking_field="chat_template_kwargs",
+    answers_late=True,
     stops_unstreamed=False,
     probe=Probe(liveness=None, models="models", version=None),
 )
@@ -405,7 +407,11 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
         # What one of these serves is in routes.yaml (`serves`). Speech servers have no path in common, so any answer
         # counts as alive.
         "http": EngineTraits(
-            frozenset(), model_optional=True, named_calls="never", probe=Probe(liveness=None, models=None, version=None)
+            frozenset(),
+            model_optional=True,
+            named_calls="never",
+            answers_late=True,
+            probe=Probe(liveness=None, models=None, version=None),
         ),
         **{name: _cloud(forms) for name, (_, forms) in clouds.CLOUDS.items()},
     }

@@ -52,15 +52,15 @@ class Evidence:
         self.alive_at, self.mute = time.monotonic(), False
         self._report(self._owner.health.alive(self.alive_at))
 
-    def dead(self, reason: str, *, refused: bool = False, answered: bool = False) -> None:
+    def dead(self, reason: str, *, refused: bool = False, answered: bool = False, silent: bool = False) -> None:
         """A health check failed. `refused`: its port refuses connections, so the engine is stopped or restarting;
-        `answered`: it answered with an error status."""
+        `answered`: it answered with an error status; `silent`: it got no answer, and nothing else came either."""
         now = time.monotonic()
         if refused:
             self._owner.forget()
         if refused and not self.refused_since:
             self.refused_since = now
-        self._report(self._owner.health.dead(reason, now, refused=refused, answered=answered))
+        self._report(self._owner.health.dead(reason, now, refused=refused, answered=answered, silent=silent))
         if refused and self._owner.health.state in (State.DOWN, State.WARMING, State.PARKED):
             self._owner.report_gone()
 

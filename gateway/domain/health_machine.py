@@ -32,7 +32,7 @@ class Health(HealthRecord):
     def alive(self, now: float) -> Transition | None:
         """A liveness check was good."""
         self.oks += 1
-        self.hopeless = False
+        self.hopeless = self.silent = False
         if self.oks == 1:
             self.good_since = now
         if self.state in WELL and not self.from_requests:
@@ -64,11 +64,14 @@ class Health(HealthRecord):
             return self._ready(f"{self.oks} good health checks", now)
         return None
 
-    def dead(self, reason: str, now: float, *, refused: bool = False, answered: bool = False) -> Transition | None:
+    def dead(
+        self, reason: str, now: float, *, refused: bool = False, answered: bool = False, silent: bool = False
+    ) -> Transition | None:
         """A liveness check failed. `refused`: its port refuses connections; `answered`: it answered with an error
-        status; neither: it timed out."""
+        status; neither: it timed out. `silent`: nothing else came from it either."""
         self.oks = 0
         self.fails += 1
+        self.silent = silent
         self.gone = self.gone or refused
         if self.asleep and refused:
             return self._up("its engine was asleep, and is gone", now)

@@ -100,6 +100,7 @@ class HealthRecord:
     trial: bool = False  # that request, or a canary, is under way
     retry_at: float = 0.0  # no trial request before that
     backoff: float = BACKOFF_LEAST
+    silent: bool = False  # its last check got no answer, and nothing else came from it
     gone: bool = False  # since it was last well its port refused a connection
     hopeless: bool = False  # it did not start within `start_grace`
     well: bool = False  # ready, and not fallen since
@@ -127,6 +128,11 @@ class HealthRecord:
         if self.state is not State.SUSPECT or self.trial or now < self.retry_at:
             return False
         return self.settings.every is None or self.oks >= self.settings.recover_after
+
+    @property
+    def avoided(self) -> bool:
+        """Is it suspect because its checks get no answer? Requests go where another backend can serve them."""
+        return self.silent and self.state is State.SUSPECT
 
     @property
     def set_aside(self) -> bool:

@@ -31,7 +31,8 @@ class Sample:
     `prefill_seconds` are of finished requests and include cached prompt tokens (`hits` of `queries` looked up).
     `accepted`: of the `drafts` of speculative decoding, how many were right at each position; `drafted_tokens` and
     `accepted_tokens`: of all positions together. `sleep_level`: 0 = awake; None = not reported. `steps`: anything
-    that changes with each step of the engine, where the other counts do not."""
+    that changes with each step of the engine, where the other counts do not. `first_seconds`: from the arrival of
+    requests to their first tokens (`firsts`), all together."""
 
     at: float
     running: float = 0.0
@@ -53,6 +54,8 @@ class Sample:
     accepted: tuple[float, ...] = ()
     sleep_level: float | None = None
     steps: float = 0.0
+    preemptions: float = 0.0
+    first_seconds: float = 0.0
 
     def begins_anew(self, before: Sample) -> bool:
         """Is this one of a new process? Then counts that only grow are smaller."""
@@ -84,8 +87,8 @@ IDLE = Work()
 
 class Progress:
     """What the samples of one engine add up to. `last`: the latest; None = it has no metrics, or none yet. `moved_at`:
-    when it last made progress; 0 = not known. `prefill`: prompt tokens per second; `decode`: answer tokens per second
-    of one sequence; both None until learned."""
+    when it last made progress; 0 = not known. `looked_at`: when it was last looked at, answered or not. `prefill`:
+    prompt tokens per second; `decode`: answer tokens per second of one sequence; both None until learned."""
 
     __slots__ = (
         "_clean",
@@ -97,6 +100,7 @@ class Progress:
         "_raw_foreign",
         "decode",
         "last",
+        "looked_at",
         "moved_at",
         "prefill",
     )
@@ -104,6 +108,7 @@ class Progress:
     def __init__(self) -> None:
         self.last: Sample | None = None
         self.moved_at = 0.0
+        self.looked_at = 0.0
         self.prefill: float | None = None
         self.decode: float | None = None
         self._lost = 0.0  # requests that ended without a first token

@@ -68,11 +68,15 @@ OLLAMA_GENERATE = Endpoint(
 OLLAMA_EMBED = Endpoint("ollama_embed", "/api/embed", EMBEDDINGS.prompt, becomes=EMBEDDINGS)
 OLLAMA_EMBEDDINGS = Endpoint("ollama_embeddings", "/api/embeddings", EMBEDDINGS.prompt, becomes=EMBEDDINGS)
 OLLAMA = (OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_EMBED, OLLAMA_EMBEDDINGS)
+IMAGES = Endpoint("images", "/images/generations", ("prompt",))
+IMAGE_EDITS = Endpoint("image_edits", "/images/edits", ("prompt",))
+IMAGE_VARIATIONS = Endpoint("image_variations", "/images/variations", ("prompt",))
 SPEECH = Endpoint("speech", "/audio/speech", ("input",))
 TRANSCRIPTIONS = Endpoint("transcriptions", "/audio/transcriptions", ("file", "prompt"))
 TRANSLATIONS = Endpoint("translations", "/audio/translations", ("file", "prompt"))
-ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE, MESSAGES, RESPONSES, *OLLAMA, SPEECH)
-UPLOADS = (TRANSCRIPTIONS, TRANSLATIONS)  # their bodies are forms with a file, not JSON
+ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE, MESSAGES, RESPONSES, *OLLAMA, SPEECH, IMAGES)
+PICTURES = (IMAGES, IMAGE_EDITS, IMAGE_VARIATIONS)
+UPLOADS = (TRANSCRIPTIONS, TRANSLATIONS, IMAGE_EDITS, IMAGE_VARIATIONS)  # their bodies are forms with a file, not JSON
 
 BINARY = ("bytes", "bytes_only")  # values of `encoding_format` for vectors that are no JSON
 LIMIT_MOST = 2**63 - 1  # tokens: a larger limit is left to the backend, which refuses it

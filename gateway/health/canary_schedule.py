@@ -24,7 +24,7 @@ from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.canary")
 
-WARM_UP = "plain"  # sent first to a backend that came back: the first request after a start may take long
+WARM_UP = "life"  # sent first to a backend that came back: the first request after a start may take long
 SHORT = ("arithmetic", "reasoning", "tool_auto")
 
 IsLoaded = Callable[[BackendState], Awaitable[bool]]
@@ -58,6 +58,7 @@ class CanarySchedule:
         self._last_run: dict[BackendKey, float] = {}  # when its last canary began (monotonic seconds)
         self._asked_until: dict[BackendKey, float] = {}  # Unix seconds: the expiry of a loaded model that was asked
         self._drift: dict[BackendKey, str] = {}
+        self._passed: dict[BackendKey, object] = {}  # what the backend ran when it passed its last canary
         self._proved: dict[BackendKey, float] = {}  # when it passed another gateway's canary (monotonic seconds)
 
     def run_if_due(self, state: BackendState) -> None:
@@ -102,7 +103,7 @@ class CanarySchedule:
         """Send canaries only to these backends from now on. The records of all others are dropped."""
         for key in self._tasks.keys() - backends:
             self._tasks.pop(key).cancel()
-        for records in (self._last_run, self._asked_until, self._drift, self._proved):
+        for records in (self._last_run, self._asked_until, self._drift, self._passed, self._proved):
             for key in records.keys() - backends:
                 del records[key]
 
@@ -113,12 +114,14 @@ class CanarySchedule:
         self._tasks.clear()
 
     async def _decide(self, state: BackendState) -> None:
-        """Run a warm-up and a canary of a backend that came back; the outcome decides about its health."""
+        """Run a warm-up and a canary of a backend that came back; the outcome decides about its health. Where it passed
+        its last canary, and no request has failed there, the warm-up decides, and the canary runs beside requests."""
+        proven = self._passed.get(key_of(state)) == _runs(state) and not state.health.from_requests
         try:
             if state.loads_on_demand and not await self._is_loaded(state):
                 outcome = Outcome("ok", "answers its health check; its model is not loaded")
             else:
-                outcome = await self._run(state, (WARM_UP, *SHORT), now=True)
+                outcome = await self._run(state, (WARM_UP,) if proven else (WARM_UP, *SHORT), now=True)
         finally:
             state.health.trial = False
         if outcome.kind == "ok":
@@ -130,12 +133,14 @@ class CanarySchedule:
             state.evidence.doubted(outcome.reason)
         elif outcome.kind != "unasked":
             state.evidence.disproved(outcome.reason)
+        if proven and outcome.kind == "ok":
+            await self._confirm(state, now=True)
 
-    async def _confirm(self, state: BackendState) -> None:
-        """Run a canary of a backend that is well or unknown."""
+    async def _confirm(self, state: BackendState, *, now: bool = False) -> None:
+        """Run a canary of a backend that is well or unknown. `now`: beside requests."""
         if state.loads_on_demand and not await self._is_loaded(state):
             return
-        outcome = await self._run(state, SHORT, now=False)
+        outcome = await self._run(state, SHORT, now=now)
         if state.health.state not in SERVING:
             return
         if outcome.kind == "misconfigured":
@@ -150,9 +155,14 @@ class CanarySchedule:
         if state.held is not None and state.held.until != inf and not state.backend.exclusive:
             self._asked_until[key_of(state)] = state.held.until
         replies: dict[bytes, CheckReply] = {}
-        observations = await probe(state, checks, now=now, replies=replies)
+        observations = await probe(state, checks, now=now, brief=True, replies=replies)
         self._report_drift(state)
-        return outcome_of(observations, replies.values())
+        outcome = outcome_of(observations, replies.values())
+        if outcome.kind in ("lost", "wrong", "misconfigured"):
+            self._passed.pop(key_of(state), None)
+        elif outcome.kind == "ok" and "arithmetic" in checks:
+            self._passed[key_of(state)] = _runs(state)
+        return outcome
 
     def _report_drift(self, state: BackendState) -> None:
         """Log and emit the differences from routes.yaml when they changed."""
@@ -165,6 +175,11 @@ class CanarySchedule:
 
 
 BackendKey = tuple[str, str, str | None]
+
+
+def _runs(state: BackendState) -> object:
+    """What tells whether a backend is started again as it was."""
+    return state.backend.model, state.backend.launch
 
 
 def key_of(state: BackendState) -> BackendKey:
@@ -189,7 +204,9 @@ def outcome_of(observations: Mapping[str, Observation], replies: Iterable[CheckR
     for check, observation in observations.items():
         if observation.seen.startswith(NO_ANSWER):
             return Outcome("lost", quoting(f"canary ({check})", observation.seen))
-    arithmetic = observations["arithmetic"]
+    arithmetic = observations.get("arithmetic")
+    if arithmetic is None:
+        return Outcome("ok", "answers again, as it did before; its canary runs beside requests")
     if arithmetic.result == "no":
         return Outcome("wrong", quoting("canary (arithmetic)", arithmetic.seen))
     if any(observation.seen.startswith("busy") for observation in observations.values()):

@@ -30,7 +30,7 @@ def looks_at_engine(probe: Probe) -> bool:
 def pause(state: BackendState) -> float:
     """Seconds until the next look."""
     every = state.backend.health.every or MOVING
-    if state.progress.doubted:
+    if state.progress.doubted or (state.is_full and state.slots_to_find):
         return min(every, AGAIN)
     return min(every, MOVING) if state.engine_inflight else every
 
@@ -57,6 +57,7 @@ class EngineLooks:
             ended.set()
 
     async def _look(self, state: BackendState) -> None:
+        state.progress.looked_at = time.monotonic()
         probe = state.traits.probe
         sample = None
         if probe is not None and probe.slots is not None:
@@ -72,6 +73,7 @@ class EngineLooks:
                 state.start_over()
             state.progress.add(sample)
             state.foreign = state.progress.foreign(state.engine_inflight + state.shared.elsewhere_lately, now)
+            state.saw_work(before, sample)
         elif state.foreign and state.progress.age(now) > SEEN_LATELY:
             state.foreign = 0
         for other in state.siblings:

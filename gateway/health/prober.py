@@ -32,7 +32,15 @@ from gateway.engines.vllm.reported_flags import read_flags
 from gateway.health.canary_schedule import CanarySchedule
 from gateway.health.engine_look import EngineLooks, looks_at_engine, pause
 from gateway.health.nodes import Machine, NodeHealth, read_machine
-from gateway.health.probe_client import ALIVE_MOST, ProbeClient, ProbeFailure, decoded, origin_of, target_of
+from gateway.health.probe_client import (
+    ALIVE_MOST,
+    PROBE_TIMEOUT,
+    ProbeClient,
+    ProbeFailure,
+    decoded,
+    origin_of,
+    target_of,
+)
 from gateway.health.recogniser import Recogniser
 from gateway.health.suspect_probes import SuspectProbes
 from gateway.health.voices import Voices
@@ -49,6 +57,9 @@ NAME_SHOWN = 100  # characters of a model name in a reason
 VERSION_MOST = 100  # characters of a version that are kept
 RECENT = 10.0  # seconds for which an event of a stream, or progress of the engine, shows that the backend works
 EXPORTER_EVERY = 5.0  # seconds between two readings of a node's exporter
+QUIET = PROBE_TIMEOUT  # seconds: nothing came while a check waited for its answer
+OWN_LAG = 1.0  # seconds
+AGAIN = 0.5  # seconds until the next check of a backend that has answered none
 REREAD = 12  # good health checks until the model list and the version are read again
 
 Jobs = list[Callable[[], Awaitable[None]]]
@@ -73,7 +84,7 @@ class Prober:
         self._looks = EngineLooks(self._client, work_of)
         self._recogniser = Recogniser(self._client)
         self._tasks: dict[object, list[asyncio.Task[None]]] = {}
-        self._immediate_checks: dict[str, asyncio.Task[None]] = {}
+        self._immediate_checks: dict[object, asyncio.Task[None]] = {}  # by the id of the backend, or a look's name
         self._nodes = NodeHealth()
         self.machines: dict[str, Machine] = {}  # node -> the last report of its exporter
         self._spanned_nodes: frozenset[str] = frozenset()  # nodes of engines that run on several
@@ -176,7 +187,9 @@ class Prober:
             if every is None:
                 return
             try:
-                await self.check(state, read_models=checks % REREAD == 0)
+                check = self.hurry(state, read_models=checks % REREAD == 0)
+                if check is not None:
+                    await asyncio.wait([check])  # one at a time: it may have been under way
                 state.evidence.load(full=state.is_full)
                 self.canaries.run_if_due(state)
             except Exception:
@@ -231,14 +244,23 @@ class Prober:
             task.add_done_callback(lambda _: self._immediate_checks.pop(key, None))
         return task
 
-    def hurry(self, state: BackendState, *, read_models: bool = False) -> None:
-        """Check the backend now, because something may have changed there. `read_models`: its list of models may have
-        changed too."""
+    def hurry(self, state: BackendState, *, read_models: bool = False) -> asyncio.Task[None] | None:
+        """Check the backend now, because something may have changed there; None = it is never checked. `read_models`:
+        its list of models may have changed too."""
         state = state.host or state
-        if probe_of(state.backend) is not None and state.name not in self._immediate_checks:
+        if probe_of(state.backend) is None:
+            return None
+        task = self._immediate_checks.get(id(state))
+        if task is None:
             task = asyncio.create_task(self._try_check(state, read_models=read_models), name=f"look at {state.name}")
-            self._immediate_checks[state.name] = task
-            task.add_done_callback(lambda _: self._immediate_checks.pop(state.name, None))
+            self._immediate_checks[id(state)] = task
+            task.add_done_callback(lambda _: self._immediate_checks.pop(id(state), None))
+        return task
+
+    def _check_again(self, state: BackendState) -> None:
+        """Another check of a backend that has not answered the last one, so that it is soon known whether it hangs."""
+        if self._tasks and state.health.silent and state.health.state in SERVING:
+            self.hurry(state)
 
     async def _try_check(self, state: BackendState, *, read_models: bool) -> None:
         try:
@@ -252,6 +274,7 @@ class Prober:
         probe = probe_of(state.backend) and state.traits.probe
         assert probe is not None
         path = probe.liveness or state.backend.health.path
+        began = time.monotonic()
         response = await self._client.get(state.backend, path, ALIVE_MOST)
         if isinstance(response, ProbeFailure) and response.own:
             return  # the probe failed inside this process and shows nothing about the backend
@@ -259,14 +282,20 @@ class Prober:
         if isinstance(response, ProbeFailure):
             if response.refused:
                 self._recogniser.forget(state)
-            last_progress = max(state.engine_event, state.progress.moved_at)
+            now = time.monotonic()
+            quiet_for = now - max(state.engine_event, state.progress.moved_at)
             mute = response.silent and state.traits.always_answers
-            # Any other busy backend may answer late.
-            if response.refused or mute or time.monotonic() - last_progress > RECENT:
-                state.evidence.dead(response.reason, refused=response.refused)
+            # Any other busy backend may answer late, while it sends something or its engine moves.
+            hangs = response.silent and not state.traits.answers_late and quiet_for >= QUIET
+            hangs = hangs and now - began < QUIET + OWN_LAG  # else this process was not there to read an answer
+            if response.refused or mute or hangs or quiet_for > RECENT:
+                state.evidence.dead(response.reason, refused=response.refused, silent=mute or hangs)
             if mute:
                 state.report_mute()
                 self.hurry(state)
+            elif hangs:
+                state.report_silent()
+                asyncio.get_running_loop().call_later(AGAIN, self._check_again, state)
             return
         if response.status in (401, 403):
             state.evidence.misconfigured(f"refuses our credential ({response.status}); check its api_key")

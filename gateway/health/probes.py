@@ -50,6 +50,7 @@ async def probe(
     checks: Iterable[str] = ALL,
     *,
     now: bool = False,
+    brief: bool = False,
     patience: float | None = None,
     on_seen: OnSeen = lambda *_: None,
     replies: dict[bytes, CheckReply] | None = None,
@@ -58,8 +59,9 @@ async def probe(
     the observations in the backend's state.
 
     Requests are sent only while the backend is idle; with `now` they are sent at once. Running all checks first drops
-    everything learned about the backend. `patience`: seconds for each answer, instead of `answer_budget`. `on_seen` is
-    called after each check. `replies` is filled with: encoded body of a request -> its reply.
+    everything learned about the backend. `brief`: with small limits, as canaries. `patience`: seconds for each answer,
+    instead of `answer_budget`. `on_seen` is called after each check. `replies` is filled with: encoded body of a
+    request -> its reply.
     """
     names = tuple(checks)
     if state.health.outside and state.loads_on_demand:
@@ -76,6 +78,7 @@ async def probe(
         if not now and seconds_left is not None:
             seconds_left = await wait_idle(state, seconds_left)
         profile = profile_of(state.backend, state.model, state.reported.context, state.traits)
+        profile = replace(profile, brief=True) if brief else profile
         reason = skipped(name, profile, found) if state.traits.chats else "not a chat server"
         if reason is None and seconds_left is None:
             reason = _busy(state)
@@ -84,7 +87,7 @@ async def probe(
         else:
             observation = await _check(state, name, profile, replies, patience)
         found[name] = observation = replace(observation, at=time.time())
-        if not any(reply.ours for reply in replies.values()):
+        if name != "life" and not any(reply.ours for reply in replies.values()):
             state.facts.observe({name: observation})
         on_seen(name, observation)
     return found

@@ -98,6 +98,8 @@ def backend_metrics(
     for metric, (meaning, value) in _BACKENDS.items():
         values = [((name,), value(state, view)) for name, state, view in here]
         yield gauge(metric, meaning, "backend", [(labels, found) for labels, found in values if found is not None])
+    why = [((name, state.slots_why), 1.0) for name, state, _ in here if state.known_slots is not None]
+    yield gauge("gateway_slots_reason", "1 for where the number of its slots comes from", "backend reason", why)
     queued = (((name,), waiting.get(name, 0)) for name in states)
     yield gauge("gateway_queue_depth", "Requests that wait for a slot", "backend", queued)
     known = (((name, one.value), state.health.state is one) for name, state, _ in here for one in State)

@@ -23,6 +23,10 @@ class ActiveRequest(Protocol):
     @property
     def record(self) -> RequestRecord: ...
 
+    def has_elsewhere(self) -> bool:
+        """Is there another backend that can serve it now?"""
+        ...
+
 
 class ActiveRequests:
     """The requests under way of one gateway, each from its head to its end."""
@@ -65,6 +69,14 @@ class ActiveRequests:
             if timer.budget != idle and timer.heard >= state.evidence.alive_at:  # after the first token it is `idle`
                 timer.interrupt(SilenceFailure("silent, as is its health check"))
 
+    def leave_silent(self, state: BackendState) -> None:
+        """The backend's health check got no answer: attempts without a byte are ended, where another backend can serve
+        their requests now."""
+        idle = state.backend.timeouts.idle
+        for request in self._waiting_for(state):
+            if request.timer.budget != idle and request.has_elsewhere():  # after the first token it is `idle`
+                request.timer.interrupt(SilenceFailure("silent, as is its health check"))
+
     def work_of(self, state: BackendState) -> Work:
         """Our requests at this backend, as evidence that its engine should be making progress."""
         if not state.engine_inflight:
@@ -82,10 +94,15 @@ class ActiveRequests:
         return Work(waiting, since, newest, without_token, tokens, state.engine_inflight, state.engine_event)
 
     def _asking(self, state: BackendState) -> list[tuple[RequestTimer, AttemptRecord]]:
+        """The timers and attempts of `_waiting_for`."""
+        asking = self._waiting_for(state)
+        return [(one.timer, attempt) for one in asking if (attempt := one.record.trying) is not None]
+
+    def _waiting_for(self, state: BackendState) -> list[ActiveRequest]:
         """The requests that wait for this backend. A request whose client does not read its answer is left out: it
         is no evidence about the backend."""
         return [
-            (request.timer, attempt)
+            request
             for request in self
             if (attempt := request.record.trying) is not None
             and (attempt.state is state or attempt.state in state.siblings)

@@ -1,6 +1,6 @@
-"""Speech: transcriptions, translations and speech run through the same stages as every request (handler.py). What
-differs is here: a body that is a form with a file, and an answer that is passed on without being looked into, with the
-content-type that it has.
+"""Speech and pictures: transcriptions, translations, speech and images run through the same stages as every request
+(handler.py). What differs is here: a body that is a form with a file, and an answer that is passed on without being
+looked into, with the content-type that it has.
 
 The file is received once, into an `Upload` that can be sent to one backend after the other. A transcription is read as
 a whole before it is sent, so another backend can still be tried when it breaks. Audio and events are sent as they come,
@@ -19,7 +19,7 @@ from msgspec import Raw
 from gateway.admission import access
 from gateway.admission.origins import check_json
 from gateway.domain.body import read_fields, value_of
-from gateway.domain.request import SPEECH, Endpoint, InferenceRequest, parse
+from gateway.domain.request import IMAGES, PICTURES, SPEECH, Endpoint, InferenceRequest, parse
 from gateway.domain.upstream import Response, UpstreamFailure, read_counted
 from gateway.engines.base import EngineRequest
 from gateway.errors import GatewayError
@@ -40,6 +40,7 @@ from gateway.transport.multipart import FormReader, MultipartError
 from gateway.transport.upload import HEADER_MOST, Upload
 
 ANSWER_WAIT = 120.0  # seconds until the first byte of an answer, where routes.yaml has no `first_byte`, and beyond it:
+PICTURE_WAIT = 600.0  # as long, for pictures, of which servers send nothing before they are made
 REAL_TIME = 32_000  # bytes of a file for one more second: uncompressed speech (16 kHz, 16 bit), as long as it lasts
 KIND_MOST = 200  # characters of a content-type
 BEGINNING_MOST = 64 * 1024  # bytes of a stream's first event that wait until it is known to be no error
@@ -50,7 +51,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class AudioHandler(RequestHandler):
-    """`/v1/audio/speech`: JSON in, audio out."""
+    """`/v1/audio/speech` and `/v1/images/generations`: JSON in, audio or pictures out."""
 
     upload: Upload | None = None
 
@@ -87,7 +88,8 @@ class AudioHandler(RequestHandler):
 
 
 class UploadHandler(AudioHandler):
-    """`/v1/audio/transcriptions` and `/v1/audio/translations`: a form with a file, read as it comes."""
+    """`/v1/audio/transcriptions`, `/v1/audio/translations`, `/v1/images/edits` and `/v1/images/variations`: a form with
+    a file, read as it comes. Forms of pictures may have several."""
 
     def __init__(self, services: Services, endpoint: Endpoint, exchange: AsgiExchange) -> None:
         super().__init__(services, endpoint, exchange)
@@ -125,13 +127,18 @@ class UploadHandler(AudioHandler):
             raise GatewayError("unsupported_encoding", "Send a form without a content-encoding.")
         upload = self.upload = Upload(Path(server.data), exchange.share)
         try:
-            form = FormReader(exchange.headers.get(b"content-type", b"").decode("latin-1"), exchange.share.add)
+            kind = exchange.headers.get(b"content-type", b"").decode("latin-1")
+            pictures = self.record.endpoint in PICTURES
+            form = FormReader(kind, exchange.share.add, upload.between if pictures else None)
             async for piece in exchange.pieces(server.max_body):
                 for data in form.feed(piece):
                     await upload.write(data)
             form.finish()
             if form.file is None:
-                raise GatewayError("invalid_request_body", "The form has no `file`.", param="file")
+                name = "image" if pictures else "file"
+                raise GatewayError("invalid_request_body", f"The form has no `{name}`.", param=name)
+            if pictures:
+                upload.field = form.file.name
             await upload.finish(form.file.filename or "", form.file.content_type)
         except MultipartError as wrong:
             raise GatewayError("invalid_request_body", f"This is no form with a file: {wrong}.") from None
@@ -158,7 +165,8 @@ class AudioAttempt(Attempt):
         super()._expect_first()
         if self.candidate.state.backend.timeouts.first_byte is None:
             size = self._upload.size if self._upload is not None else 0
-            self.timer.expect(ANSWER_WAIT + size / REAL_TIME + self.request.prompt_bytes / 10)
+            wait = PICTURE_WAIT if self.request.endpoint in PICTURES else ANSWER_WAIT
+            self.timer.expect(wait + size / REAL_TIME + self.request.prompt_bytes / 10)
 
     def _failure(self, failure: UpstreamFailure) -> Exception:
         found = super()._failure(failure)
@@ -269,4 +277,5 @@ def handler_of(
     services: Services, endpoint: Endpoint, exchange: Exchange, on_behalf: OnBehalf | None = None
 ) -> RequestHandler:
     """The handler of a request whose body is JSON."""
-    return (AudioHandler if endpoint is SPEECH else RequestHandler)(services, endpoint, exchange, on_behalf)
+    passed_on = endpoint is SPEECH or endpoint is IMAGES
+    return (AudioHandler if passed_on else RequestHandler)(services, endpoint, exchange, on_behalf)

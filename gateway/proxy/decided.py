@@ -54,14 +54,15 @@ TABLE: Mapping[type, Fields] = {
         decided="name key_sha256 old_key_sha256 aliases",
         each="rpm tpm max_inflight tasks budget",
         # What is decided ahead stays in the LAN and starts nothing.
-        nothing="priority local_only may_start admin on_unsupported",
+        nothing="priority local_only may_start admin on_unsupported parent",
+        never="users",
     ),
     Backend: Fields(
         decided="name on engine url model context kv_pool tool_parser auto_tools reasoning_parser thinking"
         " thinking_switch vision audio pdf serves server api_key launch",
         each="slots slots_assumed timeouts price",
         nothing="nodes dimensions embedding_model max_batch responses paths fields fixed run stop_after min_run budget"
-        " exclusive health queue images observed profiles start stop parked in_mode",
+        " recover exclusive health queue images observed profiles start stop parked in_mode",
         never="cloud",
     ),
     EngineTraits: Fields(
@@ -72,13 +73,14 @@ TABLE: Mapping[type, Fields] = {
         each="withholds_tools enforces_stop stops_thoughts stops_unstreamed many_choices list_prompts token_prompts",
         nothing="loads_on_demand loaded default_model lists_cache window describes takes_window cuts_silently"
         " refuses_unread computes_beyond counts checks_limits thoughts ends_without_done errors responses"
-        " embeds_or_ranks probe signs always_answers",
+        " embeds_or_ranks probe signs always_answers"
+        " answers_late",
         never="short_answers",
     ),
     BackendState: Fields(
         decided="backend client reported facts absent revision name server traits model checkpoint",
         each="health siblings shared ratio progress prefill inflight prompt_tokens foreign last_event cooldown_until"
-        " known_slots slots",
+        " known_slots slots learned",
         nothing="host observers disobeys evidence counting reserved_tokens sleepless flag_drift held load load_seconds"
         " unloaded_at",
         never="pool",

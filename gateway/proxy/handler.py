@@ -165,6 +165,9 @@ class RequestHandler:
         client = inner.identity if inner is not None else exchange.caller.identify(snapshot)
         record.client_label, record.client = client.label, client.client
         request = record.request = await self._read(client)
+        if client.client is not None and client.client.users is not None and inner is None:
+            client = access.user_of(client, exchange.headers, request)
+            record.client = client.client
         record.privacy = exchange.caller.privacy(client)  # the conversation that it goes on from may say more
         if self.trace is not None:
             self.trace.headers = exchange.headers
@@ -364,6 +367,8 @@ class RequestHandler:
         """A dead engine, a closed port and silence are the backend's; any other failure may be the request's fault."""
         if failure.died:
             state.evidence.stalled(failure.verdict.reason)
+        elif failure.timeout and state.health.avoided:
+            pass  # its checks have found it already: one incident counts once
         elif failure.timeout or failure.gone:
             state.evidence.failed(failure.verdict.reason)
         else:
@@ -456,6 +461,10 @@ class RequestHandler:
     def reply(self) -> StreamReply | None:
         """The reply to a client that streams; None = the answer is sent as a whole, or there is no plan yet."""
         return self.planned.reply if self.planned is not None else None
+
+    def has_elsewhere(self) -> bool:
+        """Is there a backend that can serve it now beside the one that is asked?"""
+        return self.planned is not None and self.planned.has_elsewhere(time.monotonic())
 
     def _beat(self) -> None:
         if self.reply is not None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.admission.access import Identity
+from gateway.admission.capacity import serves_now
 from gateway.admission.failover import FailoverState
 from gateway.admission.slot_acquirer import SlotAcquirer
 from gateway.admission.slots import Lease
@@ -112,6 +113,8 @@ class Planner:
         if self.session is None:
             received, placements = self._received, self._context.services.placements
             self.session = placements.find(received.request, self._affinity_key(), received.client.name)
+            client = received.client.client
+            self.session.yields = ((client and client.priority) or received.alias.priority) == "batch"
         return self.session
 
     def _affinity_key(self) -> bytes:
@@ -204,7 +207,8 @@ class PlannedRequest:
             if alias.balance != "affinity" or all(len(step) < 2 or state.name not in step for step in alias.steps):
                 return None
             session = self._planner.place()
-        self._context.services.placements.put(session, state.name)
+        if not session.yields:
+            self._context.services.placements.put(session, state.name)
         return state.prefill.begin(missing_tokens(state, session), time.monotonic())
 
     @property
@@ -260,6 +264,8 @@ class PlannedRequest:
         if choice is None:
             return None
         client = self.received.client
+        if client.client is not None and client.client.parent is not None:
+            return None  # two limits: they are counted where requests may wait for them
         most = client.client.max_inflight if client.client is not None else None
         lease = self._context.services.admission.try_acquire(choice, self.received.request, client.name, most)
         if lease is not None:
@@ -274,6 +280,12 @@ class PlannedRequest:
         """Is no other attempt left behind this one?"""
         again = with_forced_call(candidate, self.received.request, time.monotonic())
         return not (self.failover.remaining or again)
+
+    def has_elsewhere(self, now: float) -> bool:
+        """Can another candidate serve now, if the attempt under way fails?"""
+        failover, asked = self.failover, self._context.record.trying
+        name = "" if asked is None else asked.state.name
+        return any(failover.plan.may_enter(c, name) and serves_now(c.state, now) for c in failover.remaining)
 
     def settled(self, estimate: int, tokens: int) -> None:
         """As `SlotAcquirer.settled`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 
 from gateway.config.snapshot import Balance
@@ -11,6 +11,8 @@ from gateway.domain.health_state import SUSPECT
 from gateway.routing.placements import Session
 
 STAY_TIMES, STAY_SECONDS = 2.0, 0.25  # a session moves when its own backend takes longer than so many times, and more
+IDLE_TIMES = 3.0  # a backend is idle beside one that has had so many times as much to compute lately
+SPARED = 0.6  # part of what a move computes that does not count then: later turns gain by it
 RATE_PRIOR = 2000.0  # prompt tokens per second where no backend has shown any
 SEAT = 0.02  # seconds by which each sequence that runs delays a first token
 RECENT = 0.3  # part of what was computed lately that counts for a new session
@@ -57,22 +59,58 @@ def _doubt(member: BackendState, now: float) -> int:
 
 
 def _by_affinity(members: Sequence[BackendState], session: Session, now: float) -> list[BackendState]:
-    """The backend of the session first, unless another one would begin to answer clearly sooner, although it has to
-    compute more of the prompt. A new session begins where that takes the least time, what was computed lately counting
-    too. Among equals, and where nothing is known, rendezvous hashing over names decides, which is the same at every
-    gateway."""
+    """The backend of the session first, unless another one is clearly better, although it has to compute more of the
+    prompt. A new session begins where that takes the least time, what was computed lately counting too. Among equals,
+    and where nothing is known, rendezvous hashing over names decides, which is the same at every gateway."""
     ordered = _by_name(members, session.key)
     usual = usual_rate([m.prefill.rate for m in members])
     costs = {m.name: seconds_until_answer(m, session, usual) for m in members}
     home = next((m for m in ordered if m.name == session.home), None)
-    if home is None:
-        for m in members:
-            costs[m.name] += RECENT * m.prefill.lately(now) / (m.prefill.rate or usual)
-        home = next(m for m in ordered if costs[m.name] <= min(costs.values()) + EQUAL)
-    elif costs[home.name] > STAY_TIMES * min(costs.values()) + STAY_SECONDS:
-        home = min(ordered, key=lambda m: costs[m.name])
-    ordered.sort(key=lambda m: (m is not home, costs[m.name]))
+    if home is not None and not session.yields:
+        home = _home_or_better(home, ordered, session, costs, usual, now)
+        ordered.sort(key=lambda m: (m is not home, costs[m.name]))
+        return ordered
+    for m in members:
+        costs[m.name] += RECENT * _lately(m, usual, now)
+    if session.yields:
+        ordered.sort(key=lambda m: (_cache_used(m), costs[m.name]))
+        return ordered
+    first = next(m for m in ordered if costs[m.name] <= min(costs.values()) + EQUAL)
+    ordered.sort(key=lambda m: (m is not first, costs[m.name]))
     return ordered
+
+
+def _home_or_better(
+    home: BackendState,
+    ordered: Sequence[BackendState],
+    session: Session,
+    costs: Mapping[str, float],
+    usual: float,
+    now: float,
+) -> BackendState:
+    """Where another backend has had little to do while this one was busy, and prompts wait there now, a move is worth
+    more than this turn."""
+    busy = _lately(home, usual, now) if home.prefill.tokens else 0.0
+
+    def price(m: BackendState) -> float:
+        if m is home:
+            return costs[m.name]
+        if IDLE_TIMES * _lately(m, usual, now) < busy:
+            return costs[m.name] + STAY_SECONDS - SPARED * missing_tokens(m, session) / (m.prefill.rate or usual)
+        return STAY_TIMES * costs[m.name] + STAY_SECONDS
+
+    return min((home, *ordered), key=price)
+
+
+def _lately(member: BackendState, usual: float, now: float) -> float:
+    """Seconds in which it has computed prompts lately."""
+    return member.prefill.lately(now) / (member.prefill.rate or usual)
+
+
+def _cache_used(member: BackendState) -> int:
+    """Steps of a twentieth of its KV cache that are in use; 0 where it does not tell."""
+    last = member.progress.last
+    return 0 if last is None else round(last.kv * 20)
 
 
 def usual_rate(known: Sequence[float | None]) -> float:

@@ -34,7 +34,8 @@ BOUNDS = _bounds()  # bytes of the text; longer ones are compared up to the last
 @dataclass(slots=True)
 class Session:
     """One request, as far as its place goes. `key`: of its conversation. `size`: bytes of its prompt. `cached`: backend
-    -> bytes of it that are probably cached there. `home`: the backend of the conversation; None = it is new."""
+    -> bytes of it that are probably cached there. `home`: the backend of the conversation; None = it is new.
+    `yields`: it is of a batch, and is sent where it throws the least of others out of a cache."""
 
     key: bytes
     size: int = 0
@@ -42,6 +43,7 @@ class Session:
     home: str | None = None
     marks: tuple[Hashable, ...] = ()
     client: str = ""
+    yields: bool = False
 
 
 def no_session() -> Session:

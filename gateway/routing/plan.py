@@ -134,10 +134,10 @@ class Plan:
     startable: Sequence[SkippedBackend] = ()
     loads: Sequence[BackendState] = ()
 
-    def may_enter(self, candidate: Candidate) -> bool:
-        """May this candidate be tried? A local one always. A cloud only if each local backend before it is not used
-        for a reason that `cloud_when` allows. Backends outside the mode in force do not count, but if there are only
-        such ones, the mode is no reason to leave the LAN."""
+    def may_enter(self, candidate: Candidate, failing: str = "") -> bool:
+        """May this candidate be tried, if the attempt at the backend `failing` fails? A local one always. A cloud only
+        if each local backend before it is not used for a reason that `cloud_when` allows. Backends outside the mode in
+        force do not count, but if there are only such ones, the mode is no reason to leave the LAN."""
         if not candidate.state.backend.cloud:
             return True
         reasons = [KINDS[s.kind] for s in self.skipped if s.step <= candidate.step and not s.state.backend.cloud]
@@ -145,7 +145,8 @@ class Plan:
             if earlier is candidate:
                 break
             if not earlier.state.backend.cloud:
-                reasons.append(KINDS.get(self.outcomes.get(earlier.state.name, ""), "busy"))
+                name = earlier.state.name
+                reasons.append(KINDS.get("failed" if name == failing else self.outcomes.get(name, ""), "busy"))
         expected = [reason for reason in reasons if reason != OUTSIDE]
         return bool(expected or not reasons) and all(reason in self.alias.cloud_when for reason in expected)
 
@@ -225,6 +226,8 @@ def make_plan(
                 plan.candidates.append(Candidate(state, index))
         else:
             plan.candidates.extend(adapted(ordered, index, needs, now, resort))
+    if any(candidate.state.health.avoided for candidate in plan.candidates):
+        plan.candidates.sort(key=lambda c: 2 if c.state.backend.cloud else 1 if c.state.health.avoided else 0)
     if needs.tools == "auto" and any(candidate.doubtful for candidate in plan.candidates):
         plan.candidates.sort(key=lambda c: 2 if c.state.backend.cloud else 1 if c.doubtful else 0)
     if any(loads_first(candidate.state) for candidate in plan.candidates):

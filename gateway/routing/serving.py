@@ -123,6 +123,13 @@ def can_serve(alias: Alias, states: Mapping[str, BackendState], now: float) -> b
     return any(member.why is None or member.why.kind in STARTS for member in members_now(alias, states, now))
 
 
+def unserved(snapshot: Snapshot) -> list[str]:
+    """The aliases that nobody serves though everything that the mode in force contains runs; without the backends' own
+    names."""
+    states, now = all_ready(snapshot), 0.0
+    return [a.name for a in snapshot.aliases.values() if not a.implicit and not can_serve(a, states, now)]
+
+
 def reason_of(why: SkipReason, state: BackendState, now: float) -> str:
     """Why no ordinary request is sent to this backend: a phrase to follow its name."""
     return f"has too small a window ({state.window(now):,} tokens)" if why.kind == "too_long" else why.reason

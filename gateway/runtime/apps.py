@@ -66,6 +66,7 @@ class Extension:
     inference endpoint that is no chat -> wraps its exchange in that of a chat. `read_request`: reads the request of
     `gateway explain`. `operation`: the operation on the fleet that is under way, else the last one, for `/status`; with
     what its commands wrote, or without. `troubles`: backend -> its engine's last words and what mends it, for admins.
+    `recovered`: backend that hangs -> its last restart, in words, for alerts.
     `batches`: the batches for `/status` of the clients that the viewer may see.
     `preflight`: what may keep a backend from starting on its nodes with a profile ("" = with none)."""
 
@@ -80,6 +81,7 @@ class Extension:
     read_request: ReadRequest | None = None
     operation: Callable[[bool], dict[str, Any] | None] | None = None
     troubles: Callable[[], Mapping[str, Any]] = dict
+    recovered: Callable[[], Mapping[str, str]] = dict
     batches: BatchesShown | None = None
     preflight: Preflight | None = None
 
@@ -130,6 +132,10 @@ class Apps:
     def troubles(self) -> dict[str, Any]:
         """Backend -> the last words of its engine, their cause and what mends it, of those that are out."""
         return {name: found for app in self._apps for name, found in app.troubles().items()}
+
+    def recovered(self) -> dict[str, str]:
+        """Backend that hangs -> its last restart by the gateway, in words."""
+        return {name: text for app in self._apps for name, text in app.recovered().items()}
 
     def lost(self) -> dict[str, int]:
         """Kind of record -> how many the apps have dropped."""

@@ -84,7 +84,7 @@ class Gateway:
         self.on_event: list[Callable[[Event], None]] = []  # called with each; must not block, nor raise
         self.admission = Admission(self.metrics)
         self.prober = Prober(self.fleet, self.active.work_of, self.emit, failures, on_short=self.short_of)
-        self.admission.look = self.prober.look_now
+        self.admission.look, self.admission.check = self.prober.look_now, self.prober.hurry
         self.memory = Memory(snapshot.server.memory, lambda: self.short_of("budget"))
         self.log: LogWriter | None = None  # see `write_log`
         self.started = time.time()
@@ -139,6 +139,7 @@ class Gateway:
         observers.gone.append(self.active.leave_closed)
         observers.stalled.append(self.active.leave_stalled)
         observers.mute.append(self.active.leave_mute)
+        observers.silent.append(self.active.leave_silent)
         observers.closed.append(self._closed)
 
     def write_log(self, log: LogWriter) -> None:

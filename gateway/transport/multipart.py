@@ -39,9 +39,15 @@ class Part:
 class FormReader:
     """Reads one body piece by piece. `feed` returns the bytes of the file that the piece has; parts that are complete
     are in `fields` (name -> value; the last one counts), and the file's part is in `file`. `parts` has them all, in
-    order. `count` is called with the size of what is kept, and may raise."""
+    order. `count` is called with the size of what is kept, and may raise. `between`: the bytes that go before each
+    further file; None: there may be one file."""
 
-    def __init__(self, content_type: str, count: Callable[[int], object] = lambda _: None) -> None:
+    def __init__(
+        self,
+        content_type: str,
+        count: Callable[[int], object] = lambda _: None,
+        between: Callable[[str, str, str], bytes] | None = None,
+    ) -> None:
         head = Message()
         head["content-type"] = content_type
         try:
@@ -55,7 +61,7 @@ class FormReader:
         self.parts: list[Part] = []
         self.ended = False
         self._parts = 0
-        self._count = count
+        self._count, self._between = count, between
         self._kept = 0  # bytes of the fields and heads
         self._part: Part | None = None
         self._head: dict[str, str] = {}
@@ -132,11 +138,14 @@ class FormReader:
         self._part = Part(name, filename, self._head.get("content-type", ""))
         self.parts.append(self._part)
         if filename is not None:
-            if self.file is not None:
+            if self.file is not None and self._between is None:
                 raise MultipartError("the form has more than one file")
             # A charset that the client names may decode to halves of characters, which nothing can write.
             self._part.filename = filename.encode(errors="replace").decode()[:FILENAME_MOST]
-            self.file = self._part
+            if self.file is None or self._between is None:
+                self.file = self._part
+            else:
+                self._bytes.append(self._between(name, self._part.filename, self._part.content_type))
 
     def _data(self, data: bytes, start: int, end: int) -> None:
         assert self._part is not None

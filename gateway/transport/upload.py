@@ -34,6 +34,7 @@ class Upload:
     def __init__(self, folder: Path, memory: Counted) -> None:
         self.size = 0  # bytes of the file
         self.beginning = b""  # of the file
+        self.field = "file"  # its name in the client's form
         self.filename = "file"
         self.content_type = ""
         self._folder = folder
@@ -65,6 +66,14 @@ class Upload:
             self._disk.flush()
             self._mapped = mmap.mmap(self._disk.fileno(), 0)
 
+    def between(self, name: str, filename: str, content_type: str) -> bytes:
+        """What goes between the file before and a further one, with this head: they travel as one."""
+        return b"\r\n" + self._file_head(name, filename, content_type)
+
+    def _file_head(self, name: str, filename: str, content_type: str) -> bytes:
+        head = self._field(name) + b'; filename="' + _quoted(filename) + b'"\r\ncontent-type: '
+        return head + _line(content_type or "application/octet-stream") + b"\r\n\r\n"
+
     @property
     def digest(self) -> str:
         """The same for the same bytes."""
@@ -78,8 +87,7 @@ class Upload:
     def form(self, fields: Iterable[tuple[str, str]], file_field: str) -> bytes | memoryview:
         """The body of a form with these fields and then the file. A body from before is overwritten."""
         parts = [self._field(name) + b"\r\n\r\n" + value.encode(errors="replace") for name, value in fields]
-        file = self._field(file_field) + b'; filename="' + _quoted(self.filename) + b'"\r\ncontent-type: '
-        parts.append(file + _line(self.content_type or "application/octet-stream") + b"\r\n\r\n")
+        parts.append(self._file_head(file_field, self.filename, self.content_type))
         head = b"\r\n".join(parts)
         if self._mapped is None:
             return head + self._kept + self._tail()

@@ -34,7 +34,7 @@ function render() {
   announce(problems);
   at("verdict").className = `verdict ${verdict.level}`;
   at("verdict").textContent = verdict.text;
-  document.title = `${verdict.level === "ok" ? "✓" : `✕ ${problems.length}`} spark-gateway`;
+  document.title = `${verdict.title} spark-gateway`;
   at("live").textContent = gone ? "not connected" : page.connected ? "live" : "connecting";
   at("live").className = `live ${gone ? "bad" : page.connected ? "ok" : ""}`;
   show(at("banner"), bannerOf(problems, gone ? Date.now() / 1000 : now));
@@ -196,6 +196,17 @@ function askForKey(message) {
   at("key").focus();
 }
 
+async function cancelBatch(id) {
+  if (!confirm(`Cancel ${id}? What is done stays.`)) return;
+  try {
+    const answer = await ask(`/v1/batches/${encodeURIComponent(id)}/cancel`, { method: "POST" });
+    notice(answer.ok ? `${id} is being cancelled.` : await messageOf(answer), answer.ok ? "ok" : "bad");
+  } catch (error) {
+    notice(`Cancel ${id}: ${error.message}`, "bad");
+  }
+  statusSoon();
+}
+
 async function act(path, name, done) {
   const doing = `${path} ${name}`;
   page.pending.add(doing);
@@ -263,6 +274,7 @@ async function switchTo(mode) {
 }
 
 const ACTIONS = {
+  "cancel-batch": ({ name }) => cancelBatch(name),
   try: ({ name }) => openTry(page.status, name),
   toggle: ({ name }) => toggle(name),
   evidence: ({ name, check }) => {

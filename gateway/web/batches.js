@@ -3,17 +3,18 @@
 import { cell, h, meter, rowHead, table } from "./dom.js";
 import { number, span } from "./format.js";
 
-const HEAD = ["Batch", "Client", "Models", "State", "Done", "Failed", "Rate", "Left"];
+const HEAD = ["Batch", "Client", "Models", "State", "Done", "Failed", "Rate", "Left", ""];
+const UNFINISHED = new Set(["validating", "in_progress"]);
 const LEVELS = { completed: "ok", failed: "bad", expired: "bad", cancelled: "off" };
 const MARKS = { ok: "●", bad: "✕", off: "–", warn: "◔" };
 const ENDS = 2; // a meter's share from which on it would warn; a batch that is nearly done is no trouble
 
-export function batchesOf({ batches }) {
+export function batchesOf({ batches, you }) {
   if (!batches.length) return null;
-  return table({ class: "cards", "aria-label": "Batches" }, HEAD, h("tbody", { role: "rowgroup" }, batches.map(row)));
+  return table({ class: "cards", "aria-label": "Batches" }, HEAD, h("tbody", { role: "rowgroup" }, batches.map((batch) => row(batch, !you.client || you.client === batch.client))));
 }
 
-function row(batch) {
+function row(batch, mayCancel) {
   const level = LEVELS[batch.status] || "warn";
   const done = batch.completed + batch.failed;
   const text = `${number(done)} / ${number(batch.total)}`;
@@ -22,10 +23,13 @@ function row(batch) {
     rowHead({ class: "name" }, batch.id),
     cell("Client", {}, batch.client),
     cell("Models", {}, batch.models.join(", ")),
-    cell("State", { class: "state" }, h("span", { class: `badge ${level}` }, h("span", { "aria-hidden": "true" }, MARKS[level]), ` ${batch.status}`)),
+    cell("State", { class: "state" }, h("span", { class: `badge ${level}` }, h("span", { "aria-hidden": "true" }, MARKS[level]), ` ${batch.status}`),
+      batch.waits ? h("div", { class: "why" }, batch.waits) : null),
     cell("Done", { class: "num" }, meter(batch.total ? done / batch.total : 0, text, `${text} lines`, ENDS, ENDS)),
     cell("Failed", { class: `num ${batch.failed ? "warn" : ""}` }, batch.failed ? number(batch.failed) : "–"),
     cell("Rate", { class: "num" }, batch.rate === null ? "–" : `${number(batch.rate, 1)} /s`),
     cell("Left", { class: "num" }, batch.left === null ? "–" : span(batch.left)),
+    cell("", { class: "actions" }, mayCancel && UNFINISHED.has(batch.status)
+      ? h("button", { class: "quiet", "data-action": "cancel-batch", "data-name": batch.id }, "Cancel") : null),
   );
 }

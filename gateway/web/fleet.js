@@ -158,7 +158,7 @@ const present = (value) => value !== null && value !== undefined;
 function slotsTitle(backend) {
   const elsewhere = backend.elsewhere ? `, ${backend.elsewhere} of other gateways` : "";
   const others = backend.foreign ? `, ${backend.foreign} of others` : "";
-  return `${backend.inflight} of ours${elsewhere}${others}${backend.slots_assumed ? "; the number of slots is assumed" : ""}`;
+  return `${backend.inflight} of ours${elsewhere}${others}${backend.slots_reason ? `; slots: ${backend.slots_reason}` : ""}`;
 }
 
 /** The slots that other gateways hold; while they are unreachable, this gateway's share. */

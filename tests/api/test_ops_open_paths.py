@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from simulator import SimVllm
+from tests.one_backend import FAST
 from tests.raw_client import chat
 from tests.support import RunningGateway, running_gateway
 
@@ -90,6 +91,22 @@ async def test_ready_names_aliases_only_to_who_may_use_them() -> None:
             assert (answer.status_code, answer.json()) == (200, {"status": "ready"})
     async with gateway_of("") as gateway:
         assert set((await gateway.client.get("/ready")).json()["aliases"]) >= {"writer", "secret-project"}
+
+
+async def test_ready_names_the_aliases_that_nobody_serves_now() -> None:
+    modes = "modes: {daily: [a], large: [b]}\naliases: {writer: [a], ds4: [b], both: [a, b]}"
+    async with SimVllm("a").serve() as first, SimVllm("b").serve() as second:
+        routes = f"{FAST}backends: {{a: {{url: '{first}'}}, b: {{url: '{second}'}}}}\n{modes}"
+        async with running_gateway(routes) as gateway:
+            await gateway.until_ready("a")
+            assert (await gateway.client.get("/ready")).json()["unserved"] == ["ds4", "b"]
+            await gateway.gateway.put_mode_in_force("large")
+            await gateway.until_ready("b")
+            answer = await gateway.client.get("/ready")
+            assert (answer.status_code, answer.json()["unserved"]) == (200, ["writer", "a"])
+    async with gateway_of(CLIENTS) as gateway:
+        assert "unserved" not in (await gateway.client.get("/ready")).json()
+        assert "unserved" in (await gateway.client.get("/ready", headers=bearer(HERMES))).json()
 
 
 async def test_what_needs_no_key_tells_no_name() -> None:

@@ -55,3 +55,20 @@ def test_a_server_that_computes_beyond_its_window_needs_a_declared_one(keys: str
     assert any("computes on beyond its model's window" in w.message for w in silent.warnings)
     assert not any("computes on beyond" in w.message for w in declared.warnings)
     assert silent.snapshot.backends["a"].context is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "slots", "assumed"),
+    [
+        ("slots: auto", 8, True),
+        ("slots: 4", 4, False),
+        ("slots: none", None, False),
+        ("slots: auto, engine: ollama, model: m, context: 4096", 1, True),
+        ("slots: auto, launch: {command: 'vllm serve m --port 8001 --max-num-seqs 16'}", 16, True),
+        ("launch: {command: 'vllm serve m --port 8001 --max-num-seqs 16'}", 16, False),
+        ("launch: {command: 'vllm serve m --port 8001'}", 8, True),
+    ],
+)
+def test_slots_begin_at_what_is_declared_or_are_assumed(keys: str, slots: int | None, assumed: bool) -> None:
+    backend = load_text(f"backends: {{a: {{url: 'http://10.0.0.1:8001', {keys}}}}}").snapshot.backends["a"]
+    assert (backend.slots, backend.slots_assumed) == (slots, assumed)

@@ -180,3 +180,29 @@ def test_half_a_character_is_an_error_with_its_line() -> None:
     assert errors('a: 1\nb: "x\\ud800y"\n') == [
         "routes.yaml:2  b: half a character: a \\ud8xx escape without its other half"
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a:\n  x: 1\n  slots:4\n  y: 2\n", 3),
+        ("a:\n  slots:4\n  y: 2\n  z: 3\n", 2),
+        ("a:\n  - x: 1\n    slots:4\n    y: 2\n", 3),
+        ('a:\n  url: "http://x\n  y: 2\nb:\n  url: "http://y"\n', 2),
+        ("a: {url: 'http://x}\nb: 1\nc: 2\n", 1),
+        ('a: 1\nb: "open\nc: 2\n', 2),
+        ('a: "over\n  two lines"\nb:\n  slots:4\n  c: 1\n', 4),
+        ("a: {b: 'over\n  two', c: 1}\nd:\n  slots:4\n  c: 1\n", 4),
+        ("a: don't\nb:\n  slots:4\n  c: 1\n", 3),
+        ('a: 1 # say "so\nb:\n  slots:4\n  c: 1\n', 3),
+        ("a: 1\nb: {c: 1\n", 2),
+    ],
+)
+def test_a_syntax_error_names_the_line_where_it_is(text: str, line: int) -> None:
+    (error,) = errors(text)
+    assert error.startswith(f"routes.yaml:{line} ")
+
+
+def test_a_bracket_that_is_missing_names_where_the_other_one_is() -> None:
+    (error,) = errors("a: {b: 1\nc: {d: 2}\ne: 3\n")
+    assert "opened on line 1" in error

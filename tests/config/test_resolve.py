@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from gateway.config.load import load_text
 from tests.config.test_load_snapshot import backend, snapshot
 
 
@@ -59,3 +60,27 @@ def test_cloud_backends_are_probed_only_when_they_say_so() -> None:
 def test_nodes_need_not_be_declared() -> None:
     loaded = snapshot('backends: {a: {url: "http://x:1", node: [n1, n2]}, b: {url: "http://x:2", node: n2}}\n')
     assert list(loaded.nodes) == ["n1", "n2"]
+
+
+def test_one_model_of_one_server_is_one_backend() -> None:
+    alike = "backends: {{a: {{url: 'http://10.0.0.1:8001'{0}}}, b: {{url: 'http://10.0.0.1:8001/v1'{1}}}}}\n"
+
+    def told(first: str = "", second: str = "") -> bool:
+        warnings = load_text(alike.format(first, second), "routes.yaml", {}).warnings
+        return any("is the same server and model as 'a'" in str(warning) for warning in warnings)
+
+    assert told()
+    assert told(", model: m", ", model: m")
+    assert told(", model: m")
+    assert not told(", model: m", ", model: n")
+    assert not told(", engine: http, serves: [speech]", ", engine: http, serves: [transcriptions]")
+
+
+def test_an_alias_that_no_mode_serves_is_told() -> None:
+    fleet = "backends: {a: {url: 'http://10.0.0.1:8001'}, b: {url: 'http://10.0.0.2:8001'}}\n"
+    aliases = "aliases: {one: [a], two: [b, a], three: [b]}\n"
+    warnings = [str(one) for one in load_text(f"{fleet}{aliases}modes: {{day: [a]}}", "routes.yaml", {}).warnings]
+    (said,) = [one for one in warnings if "no mode has any of its backends" in one]
+    assert "aliases.three" in said
+    assert "put one into a mode: b" in said
+    assert "no mode has" not in "".join(map(str, load_text(fleet + aliases, "routes.yaml", {}).warnings))

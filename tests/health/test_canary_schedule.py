@@ -9,11 +9,15 @@ import pytest
 from gateway.domain.facts import Observation
 from gateway.domain.health_state import State
 from gateway.health.canary_schedule import outcome_of
-from simulator import SimOllama
+from gateway.health.checks.requests import LIFE
+from simulator import SimOllama, SimVllm
 from tests.one_backend import bring_down
 from tests.raw_client import chat
-from tests.support import running_gateway
+from tests.support import RunningGateway, running_gateway
 from tests.warming import ASKED, FAST, QWEN36, ask, canaried, one, sim_of, story
+
+AS_BEFORE = "answers again, as it did before; its canary runs beside requests"
+SOON = 10.0  # seconds
 
 # -- the way to ready -------------------------------------------------------------------------------------------------
 
@@ -43,10 +47,68 @@ async def test_a_backend_that_fell_comes_back_after_good_checks_and_a_canary() -
         sim.requests.clear()
         await sim.revive()
         await gateway.until_ready("a")
-        assert len(sim.requests) == ASKED
+        assert sim.requests[0].json["max_tokens"] == LIFE
+        await gateway.until(lambda: len(sim.requests) == ASKED)
         assert story(gateway) == ["ready", "suspect", "down", "warming", "ready"]
         reasons = [e.reason for e in gateway.gateway.events if e.kind == "state"]
-        assert reasons[-2:] == ["2 good health checks; a canary decides", "passed its canary"]
+        assert reasons[-2:] == ["2 good health checks; a canary decides", AS_BEFORE]
+
+
+async def restarted(gateway: RunningGateway, sim: SimVllm) -> None:
+    """It passes a canary, falls, and is started again."""
+    await gateway.until_ready("a")
+    await gateway.until(lambda: "tool_auto" in gateway.gateway.fleet["a"].facts.observed)
+    await canaried(gateway, sim, 3)
+    await sim.kill()
+    await gateway.until(lambda: gateway.state("a") is State.DOWN)
+    sim.requests.clear()
+
+
+async def test_where_it_was_well_before_requests_do_not_wait_for_its_canary() -> None:
+    sim = sim_of()
+    async with one(sim) as gateway:
+        await restarted(gateway, sim)
+        await sim.revive()
+        async with asyncio.timeout(SOON):
+            await sim.wait_for(lambda: sim.requests)
+            sim.fault("hang_before", count=1)
+            await gateway.until_ready("a")
+            await sim.wait_inflight(1)  # the canary
+            assert (await ask(gateway)).status_code == 200
+        assert sim.inflight == 1
+        sim.clear()
+
+
+async def test_a_canary_beside_requests_that_goes_wrong_has_the_next_one_decide_again() -> None:
+    sim = sim_of()
+    async with one(sim) as gateway:
+        await restarted(gateway, sim)
+        sim.fault("garbage")
+        await sim.revive()
+        await gateway.until(lambda: gateway.state("a") is State.SUSPECT)
+        assert "canary (arithmetic)" in gateway.gateway.fleet["a"].health.reason
+        await sim.kill()
+        await gateway.until(lambda: gateway.state("a") is State.DOWN)
+        sim.clear()
+        sim.requests.clear()
+        gateway.gateway.fleet["a"].health.retry_at = 0.0
+        await sim.revive()
+        await gateway.until_ready("a")
+        assert len(sim.requests) >= ASKED
+        assert story(gateway).count("ready") == 3
+
+
+async def test_after_requests_have_failed_there_its_canary_decides() -> None:
+    sim = sim_of()
+    async with one(sim) as gateway:
+        await restarted(gateway, sim)
+        await sim.revive()
+        await gateway.until_ready("a")
+        await gateway.until(lambda: len(sim.requests) == ASKED and sim.inflight == 0)
+        await bring_down(gateway, sim)
+        asked = len(sim.requests)
+        await gateway.until_ready("a")
+        assert len(sim.requests) >= asked + ASKED
 
 
 async def test_a_hung_engine_is_not_used_again_before_its_canary_is_answered() -> None:

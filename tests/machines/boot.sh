@@ -27,6 +27,14 @@ for s in spark1 spark2; do
   for n in "$s" "$NET.${IP[$s]}"; do echo "$n $(cut -d' ' -f1,2 "$MACHINES/m/$s/etc/ssh/ssh_host_ed25519_key.pub")"; done
 done >"$ssh/known_hosts"
 chown --reference="$MACHINES/m/gw/$HOMES/ops" "$ssh/known_hosts"
+# a login is refused until the machine has booted to its end
+for s in spark1 spark2; do
+  for n in $(seq 120); do
+    ! inside gw su - ops -c "ssh -o BatchMode=yes ops@$s true" 2>/dev/null || break
+    [ "$n" != 120 ] || { echo "nobody can log in at $s" >&2; exit 1; }
+    sleep 0.5
+  done
+done
 files() { # DIR: a checkpoint, whole: an index, its parts, config and tokenizer
   mkdir -p "$1"
   echo '{"model_type":"qwen3"}' >"$1/config.json"

@@ -18,7 +18,8 @@ INSTEAD = {
 def block(page: str, first: str) -> list[str]:
     """The commands of the block of a page that begins with this word, without their comments."""
     text = (ROOT / "docs" / page).read_text()
-    (found,) = [part for part in re.findall(r"^```\n(.*?)^```$", text, re.M | re.S) if part.startswith(first)]
+    blocks = re.findall(r"^```\w*\n(.*?)^```$", text, re.M | re.S)
+    (found,) = [one for one in blocks if one.startswith(first)]
     return [re.sub(r" +# .*", "", line) for line in found.splitlines() if line]
 
 

@@ -20,13 +20,14 @@ net_down() { ip link del br77 2>/dev/null; iptables -D FORWARD -i br77 -o br77 -
 
 # boot NAME: a machine with its own systemd; its end of the network on the host is vb-NAME
 boot() {
+  up "$1" && return
   setsid "$HERE/machine.sh" "$1" </dev/null >>"$MACHINES/m/$1.log" 2>&1 &
   echo $! >"$MACHINES/m/$1.pid"
   wait_up "$1"
 }
 wait_up() {
   for _ in $(seq 240); do
-    if inside "$1" systemctl is-system-running 2>/dev/null | grep -qE 'running|degraded'; then return 0; fi
+    case $(inside "$1" systemctl is-system-running 2>/dev/null || true) in running | degraded) return 0 ;; esac
     sleep 0.5
   done
   echo "$1 does not come up" >&2

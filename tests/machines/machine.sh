@@ -5,6 +5,7 @@
 rm -f "$MACHINES/m/$1.off"
 while true; do
   timeout "${LIFE:-7200}" systemd-nspawn -q -D "$MACHINES/m/$1" -M "$1" -b --register=no --keep-unit --network-bridge=br77 \
+    --bind="$MACHINES/gwtree:/opt/spark-gateway" \
     --capability=all --system-call-filter='add_key keyctl bpf @privileged'
   rc=$?
   [ $rc = 133 ] && [ ! -e "$MACHINES/m/$1.off" ] || exit $rc

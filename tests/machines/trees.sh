@@ -77,7 +77,7 @@ tree() { # NAME
     "$m"/etc/sudoers.d/spark "$m"/var/lib/private/spark-gateway "$m"/var/lib/spark-gateway "$m/$HOMES"/ops/fleet "$m/$HOMES"/ops/spark? "$m"/usr/local/bin/gateway \
     "$m"/srv/models "$m/$HOMES"/ops/routes.yaml
   rm -rf "$m/opt/spark-gateway"
-  cp -a gwtree "$m/opt/spark-gateway"
+  mkdir -p "$m/opt/spark-gateway" # gwtree is mounted there (machine.sh)
 }
 spark() {
   local m=m/$1

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from simulator import SimVllm
 from tests.scripted import Turn, _answer_well, raw_post, scripted
 from tests.support import running_gateway
 
@@ -79,3 +80,36 @@ async def test_without_an_id_a_header_names_the_conversation() -> None:
     assert one == again
     assert one["hop"]["x-session-id"] != other["hop"]["x-session-id"]
     assert one["cloud"] == one["own"] == {}
+
+
+async def test_a_conversation_stays_where_it_was_and_only_a_choice_is_remembered() -> None:
+    one, two = SimVllm("one"), SimVllm("two")
+    async with one.serve() as first, two.serve() as second:
+        routes = f"""
+backends: {{a: {{url: "{first}"}}, b: {{url: "{second}"}}}}
+aliases:
+  both: [[a, b]]
+  alone: [a]
+  later: {{use: [[a, b]], priority: batch}}
+"""
+        async with running_gateway(routes) as gateway:
+            await gateway.until_ready("a", "b")
+            placements = gateway.gateway.services.placements
+            states = gateway.gateway.fleet.states
+
+            async def ask(alias: str, session: str, turn: int) -> str:
+                messages = [{"role": "user", "content": f"{session} {number} " * 2000} for number in range(turn + 1)]
+                body = {"model": alias, "messages": messages, "max_tokens": 2, "stream": bool(turn % 2)}
+                answer = await gateway.client.post("/v1/chat/completions", json=body, headers={"x-session-id": session})
+                assert answer.status_code == 200
+                return answer.headers["x-gateway-backend"]
+
+            for alias in ("alone", "later"):
+                await ask(alias, "s", 0)
+                assert len(placements) == 0
+            for session in ("s", "t", "u"):
+                places = [await ask("both", session, turn) for turn in range(4)]
+                assert len(set(places)) == 1, "it stays"
+            assert len(placements) > 3
+            assert all(state.prefill.tokens == 0 for state in states.values()), "nothing is counted twice"
+            assert any(state.prefill.rate is not None for state in states.values()), "the speed is learned"

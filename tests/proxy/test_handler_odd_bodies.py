@@ -24,6 +24,7 @@ from gateway.domain.request import (
     COMPLETIONS,
     EMBEDDINGS,
     ENDPOINTS,
+    IMAGES,
     MESSAGES,
     OLLAMA,
     OLLAMA_CHAT,
@@ -115,6 +116,7 @@ PROMPT = {
     OLLAMA_GENERATE.name: b'"prompt":"hello"', OLLAMA_EMBED.name: b'"input":"hello"',
     OLLAMA_EMBEDDINGS.name: b'"prompt":"hello"',
     RESPONSES.name: b'"input":"hello"', SPEECH.name: b'"input":"hello","voice":"v"',
+    IMAGES.name: b'"prompt":"hello"',
 }  # fmt: skip
 
 

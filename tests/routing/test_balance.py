@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from gateway.config.snapshot import Balance
 from gateway.domain.backend import BackendState
-from gateway.routing.balance import RATE_PRIOR, missing_tokens, order
+from gateway.domain.progress import Sample
+from gateway.routing.balance import RATE_PRIOR, SPARED, missing_tokens, order
 from gateway.routing.placements import Session
 from tests.routing.parts import backend
 
@@ -132,6 +134,7 @@ def test_a_session_that_was_moved_stays_where_it_is_now() -> None:
 def test_a_slow_replica_counts_as_slow() -> None:
     members = replicas(0, 0, slots=256)
     waiting(members[0], 12_000)
+    members[1].prefill.begin(12_000, 0.0).end()
     for state, rate in zip(members, (4_000.0, 4_000.0), strict=True):
         state.prefill.rate = rate
     assert first(members, at_home(8_000)) == "spark0"
@@ -150,6 +153,27 @@ def test_a_branch_goes_to_the_replica_that_has_its_history() -> None:
     for name in ("spark0", "spark1"):
         branch = Session(b"new", 30 * K, {name: 27 * K})
         assert first(replicas(0, 0), branch) == name
+
+
+def test_a_session_moves_to_a_replica_that_has_had_nothing_to_do() -> None:
+    """Such as one that has come back: each turn there spares the wait at home."""
+    members = replicas(0, 0, slots=256)
+    for _ in range(20):
+        members[0].prefill.begin(4_000, 0.0).end()
+    waiting(members[0], 5_000)
+    assert first(members, at_home(8_000)) == "spark1"
+    for _ in range(20):
+        members[1].prefill.begin(4_000, 0.0).end()
+    assert first(members, at_home(8_000)) == "spark0"
+
+
+def test_a_batch_goes_where_the_most_of_the_cache_is_free() -> None:
+    members = replicas(0, 0)
+    for used in (0, 1):
+        members[used].progress.last = Sample(0.0, kv=0.8)
+        members[1 - used].progress.last = Sample(0.0, kv=0.1)
+        lines = [replace(at_home(8_000, name=f"spark{used}"), key=b"%d" % n, yields=True) for n in range(8)]
+        assert {first(members, line) for line in lines} == {f"spark{1 - used}"}
 
 
 def test_a_replica_that_is_gone_is_no_home() -> None:
@@ -172,7 +196,7 @@ def test_a_move_is_worth_what_it_computes_again(loads: list[tuple[int, int]], si
     if chosen is not members[at]:
         again = (chosen.prefill.tokens + missing_tokens(chosen, session)) / RATE_PRIOR
         stayed = (members[at].prefill.tokens + missing_tokens(members[at], session)) / RATE_PRIOR
-        assert again < stayed + 0.02 * members[at].under_way
+        assert again * (1 - SPARED) < stayed + 0.02 * members[at].under_way
 
 
 def test_a_free_slot_is_worth_more_than_a_warm_prefix() -> None:

@@ -101,3 +101,15 @@ async def test_what_ends_elsewhere_is_heard_by_its_client_alone(browser: Browser
         own = await f.begin(jsonl([line("r")]))
         await shows(page, row(own.id), "completed")
         assert await page.locator(row(theirs.id)).count() == 0
+
+
+async def test_a_batch_that_waits_says_why_and_is_cancelled(browser: Browser) -> None:
+    async with filed(SimVllm("a", served=["m"]), slots=1) as f, looking(browser, f.gateway.url) as (page, seen):
+        (backend,) = f.gateway.gateway.fleet.states
+        await f.gateway.client.post(f"/admin/backends/{backend}/drain", headers={"content-type": "application/json"})
+        batch = await f.begin(jsonl([line("r1")]))
+        await shows(page, row(batch.id), "in_progress", "Nobody serves 'chat' now", "is draining")
+        page.once("dialog", lambda dialog: dialog.accept())
+        await page.click(f"{row(batch.id)} td.actions button")
+        await shows(page, row(batch.id), "cancelled")
+        seen.quiet(f.gateway.url)

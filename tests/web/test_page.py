@@ -150,6 +150,20 @@ async def test_the_mode_in_force_is_shown_and_what_it_parks_is_no_problem(browse
         await lacks(page, "#banner", "coder")
 
 
+async def test_aliases_that_the_mode_is_without_are_named_and_are_no_problem(browser: Browser) -> None:
+    modes = "modes: {daily: [qwen36, gemma4, qwen8b], big: [gemma4]}\n"
+    async with house(modes) as h, looking(browser, h.url) as (page, _):
+        await shows(page, "#verdict.ok", "All well: 3 of 3 backends serve")
+        assert await page.title() == "✓ spark-gateway"
+        await h.gateway.gateway.put_mode_in_force("big")
+        await shows(page, "#verdict.off", "1 of 2 aliases served: nobody serves coder in mode big")
+        assert await page.title() == "– nobody serves coder spark-gateway"
+        await lacks(page, "#banner", "coder")
+        await h.sims["gemma4"].kill()
+        await shows(page, "#verdict.bad", "1 problem: nobody serves writer")
+        assert (await page.title()).endswith("nobody serves writer spark-gateway")
+
+
 async def test_an_edit_that_is_not_valid_is_shown(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     error = "routes.yaml:14 aliases.coder: unknown backend 'qwen63'"
     described = status.describe

@@ -156,6 +156,7 @@ def picture_of(gateway: Gateway) -> FleetPicture:
         short=gateway.short,
         acceptance=gateway.history.acceptance(),
         acceptance_least=snapshot.alerts.draft_acceptance,
+        recovered=gateway.apps.recovered(),
         unstarted=gateway.admission.starts.unstarted if gateway.admission.starts is not None else {},
     )
 

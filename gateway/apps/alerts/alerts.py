@@ -18,7 +18,7 @@ from gateway.shortage import Kind as Shortage
 Kind = Literal[
     "backend_down", "backend_misconfigured", "backend_back", "alias_fallback", "alias_cloud", "alias_nothing",
     "alias_back", "drift", "draft_acceptance", "draft_acceptance_back", "budget", "invalid_edit", "valid_edit",
-    "start_failed", "start_works", "internal_failure", "shortage", "shortage_over", "test",
+    "start_failed", "start_works", "engine_restarted", "internal_failure", "shortage", "shortage_over", "test",
 ]  # fmt: skip
 
 _OF_COURSE: Mapping[str, Kind] = {"fallback": "alias_fallback", "cloud": "alias_cloud", "nothing": "alias_nothing"}
@@ -43,7 +43,8 @@ class FleetPicture:
     mistakes of the present routes.yaml; None if it is in force. `failed`: part of the gateway -> number of failures.
     `short`: resources that the gateway process has lately lacked. `acceptance`: backend -> share of its draft tokens
     that were accepted lately, only of those that draft; `acceptance_least`: the share below which that is trouble.
-    `unstarted`: backend that could not be started for a request -> why."""
+    `unstarted`: backend that could not be started for a request -> why. `recovered`: backend that hangs -> its last
+    restart by the gateway, in words."""
 
     backends: tuple[BackendView, ...] = ()
     aliases: tuple[AliasView, ...] = ()
@@ -54,6 +55,7 @@ class FleetPicture:
     acceptance: Mapping[str, float] = field(default_factory=dict)
     acceptance_least: float = 0.0
     unstarted: Mapping[str, str] = field(default_factory=dict)
+    recovered: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ class AlertState:
         self._failed: dict[str, tuple[int, float]] = {}  # part of the gateway -> failures at its last alert, and when
         self._short: set[Shortage] = set()
         self._unstarted: set[str] = set()  # backends
+        self._recovered: Mapping[str, str] = {}
 
     def step(self, now: float, picture: FleetPicture) -> list[Alert]:
         """The alerts that are due at `now` (monotonic seconds), each of them once. A trouble of a backend or alias that
@@ -117,6 +120,9 @@ class AlertState:
         found += self._failures(picture, now)
         found += self._shortages(picture, now)
         found += self._starts(picture, now)
+        news = [(name, text) for name, text in picture.recovered.items() if self._recovered.get(name) != text]
+        found += [Alert("engine_restarted", name, text, now) for name, text in news]
+        self._recovered = dict(picture.recovered)
         return found
 
     # -- backends -------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from gateway.apps.batches.records import RUNNING, BatchRecord, FileRecord
 from gateway.apps.batches.runner import LOOK, BatchRun, BatchRunner, Handle, now
 from gateway.apps.batches.store import DAY, BatchStore, Page, StoreAway, StoreFailed, Usage
 from gateway.apps.batches.store_threads import StoreThreads
+from gateway.apps.batches.unserved import why_unserved
 from gateway.apps.batches.upload import RETRY_AFTER, Upload, check_bytes, too_much_kept
 from gateway.domain.privacy import NO_MARKS, Privacy
 from gateway.errors import GatewayError
@@ -264,7 +265,11 @@ class Batches:
     def waits(self, record: BatchRecord) -> str:
         """Why none of its lines is asked for now; "": nothing keeps them here."""
         run = self._runs.get(record.id)
-        return run.waits if run is not None and record.unfinished else ""
+        if run is None or not record.unfinished:
+            return ""
+        services = self._services
+        asked = services.snapshot, services.fleet.states, record.models, time.monotonic()
+        return run.waits or (why_unserved(*asked) if record.status in RUNNING else "")
 
     async def cancel(self, owner: str, name: str) -> BatchRecord:
         """Lines under way are ended; what is done stays. Raises `not_found`, and `invalid_request_body` for a batch

@@ -106,7 +106,8 @@ class BatchRecord:
 
     def as_json(self, waits: str = "") -> dict[str, Any]:
         """`waits`: why none of its lines is asked for now."""
-        waiting = {"code": "waiting_for_storage", "message": waits, "param": None, "line": None}
+        code = "waiting_for_backend" if waits.startswith("Nobody serves") else "waiting_for_storage"
+        waiting = {"code": code, "message": waits, "param": None, "line": None}
         errors = self.errors or ([waiting] if waits else [])
         return {
             "id": self.id,

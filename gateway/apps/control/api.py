@@ -61,7 +61,9 @@ def router(gateway: Gateway, operations: Operations) -> APIRouter:
             raise GatewayError("invalid_request_body", "`profile` is for a start of one backend.", param="profile")
         if order.dry_run:
             steps = await operations.planned(kind, name, profile=order.profile)
-            return JSONResponse(described(kind, name, gateway.snapshot.mode, steps))
+            lanes, expected = operations.lanes(steps)
+            found = described(kind, name, gateway.snapshot.mode, steps)
+            return JSONResponse({**found, "lanes": lanes, "expected": expected})
         by = _whose(gateway, request)
         operation = await operations.begin(kind, name, force=order.force, profile=order.profile, by=by)
         return JSONResponse(operation.as_json(), BEGUN)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gateway.apps.control.operations import Operations
+from gateway.apps.control.recovery import Recovery
 from gateway.apps.control.starter import Starter
 from gateway.apps.control.troubles import Troubles
 from gateway.config.snapshot import Snapshot
@@ -24,6 +25,7 @@ def app(gateway: Gateway) -> Extension:
         routers=control.routers,
         operation=control.operation,
         troubles=lambda: control.troubles.known,
+        recovered=lambda: control.recovery.told,
     )
 
 
@@ -34,6 +36,7 @@ class Control:
         self.operations = Operations(gateway)
         self.starter = Starter(gateway, self.operations)
         self.troubles = Troubles(gateway)
+        self.recovery = Recovery(gateway, self.operations)
         self._gateway = gateway
 
     async def open(self) -> None:
@@ -41,9 +44,10 @@ class Control:
         await self.follow(self._gateway.snapshot)
         await self.starter.open()
         await self.troubles.open()
+        await self.recovery.open()
 
     async def close(self) -> None:
-        await self._gateway.metrics.failures.close(self.troubles, self.starter, self.operations)
+        await self._gateway.metrics.failures.close(self.recovery, self.troubles, self.starter, self.operations)
 
     async def follow(self, snapshot: Snapshot) -> None:
         self._gateway.admission.starts = self.starter if await self.starter.follow(snapshot) else None

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.apps.control import way_back
 from gateway.apps.control.other_gateways import OtherGateways
 from gateway.apps.control.planning import beside_units, presence_of, steps_of
 from gateway.apps.control.record import (
@@ -25,6 +26,7 @@ from gateway.apps.control.record import (
     saved,
 )
 from gateway.apps.control.runner import CommandLimits, Runner
+from gateway.apps.control.start_times import StartTimes, lanes_of
 from gateway.apps.control.switching import Presence, Steps
 from gateway.apps.control.unit_commands import units_of
 from gateway.apps.control.units import activity, look
@@ -48,8 +50,10 @@ class Operations:
         self.limits = CommandLimits()
         self._gateway = gateway
         self._data = Path(gateway.snapshot.server.data)
+        self.times = StartTimes(self._data)
         self._known: dict[str, Operation] = {}
         self._task: asyncio.Task[Any] | None = None
+        self._way_back: asyncio.Task[Any] | None = None
         self._planning = False
         self._saving = asyncio.Lock()  # drains of several backends run side by side
         self._switching_to: str | None = None  # the mode of a switch that is being planned
@@ -67,6 +71,7 @@ class Operations:
             self._elsewhere.open()
 
     async def _open(self) -> None:
+        await asyncio.to_thread(self.times.load)
         operation = await asyncio.to_thread(saved, self._data)
         if operation is None:
             return
@@ -81,9 +86,15 @@ class Operations:
     async def close(self) -> None:
         """Ends an operation under way: it has failed, and says where it was."""
         self._closed = True
+        self._leave_way_back()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+    def _leave_way_back(self) -> None:
+        if self._way_back is not None:
+            self._way_back.cancel()
+            self._way_back = None
 
     # -- what there is --------------------------------------------------------------------------------------------
 
@@ -130,6 +141,11 @@ class Operations:
         states = await look([unit for there in units.values() for unit in there], most=LOOK_MOST)
         return beside_units(presence, {name: activity(map(states.get, there)) for name, there in units.items()})
 
+    @property
+    def profiles(self) -> dict[str, str]:
+        """Backend -> the profile that the gateway last started it with."""
+        return self._profiles()
+
     def _profiles(self) -> dict[str, str]:
         """Backend -> the profile that the gateway last started it with."""
         return dict(self.latest.profiles) if self.latest is not None else {}
@@ -140,6 +156,12 @@ class Operations:
             raise GatewayError("not_found", f"There is no mode '{name}'. Modes: {there}.", param="mode")
         if kind != "switch" and name not in snapshot.backends:
             raise GatewayError("not_found", f"There is no backend '{name}'.")
+
+    def lanes(self, steps: Steps) -> tuple[list[dict[str, Any]], float | None]:
+        """What these steps start on each node, and the seconds that it takes by earlier starts."""
+        backends = self._gateway.written.backends
+        names = [step.backend for step in steps.steps if step.what == "start" and not step.skip]
+        return lanes_of(names, lambda name: backends[name].nodes if name in backends else (), self.times)
 
     # -- running --------------------------------------------------------------------------------------------------
 
@@ -189,6 +211,7 @@ class Operations:
     ) -> Operation:
         operation = new_operation(kind, name, self._gateway.snapshot.mode, steps, forced=force, cause=cause, by=by)
         operation.profiles = self._profiles()
+        operation.lanes, operation.expected = self.lanes(steps)
         if self._elsewhere is not None:
             await self._elsewhere.claim(operation)
         try:
@@ -198,6 +221,7 @@ class Operations:
             self._release()
             raise
         self.know(operation)
+        self._leave_way_back()
         runner = Runner(self._gateway, operation, steps, written, self._changed, self._save, self.limits)
         failures = self._gateway.metrics.failures
         self._task = failures.once("operation", self._run(runner, operation), operation.title)
@@ -287,6 +311,12 @@ class Operations:
             self._publish(operation)
             self._release()
             await asyncio.shield(self._write(operation))
+            if way_back.is_impossible(operation) and not self._closed:
+                self._way_back = self._gateway.metrics.failures.once(
+                    "operation", way_back.watch(self._gateway, operation), "way back"
+                )
+            if self.times.note(operation):
+                await asyncio.shield(asyncio.to_thread(self.times.save))
 
     def _release(self) -> None:
         """Another gateway may begin an operation now."""

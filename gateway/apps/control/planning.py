@@ -6,6 +6,7 @@ The planner of memory is imported by the first plan: a gateway that only serves 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gateway.apps.control.record import Kind
@@ -21,10 +22,12 @@ from gateway.apps.control.switching import (
     usual_profile,
 )
 from gateway.apps.control.units import Activity
+from gateway.config.modes import in_mode
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
+from gateway.routing.serving import unserved
 
 if TYPE_CHECKING:
     from gateway.apps.control.memory.plan import FleetPlan
@@ -46,7 +49,8 @@ def steps_of(
     if kind == "stop":
         return stop_steps(snapshot, name, presence)
     if kind == "switch":
-        return switch_steps(snapshot, name, current, presence, _memory_plan(snapshot, name), started, idle)
+        steps = switch_steps(snapshot, name, current, presence, _memory_plan(snapshot, name), started, idle)
+        return replace(steps, notes=(*_lost(snapshot, name, current), *steps.notes))
     if kind == "restart":
         return restart_steps(snapshot, name, presence, started.get(name, usual_profile(snapshot, name, current)))
     usual = usual_profile(snapshot, name, current)
@@ -55,6 +59,15 @@ def steps_of(
     wanted = profile if profile is not None else runs if is_there else usual
     found = _memory_plan(beside(snapshot, name, presence, current, wanted), None)
     return start_steps(snapshot, name, presence, found, wanted, runs)
+
+
+def _lost(snapshot: Snapshot, target: str, current: str | None) -> list[str]:
+    """What the operator should know of the aliases that nobody serves in the target mode."""
+    after = unserved(in_mode(snapshot, target))
+    before = unserved(in_mode(snapshot, current)) if current is not None else []
+    lost = [name for name in after if name not in before]
+    count = sum(not alias.implicit for alias in snapshot.aliases.values())
+    return [f"{len(lost)} of {count} aliases lose their service: {', '.join(lost)}"] if lost else []
 
 
 def beside_units(presence: Mapping[str, Presence], units: Mapping[str, Activity | None]) -> dict[str, Presence]:

@@ -18,7 +18,7 @@ log = logging.getLogger("gateway.operations")
 Progress = Literal["waiting", "running", "done", "failed", "skipped"]
 Result = Literal["running", "done", "failed"]
 Kind = Literal["switch", "start", "stop", "restart"]
-Cause = Literal["operator", "request", "idle"]
+Cause = Literal["operator", "request", "idle", "recovery"]
 
 FILE = "operation.json"  # in `server.data`: the latest operation
 FILE_MOST = 1024 * 1024  # bytes
@@ -29,7 +29,12 @@ GAVE_WAY = "gave way to an order of an operator"
 CANCELLED = "cancelled"
 
 
-_WHY: dict[Cause, str] = {"operator": "", "request": " for a request", "idle": ", which is idle"}
+_WHY: dict[Cause, str] = {
+    "operator": "",
+    "request": " for a request",
+    "idle": ", which is idle",
+    "recovery": ", which hangs",
+}
 
 
 class Step(msgspec.Struct):
@@ -52,8 +57,10 @@ class Operation(msgspec.Struct):
     `ended`: Unix seconds. `error`: why it failed, `hint`: what to do then. `notes`: what the operator should know.
     `since`: when the step under way began, and those beside it; None = none is. `profiles`: backend -> the profile that
     the gateway last started it with ("" = none), here or in an earlier operation. `gateway`: the one that runs it,
-    where several share the fleet. `cause`: who wanted it, an operator, a request, or nobody any more (`stop_after`).
-    `by`: the client whose key it was; empty without `clients`."""
+    where several share the fleet. `cause`: who wanted it, an operator, a request, nobody any more (`stop_after`),
+    or the gateway itself (`recover`).
+    `by`: the client whose key it was; empty without `clients`. `lanes`: what starts on each node, and `expected`: how
+    many seconds that takes, by earlier starts; None = not known."""
 
     id: str
     kind: Kind
@@ -73,6 +80,8 @@ class Operation(msgspec.Struct):
     gateway: str | None = None
     cause: Cause = "operator"
     by: str = ""
+    expected: float | None = None
+    lanes: list[dict[str, Any]] = []
 
     @property
     def title(self) -> str:

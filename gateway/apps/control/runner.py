@@ -236,7 +236,7 @@ class Runner:
             await asyncio.sleep(min(LOOK, max(until - time.monotonic(), 0.0)))
         if not state.under_way:
             return ""
-        if self._operation.cause != "operator":  # a request takes no stream from another one
+        if self._operation.cause in ("request", "idle"):  # a request takes no stream from another one
             raise StepFailed(f"{state.under_way} still ran after {limit:g} s (server.shutdown): it is not stopped")
         return f"{state.under_way} still ran after {limit:g} s (server.shutdown): cut by the stop"
 

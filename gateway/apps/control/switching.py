@@ -186,9 +186,11 @@ def stop_steps(snapshot: Snapshot, name: str, presence: Mapping[str, Presence]) 
     return draft.finished()
 
 
-def restart_steps(snapshot: Snapshot, name: str, presence: Mapping[str, Presence], profile: str = "") -> Steps:
+def restart_steps(
+    snapshot: Snapshot, name: str, presence: Mapping[str, Presence], profile: str = "", notes: Iterable[str] = ()
+) -> Steps:
     """Stop one backend and start it again, with the profile that it runs with."""
-    draft = _StepList(snapshot, presence)
+    draft = _StepList(snapshot, presence, notes=list(notes))
     draft.look_ahead([name], {name: profile})
     draft.leave([name])
     draft.come([name], {name: profile}, [name])

@@ -78,6 +78,8 @@ class UnitState:
     def how(self) -> str:
         """How its process ended."""
         killed = {"137": ", killed: often for want of memory", "9": ", killed: often for want of memory"}
+        if self.status == "0" and self.result not in ("", "success"):  # what the launch script does before the engine
+            return f"it was not run: {self.result}"
         code = f"exit code {self.status or 'unknown'}{killed.get(self.status, '')}"
         return f"{code}, {self.result}" if self.result in ("oom-kill", "timeout", "start-limit-hit") else code
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import PurePath
 from typing import Any
 
+from gateway.apps.importing.compose_values import Values, read_variables
 from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.launches import Launches
 from gateway.apps.importing.source import SourceFile, is_true, listed, mapping, read_source, text_of
 from gateway.config.problems import Path
 from gateway.launch.docker import DockerFlag, DockerRun, read_docker_run
-from gateway.launch.words import split
 
-_INTERPOLATED = re.compile(r"\$\$|\$\{(\w+)(?:(:?[-?+])([^{}]*))?\}|\$([A-Za-z_]\w*)", re.ASCII)
 _NAMED_VOLUME = re.compile(r"([A-Za-z0-9][\w.-]*):", re.ASCII)
 # key of a service -> flag of `docker run`, where they differ by more than a dash
 _OTHER_NAMES = {
@@ -37,22 +36,76 @@ _READ_KEYS = (
     " stdin_open tty depends_on logging labels stop_grace_period profiles pull_policy env_file build networks"
 )
 _READ = frozenset(_READ_KEYS.split())
-_TOP = frozenset(("services", "version", "name", "volumes", "networks"))
+_TOP = frozenset(("services", "version", "name", "volumes", "networks", "secrets", "configs"))
+_BASES = 8  # services that extend one another
+Beside = Callable[[str], str | None]
 
 
-def convert(text: str, file: str, address: str | None = None) -> Draft:
-    """The draft of a compose file. Raises ConfigError for broken YAML."""
+def convert(text: str, file: str, address: str | None = None, beside: Beside = lambda name: None) -> Draft:
+    """The draft of a compose file. `beside`: the text of a file in its folder, None where there is none that can be
+    read. Raises ConfigError for broken YAML."""
     source = read_source(text, file)
     launches = Launches(file, source.line, address)
+    variables = read_variables(beside(".env") or "")
+    values = Values(launches, variables)
+    if variables:
+        launches.notes.changed((), f"{len(variables)} variables are read from the .env beside it")
+    top = {key: values.tree(source.data.get(key), (key,)) for key in ("name", "volumes")}
     for name, value in source.section("services").items():
-        _service(name, mapping(value), ("services", name), source, launches)
+        path: Path = ("services", name)
+        service = values.tree(_extended(mapping(value), source, beside, launches, path), path)
+        before = set(launches.draft.backends)
+        _service(name, service, path, top, launches, values, beside)
+        made = [one for one in launches.draft.backends if one not in before]
+        profiles = [shown for one in listed(service.get("profiles")) if (shown := text_of(one))]
+        if made and profiles:
+            launches.only_one_of(made, (*path, "profiles"), f"in the profile {', '.join(profiles)} alone")
     for key in source.data:
-        if key not in _TOP and not key.startswith("x-"):
+        if key == "include":
+            launches.notes.to_do((key,), "further compose files are not read", "import each of them")
+        elif key not in _TOP and not key.startswith("x-"):
             launches.notes.left_out((key,))
     return launches.finished()
 
 
-def _service(name: str, service: dict[str, Any], path: Path, source: SourceFile, launches: Launches) -> None:
+def _extended(
+    service: dict[str, Any], source: SourceFile, beside: Beside, launches: Launches, path: Path, depth: int = 0
+) -> dict[str, Any]:
+    """The service with what it extends: mappings are joined, lists of mounts and ports are added, the rest is
+    replaced."""
+    extends = service.get("extends")
+    if extends is None:
+        return service
+    named = text_of(extends) or text_of(mapping(extends).get("service")) or ""
+    other = text_of(mapping(extends).get("file"))
+    text = beside(other) if other is not None else None
+    base_source = read_source(text, other) if text is not None and other is not None else source
+    base = base_source.section("services").get(named)
+    if (other is not None and text is None) or not isinstance(base, dict) or depth >= _BASES:
+        launches.notes.to_do((*path, "extends"), f"'{named}' is not found", "write what it has into the service")
+        return service
+    base = _extended(base, base_source, beside, launches, path, depth + 1)
+    merged = {**base, **service}
+    for key in base.keys() & service.keys():
+        one, two = base[key], service[key]
+        if key == "environment":
+            merged[key] = _environment(one) | _environment(two)
+        elif isinstance(one, dict) and isinstance(two, dict):
+            merged[key] = one | two
+        elif key in ("volumes", "ports", "env_file", "devices", "expose") and isinstance(one, list):
+            merged[key] = [*one, *listed(two)]
+    return {key: value for key, value in merged.items() if key != "extends"}
+
+
+def _service(
+    name: str,
+    service: dict[str, Any],
+    path: Path,
+    top: dict[str, Any],
+    launches: Launches,
+    values: Values,
+    beside: Beside,
+) -> None:
     image = _text(service.get("image"))
     if image is None:
         built = "its image is built from a Dockerfile" if "build" in service else "it has no image"
@@ -62,48 +115,43 @@ def _service(name: str, service: dict[str, Any], path: Path, source: SourceFile,
         hint = "`gateway init HOST` finds running servers" if "ollama" in image else None
         launches.notes.left_out(path, f"{launches.secrets.mask(image)} is no vLLM", hint)
         return
-    entrypoint = _words(service.get("entrypoint"))
-    env = _environment(service.get("environment"))
+    entrypoint = values.words(service.get("entrypoint"), (*path, "entrypoint"))
+    read, left = _env_files(service, beside)
+    env: dict[str, str | None] = {**values.tree(read, (*path, "env_file")), **_environment(service.get("environment"))}
+    env = {key: values.variables.get(key) if value is None else value for key, value in env.items()}
     given = [DockerFlag("env", key if value is None else f"{key}={value}") for key, value in env.items()]
     volumes = _volumes(service.get("volumes"), (*path, "volumes"), launches)
-    given += [DockerFlag("volume", _own_volume(one, source, (*path, "volumes"), launches)) for one in volumes]
+    given += [DockerFlag("volume", _own_volume(one, top, (*path, "volumes"), launches)) for one in volumes]
     given += [DockerFlag("publish", one) for one in _ports(service.get("ports"), (*path, "ports"), launches)]
     given += [DockerFlag("name", name), *(DockerFlag("entrypoint", word) for word in entrypoint[:1])]
-    given += read_docker_run(tuple(_flags(service, path, launches))).given
-    run = DockerRun(image, tuple(given), (*entrypoint[1:], *_words(service.get("command"))))
+    given += read_docker_run((*_flags(service, path, launches), *(f"--env-file={one}" for one in left))).given
+    run = DockerRun(image, tuple(given), (*entrypoint[1:], *values.words(service.get("command"), (*path, "command"))))
     env_path = (*path, "environment") if isinstance(service.get("environment"), dict) else None
-    launches.container(run, path, PurePath(source.file).stem, env_path=env_path)
-
-
-def _interpolated(text: str) -> str:
-    """`$X`, `${X:-default}` and `$$` as compose reads them; a variable without a default stays `${X}`."""
-
-    def value(match: re.Match[str]) -> str:
-        if match[0] == "$$":
-            return "$"
-        return match[3] if match[2] in ("-", ":-") else f"${{{match[1] or match[4]}}}"
-
-    return _INTERPOLATED.sub(value, text)
+    launches.container(run, path, PurePath(launches.file).stem, env_path=env_path)
 
 
 def _text(value: Any) -> str | None:
-    if isinstance(value, bool):
-        return str(value).lower()
-    text = text_of(value)
-    return None if text is None else _interpolated(text)
+    return str(value).lower() if isinstance(value, bool) else text_of(value)
 
 
-def _words(value: Any) -> list[str]:
-    """The words of a command: a list as it is, text as a shell splits it."""
-    if isinstance(value, list):
-        return [text for one in value if (text := _text(one)) is not None]
-    return list(split(_text(value) or "").words)
+def _env_files(service: dict[str, Any], beside: Beside) -> tuple[dict[str, str], list[str]]:
+    """(the variables of the files that `env_file` names, the files that cannot be read)."""
+    found: dict[str, str] = {}
+    left = []
+    for file in listed(service.get("env_file")) or [service.get("env_file")]:
+        name = _text(mapping(file).get("path") if isinstance(file, dict) else file)
+        text = beside(name) if name else None
+        if text is not None:
+            found |= read_variables(text)
+        elif name:
+            left.append(name)
+    return found, left
 
 
 def _environment(value: Any) -> dict[str, str | None]:
     if isinstance(value, dict):
         return {str(name): None if inner is None else _text(inner) or "" for name, inner in value.items()}
-    pairs = (_interpolated(text_of(one) or "").partition("=") for one in listed(value))
+    pairs = ((text_of(one) or "").partition("=") for one in listed(value))
     return {name: text if equals else None for name, equals, text in pairs if name}
 
 
@@ -119,14 +167,14 @@ def _volumes(value: Any, path: Path, launches: Launches) -> Iterator[str]:
             yield text
 
 
-def _own_volume(volume: str, source: SourceFile, path: Path, launches: Launches) -> str:
+def _own_volume(volume: str, top: dict[str, Any], path: Path, launches: Launches) -> str:
     """`hf:/x` with the name that docker has for it: compose puts the project's in front of those that it declares."""
     match = _NAMED_VOLUME.match(volume)
-    declared = mapping(source.data.get("volumes"))
+    declared = mapping(top.get("volumes"))
     if match is None or match[1] not in declared:
         return volume
     settings = mapping(declared[match[1]])
-    stated, project = _text(settings.get("name")), _text(source.data.get("name"))
+    stated, project = _text(settings.get("name")), _text(top.get("name"))
     if stated is None and is_true(settings.get("external")):
         stated = match[1]
     if stated is None and project is None:
@@ -169,9 +217,6 @@ def _flags(service: dict[str, Any], path: Path, launches: Launches) -> Iterator[
         elif key not in _READ and not key.startswith("x-"):
             launches.notes.left_out((*path, key))
     yield from _gpus(service, path, launches)
-    for file in listed(service.get("env_file")) or [service.get("env_file")]:
-        if name := _text(mapping(file).get("path") if isinstance(file, dict) else file):
-            yield f"--env-file={name}"
 
 
 def _ulimits(limits: dict[str, Any]) -> Iterator[str]:

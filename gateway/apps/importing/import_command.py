@@ -6,14 +6,17 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
+from gateway.apps.importing import compose
 from gateway.apps.importing.draft import Draft, ImportNote
-from gateway.apps.importing.formats import FORMATS, OURS, STARTS, format_of, text_format_of
+from gateway.apps.importing.formats import FORMATS, OURS, STARTS, format_of, other_format, text_format_of, why_unknown
+from gateway.apps.importing.kubernetes import documents
 from gateway.apps.importing.output import (
     STDOUT,
     output_options,
@@ -23,7 +26,7 @@ from gateway.apps.importing.output import (
     write,
 )
 from gateway.apps.importing.render import render
-from gateway.apps.importing.source import SourceFile, read_source
+from gateway.apps.importing.source import SourceFile
 from gateway.cli.options import counted, examples, fail_with, is_host, is_there, json_option, problem_json
 from gateway.config.load import LoadedFile
 from gateway.config.problems import ConfigError
@@ -31,7 +34,7 @@ from gateway.config.sources import read_file
 from gateway.printable import visible
 
 _FORMATS = ("litellm", "llama-swap", "olla")
-_STARTS = ("systemd", "compose", "shell")  # what starts engines: they become launch blocks
+_STARTS = ("systemd", "compose", "shell", "sparkrun", "kubernetes")  # what starts engines: they become launch blocks
 _WORDS = {"to_do": "to do", "changed": "changed", "left_out": "left out"}
 _COLOURS = {"to_do": "yellow", "changed": "cyan", "left_out": "bright_black"}
 _MOST = 4 * 1024 * 1024  # bytes of a source
@@ -55,7 +58,7 @@ _MOST = 4 * 1024 * 1024  # bytes of a source
 @json_option
 def command(file: Path, kind: str | None, address: str | None, output: Path, force: bool, as_json: bool) -> None:
     """Convert FILE to a routes.yaml: the config of LiteLLM's proxy, llama-swap or Olla; or a systemd unit, a compose
-    file or a shell script that starts vLLM, which become launch blocks.
+    file, a shell script, a recipe of sparkrun or a Kubernetes manifest that starts vLLM, which become launch blocks.
 
     Settings without a counterpart, with another effect or that need a change are listed with their line. Keys are never
     copied: they become ${NAME}. Exit code 0: written; 1: FILE cannot be read, or nothing in it can be used; 2: wrong
@@ -79,9 +82,13 @@ def _converted(file: Path, kind: str | None, address: str | None, as_json: bool)
     """(the format, the draft). Exits 1 with the mistakes of the file."""
     text = _read_config(file)
     try:
+        if kind is None and (other := other_format(text, file.name)) is not None:
+            raise click.UsageError(f"'{file}' is {other}: not read (--from reads it as the format that you name)")
         kind = kind or text_format_of(text)
-        source = None if kind in STARTS else read_source(text, file.name)
+        source = None if kind in STARTS else next(documents(text, file.name), None)
         kind = kind or _kind(source, file)
+        if kind == "compose":
+            return kind, _with_head(compose.convert(text, file.name, address, _beside(file)), file.name, kind)
         if kind in STARTS:
             return kind, _with_head(STARTS[kind](text, file.name, address), file.name, kind)
         assert source is not None
@@ -90,6 +97,19 @@ def _converted(file: Path, kind: str | None, address: str | None, as_json: bool)
         return kind, _with_head(FORMATS[kind](source), file.name, kind)
     except ConfigError as error:
         fail_with(error, as_json=as_json)
+
+
+def _beside(file: Path) -> Callable[[str], str | None]:
+    """Reads the files in the folder of a compose file, as compose does."""
+
+    def read(name: str) -> str | None:
+        path = file.parent / Path(name).expanduser()
+        try:
+            return read_file(path, _MOST).decode("utf-8-sig") if path.is_file() else None
+        except (OSError, ValueError):
+            return None
+
+    return read
 
 
 def _read_config(file: Path) -> str:
@@ -107,6 +127,8 @@ def _kind(source: SourceFile | None, file: Path) -> str:
     kind = format_of(source.data) if source is not None else None
     if kind == OURS:
         raise click.UsageError(f"'{file}' is a routes.yaml already: `gateway check {file}` shows what is in it")
+    if kind is None and source is not None and (why := why_unknown(source.data)) is not None:
+        raise click.UsageError(f"'{file}' is {why}")
     if kind is None:
         raise click.UsageError(
             f"'{file}' does not look like a config of {', '.join((*_FORMATS, *_STARTS))}: choose the format with --from"

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from gateway.apps.importing.containers import note_sparkrun, recipe_of, sparkrun_containers
 from gateway.apps.importing.discovery import PORTS, BadTarget, Scan, scan, targets
 from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.output import STDOUT, output_options, refuse_to_overwrite, render_and_verify, write
@@ -73,6 +74,8 @@ def command(
         hosts = tuple(click.prompt("Hosts to scan", default="localhost", err=True).split())
     found = _scan(hosts or ("localhost",), ports, quiet=as_json)
     draft = draft_of(found.servers, found.exporters)
+    if containers := sparkrun_containers():
+        note_sparkrun(draft, containers, recipe_of(containers[0]))
     if not draft.backends:
         _nothing(found, as_json)
     text, loaded = render_and_verify(draft, output)

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from gateway.apps.importing.draft import Draft, DraftEntry, ImportNote, Notes, backend_name, unique
@@ -27,6 +28,7 @@ _OF_THE_UNIT = frozenset(
 _COUNTS = {"context": "MAX_MODEL_LEN", "slots": "MAX_NUM_SEQS"}
 _SAYS_NOTHING = re.compile(r"(vllm|docker|compose|docker-compose|start|run|launch|serve|server|head|main|script)?")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_CHANGED = re.compile(r"(?<!\$)\$\{\w+(?!:-)[^\w}]", re.ASCII)  # ${MODEL##*/}, of a variable that is not known
 _GENERIC = re.compile(r"^(spark|vllm|start|run|launch|serve)[-_]+|[-_]+(vllm|serve|launch)$")
 
 
@@ -61,8 +63,10 @@ class Launches:
         *,
         env: Mapping[str, str] | None = None,
         env_path: Path | None = None,
+        further: Mapping[str, str] | None = None,
     ) -> None:
-        """A container. `env`: the caller's variables, for `-e NAME` alone. `env_path`: where its own stand."""
+        """A container. `env`: the caller's variables, for `-e NAME` alone. `env_path`: where its own stand. `further`:
+        keys of the backend that the file states."""
         if run.image is None or not run.image.strip() or not run.image.isprintable():
             self.notes.left_out(path, "a docker run without an image")
             return
@@ -76,19 +80,23 @@ class Launches:
         variables = self._variables(given, at)
         own = words[0] if run.entrypoint else None
         command = parse(shlex.join(words[1:] if own else words), image=run.image, entrypoint=own)
+        stays = run.entrypoint is not None and not is_serving_image(run.image)  # the image may run something itself
         if not _starts_vllm(command, run.image):
             self._other(run, words, variables, path)
             return
-        launch: dict[str, Any] = {"image": self.secrets.mask(run.image), "command": shlex.join(words)}
+        text = shlex.join(words[1:] if own and stays else words)
+        launch: dict[str, Any] = {"image": self.secrets.mask(run.image), "command": text or "vllm serve"}
         launch |= {"env": variables} if variables else {}
         volumes = [self._volume(volume, path) for volume in run.volumes if volume.strip() and volume.isprintable()]
         launch |= {"volumes": volumes} if volumes else {}
-        docker = self._docker(run, path)
+        docker = " ".join(
+            filter(None, (f"--entrypoint={shlex.quote(own or '')}" if stays else "", self._docker(run, path)))
+        )
         launch |= {"docker": docker} if docker else {}
         port = self._port(command, path)
         if port is not None and run.network == "bridge" and not run.ports:
             self.notes.to_do(path, f"no port is published: nobody reaches port {port} of the container", "add -p")
-        self._backend(launch, command, variables, path, run.name or stem, run.host_port(port or DEFAULT_PORT))
+        self._backend(launch, command, variables, path, run.name or stem, run.host_port(port or DEFAULT_PORT), further)
 
     def host(self, words: Sequence[str], env: Mapping[str, str], path: Path, stem: str) -> None:
         """A command that runs on the machine itself."""
@@ -122,7 +130,7 @@ class Launches:
         return kept
 
     def _computed(self, name: str, text: str, path: Path) -> None:
-        if "$(" in text or "`" in text:
+        if "$(" in text or "`" in text or _CHANGED.search(text):
             self.notes.to_do(path, f"{name} has a value that a shell computes", "write the value")
 
     def _docker(self, run: DockerRun, path: Path) -> str:
@@ -171,17 +179,24 @@ class Launches:
             hint = "`gateway init HOST` lists the models of a running Ollama"
         self.notes.left_out(path, f"a container of {self.secrets.mask(str(run.image))} {what}: no vLLM", hint)
 
-    def only_one_of(self, names: Sequence[str], path: Path) -> None:
-        """These backends do not run beside others of the file: no check expects them to be up."""
+    def only_one_of(self, names: Sequence[str], path: Path, why: str = "with some of the others away") -> None:
+        """These backends do not always run beside others of the file: no check expects them to be up."""
         for name in names:
             self.draft.backends[name].keys.setdefault("run", "on_demand")
-        message = f"{', '.join(names)} may be away, since the file starts only some of its engines: run: on_demand"
+        message = f"{', '.join(names)} runs {why}: run: on_demand"
         self.notes.changed(path, message, "modes say which backends run together")
 
     # -- the backend --------------------------------------------------------------------------------------------------
 
     def _backend(
-        self, launch: dict[str, Any], command: ServeCommand, env: Mapping[str, str], path: Path, hint: str, port: int
+        self,
+        launch: dict[str, Any],
+        command: ServeCommand,
+        env: Mapping[str, str],
+        path: Path,
+        hint: str,
+        port: int,
+        further: Mapping[str, str] | None = None,
     ) -> None:
         if command.flags.get("headless"):
             how = "import the script of the head, and write node: [HEAD, WORKER] under its backend"
@@ -200,6 +215,14 @@ class Launches:
         for mistake in command.mistakes:
             fix = f"write {mistake.fix}" if mistake.fix and mistake.fix.startswith("-") else mistake.fix
             self.notes.to_do(path, mistake.message, fix)
+        self.draft.backends[name] = DraftEntry({**keys, **(further or {})}, self._comment(path))
+
+    def other(self, engine: str, model: str, path: Path, stem: str, port: int, further: Mapping[str, str]) -> None:
+        """A backend of a server whose command line is not read: its address, and what starts and stops it."""
+        node, address = self._node({}, path)
+        name = self._name(stem, model)
+        self.notes.changed(path, f"the command of '{name}' is not read: no launch block", "its start and stop are kept")
+        keys = {"engine": engine, "node": node, "url": f"http://{_host(address)}:{port}", "model": model, **further}
         self.draft.backends[name] = DraftEntry(keys, self._comment(path))
 
     def _name(self, hint: str, model: str) -> str:
@@ -230,7 +253,7 @@ class Launches:
         return known, address
 
     def _further_nodes(self, first: str, command: ServeCommand, path: Path) -> list[str]:
-        count = command.flags.get("nnodes", 1)
+        count = command.flags.get("nnodes", _ranks(command) if _on_ray(command) else 1)
         if not isinstance(count, int) or not 1 < count <= 8:
             return [first]
         names = [first, *(f"{first}-{number}" for number in range(2, count + 1))]
@@ -247,6 +270,16 @@ def _starts_vllm(command: ServeCommand, image: str) -> bool:
     # `--port` alone is a flag of llama-server and of most other servers, too.
     named = "vllm" in image.lower() or command.model is not None
     return bool(command.words) and (is_serving_image(image) or bool(command.flags and named))
+
+
+def _on_ray(command: ServeCommand) -> bool:
+    return command.flags.get("distributed-executor-backend") == "ray"
+
+
+def _ranks(command: ServeCommand) -> int:
+    """The GPUs that the engine asks for, one a Spark."""
+    sizes = (command.flags.get(f"{kind}-parallel-size", 1) for kind in ("tensor", "pipeline", "data"))
+    return prod(size for size in sizes if isinstance(size, int) and size > 0)
 
 
 def _api_key(written: Any) -> dict[str, str]:

@@ -7,30 +7,22 @@ from __future__ import annotations
 
 import fnmatch
 import re
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from gateway.config.problems import ConfigError, Problem
+from gateway.apps.importing.shell_syntax import CLOSE, OPEN, heredoc, parsed, source
 from gateway.launch.docker import read_docker_run
 from gateway.launch.flags import vllm_flags
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-MISSING = "the grammar of shell scripts is not installed"
-INSTALL = "pip install 'spark-gateway[import]'"
-_MOST_SECONDS = 4.0  # of the thread's time that the grammar may take for one text
-_MOST_SIGNS = {"|": 4000, "<<": 1000}  # each keeps readings open side by side
 _MOST_TEXT = 64 * 1024  # characters that variables put into one word: a script may double them
 _MOST_WORDS = 10_000  # of an array
 _DEEPEST = 24  # expansions inside of expansions
 WORD = 2  # what a word costs, in characters
-# `vllm serve <MODEL>`, as instructions have it: no shell means that.
-_PLACEHOLDER = re.compile(r"(?<![<\w])<([A-Za-z][\w-]*)>(?=$|[\s\"':/])")
-_OPEN, _CLOSE = "\ue001", "\ue002"
 _REFERENCE = re.compile(r"\$\{\w+\}|\$\(.*\)|`.*`", re.ASCII | re.DOTALL)
 _NAME = r"(?P<name>\w+|[@*#?$!-])(?:\[(?P<index>[^\]]*)\])?"
 _EXPANSION = re.compile(
@@ -48,33 +40,6 @@ class Word:
     text: str
     line: int = 0
     unset: bool = False
-
-
-def parsed(text: str, file: str) -> Node | None:
-    """The syntax of a script; None where it is too tangled to be read. Raises ConfigError without the extra."""
-    try:
-        import tree_sitter
-        import tree_sitter_bash
-    except ImportError:
-        raise ConfigError([Problem(file, None, "", MISSING, INSTALL)]) from None
-    text = re.sub(r"\\[ \t]+\n", "\\\n", text.replace("\r\n", "\n"))  # spaces behind a backslash were not meant
-    data = _PLACEHOLDER.sub(rf"{_OPEN}\1{_CLOSE}", text).encode("utf-8", "replace")
-    if any(text.count(sign) > most for sign, most in _MOST_SIGNS.items()):
-        return None
-    parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
-    until = time.thread_time() + _MOST_SECONDS
-    try:
-        tree = parser.parse(
-            lambda at, _: data[at : at + 65536], progress_callback=lambda _, __: time.thread_time() > until
-        )
-    except ValueError:  # given up
-        return None
-    return tree.root_node
-
-
-def source(node: Node) -> str:
-    """The text of a node as it stands in the script."""
-    return (node.text or b"").decode("utf-8", "replace").replace(_OPEN, "<").replace(_CLOSE, ">")
 
 
 @dataclass(slots=True)
@@ -136,7 +101,7 @@ class Variables:
             fields.end()
             for text, unset in fields.done:
                 self.spend(WORD + len(text) // 64)
-                yield Word(text.replace(_OPEN, "<").replace(_CLOSE, ">"), node.start_point[0] + 1, unset)
+                yield Word(text.replace(OPEN, "<").replace(CLOSE, ">"), node.start_point[0] + 1, unset)
             fields.done.clear()
 
     def text(self, node: Node | None) -> str:
@@ -146,7 +111,7 @@ class Variables:
         if node is not None:
             self._piece(node, fields, quoted=True)
         fields.end()
-        return " ".join(text for text, _ in fields.done).replace(_OPEN, "<").replace(_CLOSE, ">")
+        return " ".join(text for text, _ in fields.done).replace(OPEN, "<").replace(CLOSE, ">")
 
     def _piece(self, node: Node, fields: _Fields, *, quoted: bool) -> None:
         kind, text = node.type, (node.text or b"").decode("utf-8", "replace")
@@ -154,7 +119,7 @@ class Variables:
             fields.literal("")
             self._inside(node, fields, (node.start_byte + 1, node.end_byte - 1), quoted=True)
         elif kind == "raw_string":
-            fields.literal(text[1:-1])
+            fields.literal(text[1:-1].replace("${", "$${"))  # no reference: a launch block writes it so
         elif kind == "ansi_c_string":
             fields.literal(
                 re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), text[2:-1], flags=re.DOTALL)
@@ -190,6 +155,7 @@ class Variables:
     def _between(self, data: bytes, fields: _Fields, quoted: bool) -> None:
         text = data.decode("utf-8", "replace")
         if quoted:
+            text = text.replace("\\${", "$${")
             text = re.sub(r'\\(["\\$`\n])', lambda m: "" if m[1] == "\n" else m[1], text)
         if text and quoted:
             fields.literal(text)
@@ -261,10 +227,18 @@ class Variables:
                 return
             if not rest and found is None and not quoted:
                 self.note(f"${{{name}}} is left out: it is not set here")
-            before = len(fields.done), fields.last
-            self._operand(rest, fields, quoted)
-            if op[-1] == "=" and before == (len(fields.done), None):
-                self.values[name] = [fields.last or ""]
+            if op[-1] == "=":
+                self.values[name] = [self._pattern(rest)]
+                self._put(self.values[name][0], fields, quoted)
+            else:
+                self._operand(rest, fields, quoted)
+        elif op == ":" and found is not None and (name == "@" or index == "@") and rest.strip().isdigit():
+            part = found[max(int(rest[:6]) - (name == "@"), 0) :]  # "${@:2}" begins with the second argument
+            fields.last = fields.last or None
+            for number, value in enumerate(part):
+                if number:
+                    fields.end()
+                self._put(value, fields, quoted)
         elif op in ("?", ":?"):
             self._value(name, index, raw, fields, quoted)
         elif found is None:
@@ -333,7 +307,7 @@ class Variables:
         if body is None:
             return ""
         plain = re.search(r"[\"'\\]", source(parts["heredoc_start"])) is not None
-        text = source(body) if plain else self.text(body)
+        text = source(body).replace("${", "$${") if plain else self.text(body)
         return re.sub(r"(?m)^\t+", "", text) if source(redirect).startswith("<<-") else text
 
     # -- assignments --------------------------------------------------------------------------------------------------
@@ -350,7 +324,8 @@ class Variables:
         if value is not None and value.type == "array":
             self.spend(len(before) * WORD)
             self.unsure = False
-            words = self.without_unset(list(self.words(value.children[1:-1])))
+            inner = [one for one in value.children[1:-1] if one.type != "comment"]
+            words = without_unset(list(self.words(inner)), self.note)
             self.values[name] = [*before, *(word.text for word in words)][:_MOST_WORDS]
         else:
             text = self.text(value)
@@ -361,16 +336,17 @@ class Variables:
         self.soft = self.soft | {name} if self.unsure else self.soft if adds else self.soft - {name}
         return name
 
-    def without_unset(self, words: Sequence[Word]) -> list[Word]:
-        """The words that are there where the script's own variables alone are set: a variable without a value is a word
-        only behind a flag that takes one, since the line would make no sense without it."""
-        kept: list[Word] = []
-        for word in words:
-            if word.unset and not (kept and _takes_value(kept[-1])):
-                self.note(f"{word.text} is left out: it is not set here")
-            else:
-                kept.append(word)
-        return kept
+
+def without_unset(words: Sequence[Word], note: Callable[[str], None]) -> list[Word]:
+    """The words that are there where the file's own variables alone are set: a variable without a value is a word only
+    behind a flag that takes one, since the line would make no sense without it."""
+    kept: list[Word] = []
+    for word in words:
+        if word.unset and not (kept and _takes_value(kept[-1])):
+            note(f"{word.text} is left out: it is not set here")
+        else:
+            kept.append(word)
+    return kept
 
 
 def _takes_value(word: Word) -> bool:
@@ -398,10 +374,3 @@ def _changed(text: str, op: str, pattern: str, raw: str) -> str:
     if op in ("^^", ",,") and not pattern:
         return text.upper() if op == "^^" else text.lower()
     return raw
-
-
-def heredoc(statement: Node) -> Node | None:
-    """The here-document or here-string that a command reads."""
-    return next(
-        (part for part in statement.named_children if part.type in ("heredoc_redirect", "herestring_redirect")), None
-    )

@@ -14,7 +14,8 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from gateway.apps.importing.launches import Launches
-from gateway.apps.importing.shell import WORD, Variables, heredoc, parsed, source
+from gateway.apps.importing.shell import WORD, Variables
+from gateway.apps.importing.shell_syntax import behind, clauses, heredoc, is_broken, parsed, source
 from gateway.config.problems import Path
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Statements:
         self._line = 1  # of the command at hand
         self._first = 0  # lines before the text at hand
         self.variables = Variables(
-            spend=lambda steps: launches.notes.spend(steps, self._line), note=self._note_value, file=launches.file
+            spend=lambda steps: launches.notes.spend(steps, self._line), note=self.note_value, file=launches.file
         )
         self._counts: dict[str, int] = {}
         self._conditions: list[tuple[str, int]] = []  # every undecided condition around the command at hand
@@ -73,11 +74,11 @@ class Statements:
             self._first, self._depth = before
 
     def _statements(self, nodes: Sequence[Node]) -> None:
-        for node, behind in zip_longest(nodes, nodes[1:]):
+        for node, after in zip_longest(nodes, nodes[1:]):
             if not node.is_named or node.type == "comment":
                 continue
-            broken = node.type == "command" and behind is not None and behind.type == "ERROR"
-            if not broken or behind is None or behind.start_point[0] > node.end_point[0]:
+            broken = node.type == "command" and after is not None and after.type == "ERROR"
+            if not broken or after is None or after.start_point[0] > node.end_point[0]:
                 self._statement(node)
 
     def _statement(self, node: Node) -> None:
@@ -89,7 +90,7 @@ class Statements:
         self._nested += 1
         try:
             reader = getattr(self, f"_{node.type}", None)
-            if node.type == "ERROR" or (node.type in ("command", "declaration_command") and _is_broken(node)):
+            if node.type == "ERROR" or (node.type in ("command", "declaration_command") and is_broken(node)):
                 message = "a shell would not read this as it stands"
                 self._to_do("syntax", self._line, message, "correct it, or write the launch by hand")
                 self._statements(node.children if node.type == "ERROR" else ())
@@ -112,7 +113,7 @@ class Statements:
         self.lines[path] = line
         self.launches.notes.to_do(path, message, hint)
 
-    def _note_value(self, words: str) -> None:
+    def note_value(self, words: str) -> None:
         path: Path = ("variables", self._line)
         self.lines[path] = self._line
         self.launches.notes.changed(path, self.launches.secrets.mask(words))
@@ -139,7 +140,10 @@ class Statements:
                 self._hide(name)
 
     def _take(self, node: Node, *, exported: bool) -> None:
+        before = self.variables.values.get(source(node.named_children[0]))
         name = self.variables.assign(node)
+        if before and self._conditions and re.fullmatch(r"\$\{\d+\}", " ".join(self.variables.values.get(name, []))):
+            self.variables.values[name] = before  # an option of the script, which is not given here
         if exported:
             self.variables.exported[name] = None
         self._hide(name)
@@ -217,7 +221,7 @@ class Statements:
         conditions: list[Node] = []
         branches: list[list[Node]] = []
         open_ended = True
-        for test, body in _clauses(node):
+        for test, body in clauses(node):
             for one in test:
                 if one.type != "test_command" and _MAY_START.search(source(one)):
                     self._statement(one)
@@ -263,7 +267,7 @@ class Statements:
         finally:
             self._conditions.pop()
         if sum(map(bool, found)) > 1:
-            for names in found:
+            for names in filter(None, found):
                 self.launches.only_one_of(names, (what, line))
         if complete and ended and all(ended):
             raise Ended
@@ -370,37 +374,3 @@ class Statements:
         path: Path = (what, number) if number else (what,)
         self.lines[path] = line
         return path
-
-
-def _is_broken(node: Node) -> bool:
-    """Whether the grammar found a mistake in a command; that it has no name, `A=1 > log`, is none."""
-    return any(child.has_error for child in node.children if child.start_byte < child.end_byte)
-
-
-def _clauses(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:
-    """(the commands of the condition, those of the branch) for each branch of an `if`; `else` has no condition."""
-    test: list[Node] = []
-    body: list[Node] = []
-    inside = False
-    for child in node.children:
-        if child.type == "then":
-            inside = True
-        elif child.type in ("elif_clause", "else_clause"):
-            yield test, body
-            if child.type == "else_clause":
-                yield [], child.named_children
-            else:
-                yield from _clauses(child)
-            inside, test, body = False, [], []
-        elif child.is_named:
-            (body if inside else test).append(child)
-    if test or body:
-        yield test, body
-
-
-def behind(redirect: Node) -> list[Node]:
-    """The words behind a redirection on its line, which the grammar gives to the redirection."""
-    parts = [one for one in redirect.named_children if one.type not in ("file_descriptor", "comment")]
-    if redirect.type == "file_redirect":
-        return parts[1:]
-    return [one for one in parts if not one.type.startswith("heredoc_") and one.type != "file_redirect"]

@@ -207,7 +207,7 @@ class Secrets:
     def words(self, given: Sequence[str], path: Path) -> list[str]:
         """The words of a command without control characters; the values of `--api-key` and `--hf-token`, and whatever
         looks like a key, are replaced."""
-        words = ["".join(c if c.isprintable() else " " for c in word) for word in given]
+        words = ["".join(c if c.isprintable() or c == "\n" else " " for c in word) for word in given]
         found: list[str] = []
         flag = ""
         for word in words:

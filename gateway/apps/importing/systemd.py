@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.launches import Launches
+from gateway.apps.importing.shell import Word, without_unset
 from gateway.apps.importing.shell_script import Script
 from gateway.config.problems import Path
 
@@ -104,10 +105,20 @@ def _start(line: UnitLine, env: dict[str, str], launches: Launches, script: Scri
         launches.notes.to_do(("ExecStart",), "a specifier of systemd (%i, %h, ...) stays as it is", "write its value")
     words = _words(value.replace("%%", "%"), line, launches)
     inside_shell = bool(words) and words[0].rsplit("/", 1)[-1] in ("sh", "bash") and len(words) > 2
+    found = [Word(word) for word in words]
     if not inside_shell:  # a shell puts its variables in itself
-        words = [_expanded(word, env) for word in words]
+        found = without_unset([one for word in words for one in _expanded_words(word, env)], script.note_value)
     script.variables.exported |= dict.fromkeys(env)
-    script.start([word.replace("$$", "$") for word in words], line.line, {})
+    script.start([word.text.replace("$$", "$") for word in found], line.line, {})
+
+
+def _expanded_words(word: str, env: dict[str, str]) -> list[Word]:
+    """`$NAME` alone is as many words as its value has, and none where it is not set; other forms are one word."""
+    alone = re.fullmatch(r"\$([A-Za-z_]\w*)", word, re.ASCII)
+    if alone is None:
+        return [Word(_expanded(word, env))]
+    value = env.get(alone[1])
+    return [Word(f"${{{alone[1]}}}", unset=True)] if value is None else [Word(part) for part in value.split()]
 
 
 def _expanded(word: str, env: dict[str, str]) -> str:

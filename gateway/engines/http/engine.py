@@ -1,5 +1,5 @@
-"""Speech servers. Where one differs from OpenAI's paths and fields, routes.yaml says how (`paths`, `fields`, `fixed`);
-the answer is passed on as it is."""
+"""Servers of speech and of pictures. Where one differs from OpenAI's paths and fields, routes.yaml says how (`paths`,
+`fields`, `fixed`); the answer is passed on as it is."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class HttpEngine:
         if upload is None:
             return await post_json(state.client, path, headers, fields)
         headers = [("content-type", upload.form_type), *(pair for pair in headers if pair[0] != "content-type")]
-        form = upload.form(_as_parts(fields), backend.fields.get(FILE, FILE))
+        form = upload.form(_as_parts(fields), backend.fields.get(upload.field, upload.field))
         try:
             return await state.client.send("POST", path, headers, form)
         except StaleConnection:

@@ -8,7 +8,8 @@ import logging
 import time
 import uuid
 
-from gateway.domain.backend import BackendState, HeldModel
+from gateway.domain.backend import BackendState
+from gateway.domain.held_model import HeldModel
 from gateway.domain.upstream import SilenceFailure
 from gateway.engines.base import WholeResponse, authorized
 from gateway.engines.ollama.installed_models import EMBED, LOAD, bounded, load_body

@@ -22,6 +22,8 @@ _NAMES: Mapping[bytes, str] = {  # includes the names that older versions use
     b"vllm:spec_decode_num_draft_tokens_total": "drafted_tokens",
     b"vllm:spec_decode_num_accepted_tokens_total": "accepted_tokens",
     b"vllm:time_to_first_token_seconds_count": "firsts",
+    b"vllm:time_to_first_token_seconds_sum": "first_seconds",
+    b"vllm:num_preemptions_total": "preemptions",
     b"vllm:request_success_total": "finished",
     b"vllm:request_prompt_tokens_sum": "prefilled",
     b"vllm:request_prefill_time_seconds_sum": "prefill_seconds",

@@ -9,7 +9,7 @@ from gateway.domain.facts import Observation
 from gateway.health.checks import graders, requests
 from gateway.health.checks.profile import Profile
 from gateway.health.checks.reply import CheckReply, ParsedAnswer, read_stream, read_whole, short
-from gateway.health.checks.requests import Body
+from gateway.health.checks.requests import BRIEF_THOUGHT, Body
 from gateway.health.checks.validators import is_garbage
 from gateway.inspection.error_replies import Verdict
 from gateway.inspection.error_replies import judge as verdict_of
@@ -30,6 +30,7 @@ class Check:
 CHECKS: Mapping[str, Check] = {
     check.name: check
     for check in (
+        Check("life", "answers with some tokens", requests.life, graders.life),
         Check("plain", "a short answer", requests.plain, graders.plain),
         Check("stream", "the same streamed, with its finish_reason and [DONE]", requests.stream, graders.stream),
         Check("arithmetic", "12*17 is 204, and no garbage", requests.arithmetic, graders.arithmetic),
@@ -53,7 +54,7 @@ CHECKS: Mapping[str, Check] = {
         Check("window", "a prompt over the window is refused, not cut", requests.window, graders.window),
     )
 }
-ALL = tuple(CHECKS)
+ALL = tuple(name for name in CHECKS if name != "life")
 _THINKING = ("reasoning", "thinking_on", "thinking_off")
 _MAY_BE_CUT = ("tool_auto", "tool_required", "tool_named", "tool_parallel", "tool_stream", "json_schema")
 
@@ -116,7 +117,7 @@ def judge(name: str, profile: Profile, reply: CheckReply, body: Body) -> Observa
     """Grade the reply to the request `body` of check `name`."""
     if reply.failure is not None:
         # Without a reply the capability stays untested. A basic check fails nevertheless: not replying is a fault.
-        fault = name in ("plain", "stream", "arithmetic") and not (reply.gone or reply.ours)
+        fault = name in ("life", "plain", "stream", "arithmetic") and not (reply.gone or reply.ours)
         return Observation("no" if fault else "untested", NO_ANSWER + reply.failure)
     if reply.status != 200:
         return _refused(name, profile, reply)
@@ -124,7 +125,9 @@ def judge(name: str, profile: Profile, reply: CheckReply, body: Body) -> Observa
     if isinstance(answer, str):
         return Observation("no", answer)
     observation = CHECKS[name].grade(profile, answer)
-    if observation.result == "no" and name in _MAY_BE_CUT and _is_cut(answer, body) and not is_garbage(answer.content):
+    may_be_cut = name in _MAY_BE_CUT or (profile.brief and body["max_tokens"] == BRIEF_THOUGHT)
+    is_no = observation.result == "no" and not is_garbage(answer.content)
+    if is_no and may_be_cut and _is_cut(answer, body):
         return Observation(
             "untested", f"cut by the check's own limit of {body['max_tokens']} tokens: {observation.seen}"
         )

@@ -14,6 +14,10 @@ from gateway.health.checks.requests import THOUGHT_WORDS, TOOLS
 Validator = Callable[[ParsedAnswer], str | None]  # returns the description of a flaw; None if there is none
 
 
+def life(profile: Profile, answer: ParsedAnswer) -> Observation:
+    return Observation("yes", f"answered with {answer.tokens} tokens")
+
+
 def plain(profile: Profile, answer: ParsedAnswer) -> Observation:
     return _grade(profile, answer, validators.text_flaw, _describe_content(answer), hint=_thinking_hint)
 

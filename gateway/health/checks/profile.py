@@ -22,7 +22,8 @@ class Profile:
     request field that turns thinking on and off: a name in `chat_template_kwargs`, or the field `think` (Ollama) or
     `reasoning_effort`; None without such a field. `formats`, `thoughts`: how the model writes calls and thoughts.
     `refuses_unread`, `ends_without_done`: as in the traits. `tool_flags`, `reasoning_flags`: the launch flags that make
-    vLLM parse calls and thoughts; empty where no parser is known for the model."""
+    vLLM parse calls and thoughts; empty where no parser is known for the model. `brief`: its answers are to be short,
+    as in canaries."""
 
     refuses_unread: bool = False
     ends_without_done: bool = False
@@ -34,6 +35,7 @@ class Profile:
     tool_flags: str = ""
     reasoning_flags: str = ""
     cloud: bool = False
+    brief: bool = False
 
     def switched(self, on: bool) -> dict[str, Any]:
         """The request fields that turn thinking on or off; empty where there is no switch."""

@@ -1,7 +1,8 @@
 """The request body of each check, without the model's name. Checks with the same body share one request.
 
 Checks that do not test thinking switch it off, so that a probe costs little. `tool_auto` and `tool_stream` leave the
-switch out, as agents do. A backend whose thinking cannot be switched off gets enough tokens to think first.
+switch out, as agents do; canaries switch it off there too. A backend whose thinking cannot be switched off gets enough
+tokens to think first.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any
 from gateway.health.checks.profile import Profile
 
 SHORT, LONG = 64, 256  # max_tokens of a greeting, and of any other answer
-THOUGHT = 2048  # max_tokens where the model may think first
+THOUGHT, BRIEF_THOUGHT = 2048, 512  # max_tokens where the model may think first; in a canary
+LIFE = 4  # max_tokens of an answer that only shows that the engine computes
 WORD = "word "  # at least one token in every tokenizer, and exactly one in most
 THOUGHT_WORDS = 600  # of a thought in the history: more tokens than the rest of that prompt has in any template
 
@@ -44,6 +46,11 @@ def plain(profile: Profile) -> Body:
     return _without_thinking(profile, "Say hello.", SHORT)
 
 
+def life(profile: Profile) -> Body:
+    """A few tokens, whatever they say: thoughts show it too."""
+    return _without_thinking(profile, "Say hello.", LIFE) | {"max_tokens": LIFE}
+
+
 def stream(profile: Profile) -> Body:
     return {**plain(profile), "stream": True}
 
@@ -58,7 +65,7 @@ def reasoning(profile: Profile) -> Body:
     if profile.thinking == "never" or (profile.thinking is None and profile.switch is None):
         return arithmetic(profile)
     fields = profile.switched(True) if profile.thinking != "always" else {}
-    return {**_body(profile, "What is 12*17? Answer with the number.", THOUGHT), **fields}
+    return {**_body(profile, "What is 12*17? Answer with the number.", _thought(profile)), **fields}
 
 
 def thinking_off(profile: Profile) -> Body:
@@ -67,8 +74,11 @@ def thinking_off(profile: Profile) -> Body:
 
 
 def tool_auto(profile: Profile) -> Body:
+    question = "What is the weather in Oslo? Use get_weather."
+    if profile.brief:
+        return {**_without_thinking(profile, question, LONG), "tools": list(TOOLS)}
     max_tokens = LONG if profile.thinking == "never" else THOUGHT
-    return {**_body(profile, "What is the weather in Oslo? Use get_weather.", max_tokens), "tools": list(TOOLS)}
+    return {**_body(profile, question, max_tokens), "tools": list(TOOLS)}
 
 
 def tool_stream(profile: Profile) -> Body:
@@ -123,7 +133,11 @@ def _without_thinking(profile: Profile, question: str, max_tokens: int) -> Body:
     if profile.thinking == "never":
         return _body(profile, question, max_tokens)
     off = profile.switched(False) if profile.thinking == "optional" else {}
-    return {**_body(profile, question, max_tokens if off else THOUGHT), **off}
+    return {**_body(profile, question, max_tokens if off else _thought(profile)), **off}
+
+
+def _thought(profile: Profile) -> int:
+    return BRIEF_THOUGHT if profile.brief else THOUGHT
 
 
 def _body(profile: Profile, question: str, max_tokens: int) -> Body:

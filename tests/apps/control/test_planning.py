@@ -46,3 +46,12 @@ async def test_a_dry_run_says_the_steps_and_does_nothing(tmp_path: Path) -> None
         assert dry["steps"][2]["output"] == "backends.a.stop"
         assert there.orders == []
         assert gateway.state("a") is State.READY
+
+
+async def test_a_dry_run_names_the_aliases_that_lose_their_service(tmp_path: Path) -> None:
+    more = "aliases: {first: [a], second: [b], third: [c], all: [a, c]}\n"
+    async with machine(tmp_path, "a", "b", away="c") as there, gateway_of(there, MODES, more) as gateway:
+        dry = (await gateway.client.post("/admin/mode", json={"mode": "ds4", "dry_run": True})).json()
+        assert dry["notes"] == ["2 of 4 aliases lose their service: first, second"]
+        back = (await gateway.client.post("/admin/mode", json={"mode": "daily", "dry_run": True})).json()
+        assert back["notes"] == []

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from gateway.config.snapshot import Backend
-from gateway.health.checks import ALL, CHECKS, Profile, profile_of
-from gateway.health.checks.requests import SCHEMA, TOOLS
+from gateway.health.canary_schedule import SHORT, WARM_UP
+from gateway.health.checks import ALL, CHECKS, CheckReply, Profile, judge, profile_of
+from gateway.health.checks.requests import BRIEF_THOUGHT, LIFE, LONG, SCHEMA, TOOLS
 from tests.health.checks.test_graders import QWEN36, STREAMED, VLLM
 from tests.health.checks.test_validators import PRODUCT
 
@@ -68,6 +69,28 @@ def test_thinking_is_not_switched_on_a_model_that_never_thinks_or_has_no_switch(
 def test_a_model_that_always_thinks_gets_room_for_its_thoughts() -> None:
     always = profile_of(VLLM, "Qwen3-Next-80B-A3B-Thinking", 1000)
     assert {CHECKS[check].ask(always)["max_tokens"] for check in set(ALL) - {"window", "thoughts_kept"}} == {2048}
+
+
+def test_a_canary_asks_for_little_without_thoughts_where_that_can_be_had() -> None:
+    brief = replace(QWEN36, brief=True)
+    asked = {name: CHECKS[name].ask(brief) for name in (WARM_UP, *SHORT)}
+    assert {name: body["max_tokens"] for name, body in asked.items()} == {
+        "life": LIFE, "arithmetic": LONG, "reasoning": BRIEF_THOUGHT, "tool_auto": LONG
+    }  # fmt: skip
+    thinking = {name: body["chat_template_kwargs"]["enable_thinking"] for name, body in asked.items()}
+    assert thinking == {"life": False, "arithmetic": False, "reasoning": True, "tool_auto": False}
+    always = replace(profile_of(VLLM, "Qwen3-Next-80B-A3B-Thinking", 1000), brief=True)
+    assert {CHECKS[name].ask(always)["max_tokens"] for name in SHORT} == {BRIEF_THOUGHT}
+
+
+def test_thoughts_that_a_canary_has_cut_are_no_wrong_answer() -> None:
+    profile = replace(profile_of(VLLM, "Qwen3-Next-80B-A3B-Thinking", 1000), brief=True)
+    body = CHECKS["arithmetic"].ask(profile)
+    for text, result in (("<think>12 times 17 is ", "untested"), ("!!!!!!!!!!!!!!", "no"), ("it is 204", "yes")):
+        message = {"role": "assistant", "content": text}
+        cut = {"choices": [{"index": 0, "finish_reason": "length", "message": message}]}
+        reply = CheckReply(200, {}, json.dumps(cut).encode())
+        assert judge("arithmetic", profile, reply, body).result == result, text
 
 
 def test_the_prompt_of_the_window_check_is_over_it_in_any_tokenizer() -> None:

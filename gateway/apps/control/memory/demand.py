@@ -12,10 +12,10 @@ Source = Literal["measured", "observed", "estimated", "unknown"]
 @dataclass(frozen=True, slots=True)
 class Demand:
     """The memory that `backend` asks of one node, in GiB. `needs`: free at its start; `resident`: held once it runs, as
-    `source` says; `overhead`: gone beside that; `loading`: the most that is gone while it loads and profiles.
-    `weights`, `kv`: this node's share; `tokens`, `windows`: of the whole engine; `span`: the fewest and the most tokens
-    where `tokens` is not sure enough to be named. `verdict`, `reason`: whether the engine starts where it is alone.
-    `note`: a remark for the operator."""
+    `source` says; `overhead`: gone beside that; `loading`: the most that is gone while it loads and profiles, None
+    where that is not known to be more. `weights`, `kv`: this node's share; `tokens`, `windows`: of the whole engine;
+    `span`: the fewest and the most tokens where `tokens` is not sure enough to be named. `verdict`, `reason`: whether
+    the engine starts where it is alone. `note`: a remark for the operator."""
 
     backend: str
     needs: float | None = None

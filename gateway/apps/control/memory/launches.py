@@ -12,6 +12,7 @@ from dataclasses import replace
 from gateway.apps.control.memory.arithmetic import (
     ENGINE_GIB,
     GIB,
+    LOADING_MOST_GIB,
     LOADING_SHARE,
     OLLAMA_GIB,
     CacheSettings,
@@ -51,9 +52,12 @@ def demand_of(
     launch = VllmLaunch(backend, command, settings, place, catalog, files)
     demand = launch.demand()
     if backend.observed is not None:
-        demand = observed_demand(demand, backend.observed, settings, written, place.memory, launch.ratio)
-    if demand.weights is not None and demand.needs is not None:
-        demand = replace(demand, loading=demand.needs + ENGINE_GIB + LOADING_SHARE * demand.weights)
+        demand = observed_demand(
+            demand, backend.observed, settings, written, place.memory, launch.ratio, launch.version
+        )
+    if demand.weights is not None and demand.needs is not None and launch.encodes:
+        beside = min(LOADING_SHARE * demand.weights, LOADING_MOST_GIB)
+        demand = replace(demand, loading=demand.needs + ENGINE_GIB + beside)
     return _measured_wins(demand, backend, changed=changed)
 
 

@@ -7,6 +7,7 @@ tokens follow the layout of the cache, where that is known. Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import fields, replace
 
@@ -22,13 +23,19 @@ _SCALED = ("utilization", "window", "fits_window", "sequences", "cache_gib", "op
 
 
 def observed_demand(
-    demand: Demand, seen: Observed, settings: EngineSettings, written: EngineSettings, memory: float, tokens: Tokens
+    demand: Demand,
+    seen: Observed,
+    settings: EngineSettings,
+    written: EngineSettings,
+    memory: float,
+    tokens: Tokens,
+    version: tuple[int, int] | None = None,
 ) -> Demand:
     """`demand` with what the engine said. `settings` are those that are planned with, `written` those of the file;
-    `memory`: GiB of the node. Unchanged, with a note, where it ran with another type of cache or was started otherwise
-    than is planned."""
-    apart = _difference(seen, settings, written)
-    if apart is not None or settings.open or (demand.verdict == "no" and "it does not start" in demand.reason):
+    `memory`: GiB of the node; `version`: of vLLM, where the image tells it. Unchanged, with a note, where it ran with
+    another type of cache or was started otherwise than is planned."""
+    apart = _difference(seen, settings, written, version)
+    if apart is not None or settings.open:
         return demand if apart is None else replace(demand, note=f"what it reported is not used: {apart}")
     weights = demand.weights if seen.weights is None else seen.weights / GIB
     demand = replace(demand, weights=weights)
@@ -40,7 +47,7 @@ def observed_demand(
     if kv is None or found is None or not window:
         return demand
     at_hand = replace(
-        demand, kv=max(kv, 0.0), tokens=round(found), span=None, source="observed", verdict="yes", reason=""
+        demand, kv=max(kv, 0.0), tokens=round(found), span=None, source="observed", verdict="yes", reason="", note=""
     )
     if found >= window:
         return replace(at_hand, windows=found / window)
@@ -50,12 +57,17 @@ def observed_demand(
     return replace(at_hand, windows=found / window, verdict="no", reason=why)
 
 
-def _difference(seen: Observed, settings: EngineSettings, written: EngineSettings) -> str | None:
+def _difference(
+    seen: Observed, settings: EngineSettings, written: EngineSettings, version: tuple[int, int] | None
+) -> str | None:
     """Why the figures are of another launch; None where they are not."""
     changed = [one.name for one in fields(settings) if getattr(settings, one.name) != getattr(written, one.name)]
     other = [name for name in changed if name not in _SCALED]
     if other:
         return f"it ran with another {other[0].replace('_', ' ')}"
+    ran = re.match(r"(\d+)\.(\d+)", seen.engine or "")
+    if ran and version is not None and (int(ran[1]), int(ran[2])) != version:
+        return f"it was vLLM {ran[0]}, and the image has {version[0]}.{version[1]}"
     if seen.cache_dtype is not None and seen.cache_dtype != settings.cache_dtype:
         return f"its cache was of the type {seen.cache_dtype[:40]}, and {settings.cache_dtype[:40]} is planned"
     return None

@@ -226,7 +226,10 @@ def _stall(demand: Demand, free: float) -> list[str]:
     """What is to be said of the time in which it loads and profiles, with so much free before."""
     if demand.loading is None or free - demand.loading >= LOADING_MARGIN_GIB:
         return []
-    return [f"but loading the {demand.backend} may need {demand.loading:.0f} GiB for a while, {free:.0f} are free then"]
+    left = max(0.0, free - demand.loading)
+    return [
+        f"but loading the {demand.backend} may need {demand.loading:.0f} GiB for a while: {left:.0f} stay free then"
+    ]
 
 
 def _verdict(running: list[Demand], refused: Mapping[str, str], free: float, most: float) -> tuple[Verdict, str]:

@@ -41,11 +41,11 @@ _ELEMENT_BYTES: Mapping[str, float] = {
 class EngineSettings:
     """`utilization`: share of the machine's memory. `window`: tokens, None for the model's own; `fits_window`: the
     engine shortens the window to fit. `cache_gib`: a pool of that size whatever the utilization. `shards`: GPUs that
-    one copy of the model is split over. `prefix_caching`: None if not given. `own_head`: a drafter of its own that
-    has no cache, because it reads the target's. `graphs`: it captures CUDA graphs. `encodes`: images or sound may
-    come. `refused`: why vLLM does not start with a
-    flag that decides about its memory, "" if it starts. `open`: such flags whose value is a reference, which only the
-    machine that starts the engine knows."""
+    one copy of the model is split over. `prefix_caching`: None if not given. `own_head`: a drafter of its own that has
+    no cache, because it reads the target's. `graphs`: it captures CUDA graphs. `encodes`: images or sound may come.
+    `picture_cache_gib`: the cache for them outside the target, where its size is written. `refused`: why vLLM does not
+    start with a flag that decides about its memory, "" if it starts. `open`: such flags whose value is a reference,
+    which only the machine that starts the engine knows."""
 
     utilization: float = UTILIZATION
     window: int | None = None
@@ -63,6 +63,7 @@ class EngineSettings:
     quantization: str | None = None
     graphs: bool = True
     encodes: bool = True
+    picture_cache_gib: float = 0.0
     refused: str = ""
     open: tuple[str, ...] = ()
 
@@ -106,6 +107,7 @@ def engine_settings(command: ServeCommand) -> EngineSettings:
         quantization=str(flags["quantization"]) if flags.get("quantization") else None,
         graphs=flags.get("enforce-eager") is not True,
         encodes=_encodes(flags),
+        picture_cache_gib=min(number_of(flags.get("mm-processor-cache-gb")) or 0.0, 1024.0),
         refused=next((one.message for one in command.mistakes if _is_refused(one)), ""),
         open=tuple(flag for flag in _DECIDING if is_reference(str(flags.get(flag, "")))),
     )

@@ -28,6 +28,7 @@ from gateway.apps.control.memory.model_files import ModelFiles
 from gateway.apps.control.memory.settings import EngineSettings
 from gateway.config.snapshot import Backend
 from gateway.launch.command import ServeCommand
+from gateway.launch.families import takes_images
 
 _SURE = 0.10  # a figure of a wider span, to each side of its middle, is not named
 
@@ -93,7 +94,8 @@ class VllmLaunch:
         held = resident_gib(target)
         if cache is not None and weights is not None:
             held = weights + self._besides()[1] + cache
-        plain = Demand(self.backend.name, target, held, ENGINE_GIB, target, weights, source="estimated")
+        overhead = ENGINE_GIB + (self.settings.picture_cache_gib if self.encodes else 0.0)
+        plain = Demand(self.backend.name, target, held, overhead, target, weights, source="estimated")
         return self._reported(self._with_cache(plain, weights))
 
     def _open(self, weights: float | None) -> Demand:
@@ -140,14 +142,21 @@ class VllmLaunch:
             return self.measured.besides
         geometry, settings = self.geometry, self.settings
         found = profile_gib(settings.batched_tokens)
-        if settings.graphs and (self._version or (0, 0)) >= GRAPHS_FROM:
+        if settings.graphs and (self.version or (0, 0)) >= GRAPHS_FROM:
             found += GRAPHS_GIB
         if isinstance(geometry, Geometry) and geometry.encoder and settings.encodes:
             found += ENCODER_GIB
         return found, found + (NODES_GIB if self.share > 1 else 0.0)
 
     @property
-    def _version(self) -> tuple[int, int] | None:
+    def encodes(self) -> bool:
+        """Whether it takes images, as far as its files or its name tell."""
+        geometry = self.geometry
+        has_encoder = isinstance(geometry, Geometry) and geometry.encoder
+        return self.settings.encodes and (has_encoder or takes_images(self.model) is True)
+
+    @property
+    def version(self) -> tuple[int, int] | None:
         """Of vLLM, where the image's tag says it."""
         image = self.backend.launch.image if self.backend.launch is not None else None
         tag = re.search(r":v(\d+)\.(\d+)", image or "")

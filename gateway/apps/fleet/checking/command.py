@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
+from gateway.apps.control.unit_commands import units_of
 from gateway.apps.fleet.checking.alias_facts import AliasFacts, StepBackend, alias_facts
 from gateway.apps.fleet.checking.live import BackendAnswer, ask_fleet
 from gateway.apps.fleet.lint.command import findings_of, mode_cannot_run, print_findings
@@ -31,6 +32,7 @@ from gateway.config.backends import lacks_cloud
 from gateway.config.load import LoadedFile, load
 from gateway.config.problems import ConfigError
 from gateway.printable import visible
+from gateway.routing.serving import unserved
 
 FINE = "fine"
 
@@ -104,6 +106,7 @@ def _as_json(loaded: LoadedFile, found: list[Finding], answers: list[BackendAnsw
         "problems": [problem_json(p, "warning") for p in loaded.warnings],
         "findings": [one.as_json() for one in found],
         "aliases": [alias.as_json() for alias in facts],
+        "unserved": unserved(loaded.snapshot),
         "leaves_lan": {alias.name: list(alias.leaves_lan) for alias in facts if alias.leaves_lan},
         "live": [{"name": a.name, "said": a.result, "problems": a.problems} for a in answers],
     }
@@ -118,6 +121,8 @@ def _print_text(loaded: LoadedFile, found: list[Finding], answers: list[BackendA
     )
     if snapshot.mode is not None:
         click.echo(f"in mode {snapshot.mode} of {', '.join(snapshot.modes)}")
+        if lost := unserved(snapshot):
+            click.echo(f"in this mode nobody serves {', '.join(lost)}")
     if loaded.warnings:
         click.echo("\nWarnings")
         for warning in loaded.warnings:
@@ -126,6 +131,10 @@ def _print_text(loaded: LoadedFile, found: list[Finding], answers: list[BackendA
     if found:
         click.echo("\nFindings (gateway fleet check)")
         print_findings(found)
+    proposed = [b.name for b in snapshot.backends.values() if b.recover is None and units_of(b, snapshot.nodes)]
+    if proposed:
+        names = ", ".join(proposed)
+        click.echo(f"\nProposed: `recover: {{}}` under {names}: an engine that hangs is restarted (docs/modes.md)")
     if sys.stdout.isatty():
         _print_table(facts)
     else:

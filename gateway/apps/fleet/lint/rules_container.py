@@ -283,7 +283,7 @@ def _bare(flag: str) -> str:
 
 
 def _is_bare_json(value: str) -> bool:
-    return bool(re.match(r"\s*\{\s*[A-Za-z_]", value)) and '"' not in value
+    return bool(re.match(r"\s*\{\s*[A-Za-z_]", value)) and '"' not in value and ":" in value
 
 
 def _quoted(value: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from math import prod
 from typing import Any
 
 from gateway.apps.fleet.lint.catalog import Catalog
@@ -148,15 +147,17 @@ def parallel_size(one: Subject, _: Catalog) -> Iterator[Remark]:
     """A Spark has one GPU, so the sizes multiply to the number of machines."""
     if not one.whole:
         return
-    names = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
-    sizes = {name: one.number(name) or 1 for name in names}
+    sizes = one.sizes
     tensor, most = sizes["tensor-parallel-size"], one.facts.tensor_parallel
-    total = prod(sizes.values())
+    total = one.ranks
     if most is not None and tensor > most:
         message = f"{one.named} runs with --tensor-parallel-size {most} only; experts can be spread, tensors cannot"
         severity, source = one.claim(one.facts.versions_of("tensor_parallel")), one.facts.source_of("tensor_parallel")
         yield Remark(severity, message, f"--tensor-parallel-size {most}", source, one.place)
-    elif total != one.nodes and not (one.nodes == 1 and one.text("distributed-executor-backend") == "ray"):
+    elif total > 1 and one.nodes == 1 and one.text("distributed-executor-backend") == "ray":
+        message = f"{total} GPUs on Ray, and `node` names one machine: {total} nodes are needed, a Spark has one GPU"
+        yield Remark("error", message, f"node: [{', '.join(one.backend.nodes)}, WORKER]", f"{GUIDE}, 13", one.place)
+    elif total != one.nodes:
         written = " x ".join(f"--{name} {size}" for name, size in sizes.items() if size > 1) or "one GPU"
         machines = "one machine" if one.nodes == 1 else f"{one.nodes} machines"
         message = f"{written} on {machines}: a Spark has one GPU, so vLLM does not start"

@@ -3,6 +3,7 @@ given."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from gateway.apps.fleet.lint.catalog import Catalog
@@ -11,6 +12,9 @@ from gateway.apps.fleet.lint.subject import Remark, Subject, named
 from gateway.launch.command import MASTER_PORT
 
 DS4 = "DeepSeek V4 Flash on two Sparks"
+# Flags whose value is a name, an address or a number; text for a model may hold <think>.
+_FILLED_IN = ("master-addr", "host", "served-model-name", "tokenizer", "download-dir", "data-parallel-address")
+_BLANK = re.compile(r"<[A-Za-z][\w. -]*>|(?<![$\w])\{[A-Za-z_]\w*\}|\bYOUR_[A-Z_]+|\bREPLACE_ME\b", re.ASCII)
 _INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
@@ -25,6 +29,10 @@ def _on_ray(one: Subject) -> bool:
 def two_node_ray(one: Subject, _: Catalog) -> Iterator[Remark]:
     """A Ray cluster under the engine."""
     if not one.whole or not _on_ray(one):
+        return
+    if one.nodes == 1 and one.ranks == 1:
+        message = "Ray for one GPU: it takes memory and another process that can fall out"
+        yield Remark("warning", message, "take out --distributed-executor-backend ray", DS4, one.place)
         return
     lacks = one.image_facts is not None and "ray" in one.image_facts.lacks
     more = f"; {one.image} has no Ray" if lacks else ""
@@ -86,4 +94,17 @@ def two_node_network(one: Subject, _: Catalog) -> Iterator[Remark]:
         )
 
 
-RULES = named(two_node_ray, two_node_address, two_node_headless, two_node_network)
+def placeholder(one: Subject, _: Catalog) -> Iterator[Remark]:
+    """`<head-ip>`, `{port}`, `YOUR_MODEL`: a line of instructions whose blanks are not filled in."""
+    if not one.launched:
+        return
+    texts = {f"--{flag}": one.text(flag) or "" for flag in _FILLED_IN}
+    texts |= {"the model": one.command.model or "", "image": one.image or "", **one.env}
+    for name, text in texts.items():
+        if (found := _BLANK.search(text)) is not None:
+            yield Remark(
+                "error", f"{name} is still {found[0]}: a placeholder", f"write the value of {name}", DS4, one.place
+            )
+
+
+RULES = named(placeholder, two_node_ray, two_node_address, two_node_headless, two_node_network)

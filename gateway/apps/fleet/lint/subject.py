@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any, Literal, TypeVar
 
 from gateway.apps.control.memory.model_files import ModelFiles
@@ -103,6 +104,17 @@ class Subject:
     architecture: str | None = None
     launched: bool = False
     profile: str | None = None
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Flag -> the size of each kind of parallelism."""
+        names = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
+        return {name: self.number(name) or 1 for name in names}
+
+    @property
+    def ranks(self) -> int:
+        """The GPUs that the engine asks for: one a Spark."""
+        return prod(self.sizes.values())
 
     @property
     def launch(self) -> Launch:

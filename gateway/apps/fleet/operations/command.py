@@ -75,11 +75,27 @@ def _show(steps: dict[str, Any], *, force: bool, as_json: bool) -> NoReturn:
     print_notes(steps)
     for step in steps["steps"]:
         print_step(step)
+    _print_lanes(steps)
     if not steps["steps"]:
         click.echo("Nothing to do.")
     for refusal in steps["refusals"]:
         click.echo(f"{'Forced' if force else 'Refused'}: {refusal}", err=True)
     sys.exit(1 if refused else 0)
+
+
+def _print_lanes(steps: Mapping[str, Any]) -> None:
+    """What starts on each node, and how long it takes, as far as earlier starts tell."""
+    for lane in steps.get("lanes", ()):
+        starts = (f"{one['backend']} ({_span(one['seconds'])})" for one in lane["starts"])
+        click.echo(f"{lane['node'] or 'no node'}: {', then '.join(starts)}")
+    if steps.get("expected") is not None:
+        click.echo(f"Expected to take {_span(steps['expected'])}, by earlier starts.")
+
+
+def _span(seconds: float | None) -> str:
+    if seconds is None:
+        return "not started yet"
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 @examples("gateway fleet start ds4", "gateway fleet start ds4 --profile latency")
@@ -194,13 +210,18 @@ def status(config: Path, as_json: bool, at: str | None, key: str | None) -> None
         click.echo(f"{name:{width}}  {one['state']:13}  {one['reason'] or ''}")
 
 
+_WHY = {"request": " for a request", "idle": ", which is idle", "recovery": ", which hangs"}
+
+
 def _print_operation(operation: Mapping[str, Any] | None) -> None:
     """The operation under way with its steps, or a failed one; of one that is done a line."""
     if operation is None:
         return
     switch = operation["kind"] == "switch"
     title = f"switch to {operation['mode']}" if switch else f"{operation['kind']} {operation['backend']}"
-    title += {"request": " for a request", "idle": ", which is idle"}.get(operation.get("cause", ""), "")
+    title += {"request": " for a request", "idle": ", which is idle", "recovery": ", which hangs"}.get(
+        operation.get("cause", ""), ""
+    )
     if operation.get("gateway"):
         title += f" at gateway {operation['gateway']}"
     running = operation["state"] == "running"
@@ -238,6 +259,7 @@ def run(asking: GatewayClient, path: str, body: Mapping[str, Any], *, as_json: b
     shown = Shown()
     if not as_json:
         print_notes(operation)
+        _print_lanes(operation)
     try:
         while True:
             try:

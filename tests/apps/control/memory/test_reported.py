@@ -133,6 +133,13 @@ def test_what_it_said_of_another_launch_is_not_used(flags: dict[str, Any], writt
     assert "what it reported is not used" in node.demands["b"].note
 
 
+def test_what_another_version_said_is_not_used() -> None:
+    case = observed()
+    seen = replace(case["seen"], engine="0.23.1")
+    for tag, source in (("v0.23.0", "observed"), ("v0.33.0", "estimated"), ("nightly", "observed")):
+        assert planned(case | {"seen": seen, "image": f"vllm/vllm-openai:{tag}"}).demands["b"].source == source
+
+
 def test_the_window_of_a_hybrid_scales_by_its_layout() -> None:
     given = {"weights": 21.94, "config": HYBRID}
     flags = {"gpu-memory-utilization": 0.80, "max-model-len": 65536}
@@ -171,6 +178,16 @@ def test_graphs_are_counted_from_021_on_and_encoders_where_there_is_one() -> Non
     assert pool(given=sees, flags={"limit-mm-per-prompt": {"image": 0}}) == plain
 
 
+def test_a_cache_of_pictures_is_counted_where_it_is_written() -> None:
+    sees = {**GIVEN, "config": {"text_config": HYBRID, "vision_config": {"depth": 27}}}
+    flags = {"gpu-memory-utilization": 0.5, "max-model-len": 65536}
+    free = [
+        planned({"model": "acme/m", "given": sees, "flags": flags | more}).free or 0
+        for more in ({}, {"mm-processor-cache-gb": 6})
+    ]
+    assert free[0] - free[1] == pytest.approx(6.0)
+
+
 def test_a_drafter_that_is_not_known_makes_the_cache_unknown() -> None:
     draft = {"method": "dflash", "model": "acme/own-dflash", "num_speculative_tokens": 10}
     flags = {"gpu-memory-utilization": 0.5, "max-model-len": 65536, "speculative-config": draft}
@@ -183,7 +200,10 @@ def test_loading_that_leaves_little_is_said() -> None:
     flags = {"gpu-memory-utilization": 0.70, "max-model-len": 65536}
     node = planned({"model": "google/gemma-4-26B-A4B-it", "memory": 119.0, "flags": flags})
     assert node.fits == "yes"
-    assert "but loading the b may need 109 GiB for a while" in node.reason
+    assert "but loading the b may need 109 GiB for a while: 7 stay free then" in node.reason
+    text_only = flags | {"limit-mm-per-prompt": {"image": 0}}
+    spared = planned({"model": "google/gemma-4-26B-A4B-it", "memory": 119.0, "flags": text_only})
+    assert "loading" not in spared.reason
     assert (
         "loading"
         not in planned({"model": "google/gemma-4-26B-A4B-it", "flags": flags | {"gpu-memory-utilization": 0.55}}).reason

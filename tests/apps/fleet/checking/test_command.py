@@ -149,6 +149,16 @@ def test_what_is_outside_the_mode_is_shown_as_parked(tmp_path: Path) -> None:
     assert json.loads(run(file(tmp_path, CLOUDY), "--json").output)["mode"] is None
 
 
+def test_the_aliases_that_nobody_serves_in_the_mode_are_named(tmp_path: Path) -> None:
+    more = "aliases: {w: [a, b], only-a: [a], also-a: {use: [[a]]}, cloudy: [a, c], sky: [c]}"
+    cloud = "  c: {engine: litellm, model: anthropic/x, context: 200000}\naliases"
+    path = file(tmp_path, MODES.replace("aliases: {w: [a, b]}", more).replace("aliases", cloud, 1))
+    first, other = run(path).output, run(path, "--mode", "large").output
+    assert "nobody serves" not in first
+    assert "in this mode nobody serves only-a, also-a, cloudy\n" in other, "a mode is no reason to leave the LAN"
+    assert json.loads(run(path, "--mode", "large", "--json").output)["unserved"] == ["only-a", "also-a", "cloudy"]
+
+
 def test_a_mode_that_is_not_in_the_file_is_wrong_usage(tmp_path: Path) -> None:
     result = run(file(tmp_path, MODES), "--mode", "dayly")
     assert result.exit_code == 2

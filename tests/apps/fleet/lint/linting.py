@@ -25,10 +25,10 @@ def mistakes() -> Iterator[tuple[str, str, dict[str, Any]]]:
         yield from ((group, name, case) for name, case in cases.items())
 
 
-def field() -> dict[str, dict[str, Any]]:
-    """Launches that run: name -> a launch block, with `finds` and `silent`."""
-    report = Report("field.yaml")
-    cases = read_document((DATA / "field.yaml").read_text(), report)
+def field(name: str) -> dict[str, dict[str, Any]]:
+    """Launches that run, by name: those of field.yaml with `finds` and `silent`, of reported.yaml with figures."""
+    report = Report(name)
+    cases = read_document((DATA / f"{name}.yaml").read_text(), report)
     report.finish()
     return dict(cases or {})
 

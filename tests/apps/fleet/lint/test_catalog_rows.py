@@ -70,7 +70,7 @@ images:
         "mine.yaml:4  families.b.tool_parsers: must be a list",
         "mine.yaml:5  families.c: must be a mapping of fields",
         "mine.yaml:6  families.d.draft_counts: must be two numbers",
-        "mine.yaml:8  images.x.entrypoint: must be one of vllm serve, none, own",
+        "mine.yaml:8  images.x.entrypoint: must be one of vllm serve, vllm, none, own",
     ]
 
 

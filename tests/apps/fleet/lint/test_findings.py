@@ -164,7 +164,7 @@ def test_speech_beside_an_engine_over_two_machines_is_told() -> None:
     assert "audio-beside" not in rules(lint({"backends": {"w": {**wide, "node": "spark1"}, "ears": ears}}))
 
 
-FIELD = field()
+FIELD, REPORTED = field("field"), field("reported")
 
 
 @pytest.mark.parametrize("name", FIELD)
@@ -174,6 +174,72 @@ def test_what_operators_run_is_no_error(name: str) -> None:
     assert "error" not in found.values()
     assert not set(FIELD[name].get("silent", ())) & set(found)
     assert FIELD[name].get("finds", {}).items() <= found.items()
+
+
+# model -> the tool parser of its own recipe; None: no row knows it
+RECIPES = {
+    "Qwen/Qwen3.8-27B": "qwen3_xml",
+    "Qwen/Qwen3.8-Flash-Next": "qwen3_xml",
+    "deepseek-ai/DeepSeek-V4.1-Flash": "deepseek_v41",
+    "deepseek-ai/DeepSeek-V4-Flash-0731": "deepseek_v4",
+    "Qwen/Qwen3.6-35B-A3B": "qwen3_xml",
+    "Qwen/Qwen3.6-27B": "qwen3_xml",
+    "Qwen/Qwen3.5-122B-A10B": "qwen3_coder",
+    "Qwen/Qwen3.5-397B-A17B": "qwen3_coder",
+    "Qwen/Qwen3-Coder-Next": "qwen3_coder",
+    "zai-org/GLM-5.3-Flash": "glm47",
+    "zai-org/GLM-5.2": "glm47",
+    "zai-org/GLM-4.7-Flash": "glm47",
+    "MiniMaxAI/MiniMax-M3": "minimax_m3",
+    "MiniMaxAI/MiniMax-M2.7": "minimax_m2",
+    "MiniMaxAI/MiniMax-H3": None,
+    "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4": "qwen3_coder",
+    "nvidia/NVIDIA-Nemotron-3-Ultra": "qwen3_coder",
+    "nvidia/Nemotron-3.5-Lightning": "qwen3_coder",
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4": "qwen3_coder",
+    "nvidia/Nemotron-3-Nano-Omni-30B-A3B-Reasoning-NVFP4": "qwen3_coder",
+    "openai/gpt-oss-120b": "openai",
+    "google/gemma-4-26B-A4B-it": "gemma4",
+    "google/gemma-4-31B-it": "gemma4",
+    "google/gemma-4-12B-it": "gemma4",
+    "mistralai/Mistral-Small-4-119B-2603": "mistral",
+    "mistralai/Mistral-Medium-3.5": "mistral",
+    "poolside/Laguna-S-2.1": "poolside_v1",
+    "XiaomiMiMo/MiMo-V2.5": "mimo",
+    "stepfun-ai/Step-3.5": "step3p5",
+    "moonshotai/Kimi-K3": "kimi_k3",
+    "thinkingmachines/Inkling-Small": "inkling",
+    "CohereLabs/Command-A-plus": "cohere_command4",
+    "tencent/Hy-4": "hy_v4",
+    "inclusionAI/Ling-3": "ling3",
+    "meta/Muse-Glimmer-30B": "muse_glimmer",
+    "acme/Ornith": None,
+}
+
+
+@pytest.mark.parametrize("model", RECIPES)
+def test_the_advice_is_what_the_models_own_recipe_has(model: str) -> None:
+    parser, found = RECIPES[model], launched(f"vllm serve {model}")
+    advice = next(one.fix for one in found if one.rule == "auto-tool-choice")
+    assert advice == f"--enable-auto-tool-choice --tool-call-parser {parser or 'NAME'}"
+    assert ("model-unknown" in rules(found)) is (parser is None)
+    with_it = rules(launched(f"vllm serve {model} {advice}")) if parser else {}
+    assert "parser-family" not in with_it
+    assert "error" not in with_it.values()
+
+
+@pytest.mark.parametrize("image", ["vllm/vllm-openai:v0.33.0", "ghcr.io/me/vllm-fork:1"])
+def test_launches_whose_figures_were_reported_have_no_error(image: str) -> None:
+    for name, case in REPORTED.items():
+        nodes = ["spark1", "spark2"][: case.get("nodes", 1)]
+        flags = dict(case["flags"]) | ({"tensor-parallel-size": 2} if len(nodes) == 2 else {})
+        words = [
+            word
+            for flag, value in flags.items()
+            for word in (f"--{flag}", json.dumps(value) if isinstance(value, dict) else str(value))
+        ]
+        launch = {"image": image, "command": shlex.join([case["model"], *words])}
+        assert "error" not in rules(of_backend(node=nodes, launch=launch)).values(), name
 
 
 # -- what is not said -------------------------------------------------------------------------------------------------

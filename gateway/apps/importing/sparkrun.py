@@ -1,0 +1,165 @@
+"""A recipe of sparkrun, Spark Arena or eugr's spark-vllm-docker: one model in one container, on one Spark or several.
+
+`command` has `{placeholders}`, whose values `defaults` holds. A recipe that says nothing but `defaults` leaves the
+command to the runtime, which makes it of them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import PurePath
+from typing import Any
+
+from gateway.apps.fleet.preflight.terms import CONTAINER_HOME
+from gateway.apps.importing.draft import Draft
+from gateway.apps.importing.launches import Launches
+from gateway.apps.importing.source import count_of, is_true, listed, mapping, read_source, text_of
+from gateway.launch.command import parse
+from gateway.launch.docker import DockerFlag, DockerRun
+from gateway.launch.flags import vllm_flags
+from gateway.launch.words import split
+
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
+_CACHE = "~/.cache/huggingface"
+_ROUNDS = 4  # a default may stand in another one
+_MOST_TEXT = 64 * 1024
+# Keys of `defaults` whose flag has another name.
+_FLAGS = {
+    "tensor_parallel": "tensor-parallel-size",
+    "pipeline_parallel": "pipeline-parallel-size",
+    "data_parallel": "data-parallel-size",
+    "max_batched_tokens": "max-num-batched-tokens",
+    "tool_parser": "tool-call-parser",
+}
+_OTHER_SERVERS = {"sglang": "openai", "llama-cpp": "llamacpp", "llamacpp": "llamacpp", "llama.cpp": "llamacpp"}
+_READ_KEYS = (
+    "recipe_version model container runtime defaults env command name description metadata mods build_args"
+    " cluster_only solo_only min_nodes max_nodes mode served_model_name version author"
+)
+_READ = frozenset(_READ_KEYS.split())
+
+
+def is_recipe(data: dict[str, Any]) -> bool:
+    """Whether the keys are those of a recipe."""
+    return "model" in data and ("recipe_version" in data or {"container", "command"} <= data.keys())
+
+
+def convert(text: str, file: str, address: str | None = None) -> Draft:
+    """The draft of a recipe. Raises ConfigError for broken YAML."""
+    source = read_source(text, file)
+    launches = Launches(file, source.line, address)
+    data, notes = source.data, launches.notes
+    notes.check_size(text)
+    model, runtime = text_of(data.get("model")) or "", text_of(data.get("runtime")) or "vllm"
+    values = {"model": model, "model_path": model, **mapping(data.get("defaults"))}
+    script = _filled(text_of(data.get("command")) or "", values)
+    name = text_of(data.get("name")) or PurePath(file).stem
+    server = next((kind for word, kind in _OTHER_SERVERS.items() if runtime.startswith(word)), None)
+    for key in data:
+        if key not in _READ:
+            notes.left_out((key,))
+    if server is not None:
+        port = count_of(values.get("port")) or (8080 if server == "llamacpp" else 30000)
+        served = text_of(values.get("served_model_name")) or model
+        launches.other(server, served, ("runtime",), PurePath(file).stem, port, _with_sparkrun(file))
+        return launches.finished()
+    words = list(split(script).words) if script else _of_runtime(values, launches)
+    words = _for_nodes(words, data, launches)
+    for one in dict.fromkeys(_PLACEHOLDER.findall(" ".join(words))):
+        notes.to_do(("command",), f"{{{one}}} has no value in defaults", "write its value in launch.command")
+    image = text_of(data.get("container"))
+    if image is None:
+        image = "vllm-node"
+        notes.to_do(("model",), "the recipe names no container", "write the image that the runtime takes")
+    env = {str(key): _filled(text_of(value) or "", values) for key, value in mapping(data.get("env")).items()}
+    given = [DockerFlag("env", f"{key}={text}") for key, text in env.items()]
+    given += [DockerFlag("network", "host"), DockerFlag("gpus", "all"), DockerFlag("ipc", "host")]
+    given += [DockerFlag("volume", f"{_CACHE}:{CONTAINER_HOME}{_CACHE[1:]}"), DockerFlag("name", name)]
+    further = {}
+    if mods := [shown for one in listed(data.get("mods")) if (shown := text_of(one))]:
+        further = _with_sparkrun(file)
+        message = f"mods are put into the container before it starts: {', '.join(mods)}"
+        notes.to_do(("mods",), message, "the launch block alone lacks them; start: and stop: let sparkrun do it")
+    if listed(data.get("build_args")):
+        notes.changed(
+            ("build_args",), "the image is built with these, before it is started", "docker pull or build it first"
+        )
+    notes.changed(
+        ("container",), "host network, all GPUs and ~/.cache/huggingface are what the recipe's runner gives it"
+    )
+    env_path = ("env",) if isinstance(data.get("env"), dict) else None
+    launches.container(
+        DockerRun(image, tuple(given), tuple(words)), ("command",) if script else ("model",), name, env_path=env_path,
+        further=further,
+    )  # fmt: skip
+    return launches.finished()
+
+
+def _with_sparkrun(file: str) -> dict[str, str]:
+    recipe = shlex.quote(PurePath(file).stem)
+    return {"start": f"sparkrun run {recipe} --ensure", "stop": f"sparkrun stop {recipe}"}
+
+
+def _filled(text: str, values: dict[str, Any]) -> str:
+    """The text with its placeholders filled in; where it writes `{{` for a brace, as Python's format does, that is
+    one."""
+    doubled = "{{" in text
+
+    def value(match: re.Match[str]) -> str:
+        found = values.get(match[1])
+        given = str(found).lower() if isinstance(found, bool) else text_of(found)
+        return match[0] if given is None else given
+
+    for _ in range(_ROUNDS):
+        if len(filled := _PLACEHOLDER.sub(value, text)) > _MOST_TEXT or filled == text:
+            break
+        text = filled
+    return text.replace("{{", "{").replace("}}", "}") if doubled else text
+
+
+def _of_runtime(values: dict[str, Any], launches: Launches) -> list[str]:
+    """The command that vLLM's runtime makes of the defaults."""
+    words = ["vllm", "serve", text_of(values.get("model")) or ""]
+    for key, value in values.items():
+        if key in ("model", "model_path"):
+            continue
+        flag = vllm_flags().flags.get(_FLAGS.get(key, key.replace("_", "-")))
+        text = text_of(value)
+        if flag is None or (text is None and not isinstance(value, bool)):
+            launches.notes.left_out(("defaults", key), "is no flag of vLLM")
+        elif flag.kind == "switch":
+            words += [f"--{flag.name}"] if is_true(value) else []
+        else:
+            words += [f"--{flag.name}", _filled(text or str(value).lower(), values)]
+    launches.notes.changed(("defaults",), "the recipe has no command: it is made of its defaults")
+    return words
+
+
+def _for_nodes(words: list[str], data: dict[str, Any], launches: Launches) -> list[str]:
+    """The command for as many Sparks as it has ranks: one GPU each. Ray is left out, since vLLM's own ranks do."""
+    flags = parse(shlex.join(words)).flags
+    ranks = 1
+    for name in ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"):
+        count = flags.get(name, 1)
+        ranks *= count if isinstance(count, int) and count > 0 else 1
+    if is_true(data.get("solo_only")):
+        ranks = 1
+    elif ranks == 1 and is_true(data.get("cluster_only")):
+        launches.notes.to_do(("cluster_only",), "how many Sparks it needs is not said", "write node: [HEAD, WORKER]")
+    kept = []
+    at = 0
+    while at < len(words):
+        if words[at] == "--distributed-executor-backend" and words[at + 1 : at + 2] == ["ray"]:
+            at += 2
+        elif words[at] == "--distributed-executor-backend=ray":
+            at += 1
+        else:
+            kept.append(words[at])
+            at += 1
+    if len(kept) < len(words):
+        launches.notes.changed(("command",), "Ray is left out: the ranks of vLLM itself need none", "see docs/fleet.md")
+    if ranks > 1:
+        if "nnodes" not in flags:
+            kept += ["--nnodes", str(ranks)]
+        launches.notes.changed(("defaults",), f"{ranks} ranks are {ranks} Sparks; on one: --tensor-parallel-size 1")
+    return kept

@@ -1,0 +1,1 @@
+docker run --gpus all --shm-size 32g -p 30000:30000 -v ~/.cache/huggingface:/hf/.cache/huggingface --env "HF_TOKEN=$HF_TOKEN" --ipc=host lmsysorg/sglang:spark python3 -m sglang.launch_server --model-path openai/gpt-oss-20b --host 0.0.0.0 --port 30000

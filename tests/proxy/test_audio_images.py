@@ -1,0 +1,107 @@
+"""Pictures: `/v1/images/generations`, `/edits` and `/variations` of `engine: http`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from openai import AsyncOpenAI
+
+from simulator.audio import form_fields
+from tests.scripted import ScriptedBackend, Turn, json_answer, scripted
+from tests.support import RunningGateway, running_gateway
+
+PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 2000  # more than is kept in memory
+ANSWER = {"created": 1, "data": [{"b64_json": "aGk="}]}
+ROUTES = """
+backends:
+  paint: {{engine: http, url: "{paint}", serves: [images], model: sd, health: {{every: none}}, paths: {paths}}}
+  other: {{engine: http, url: "{other}", serves: [images], health: {{every: none}}}}
+aliases: {{draw: [paint, other]}}
+"""
+
+
+async def paints(turn: Turn) -> None:
+    await turn.send(json_answer(ANSWER))
+
+
+async def breaks(turn: Turn) -> None:
+    turn.reset()
+
+
+@asynccontextmanager
+async def stage(paths: str = "{}") -> AsyncIterator[tuple[RunningGateway, ScriptedBackend, ScriptedBackend]]:
+    async with scripted(paints) as paint, scripted(paints) as other:
+        routes = ROUTES.format(paint=paint.url, other=other.url, paths=paths)
+        async with running_gateway(routes) as gateway:
+            yield gateway, paint, other
+
+
+async def test_a_picture_is_generated_with_the_openai_sdk() -> None:
+    async with stage() as (gateway, paint, _), httpx.AsyncClient(trust_env=False) as http:
+        client = AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", http_client=http)
+        made = await client.images.generate(model="draw", prompt="a lighthouse", n=2, size="512x512")
+        assert made.data is not None
+        assert made.data[0].b64_json == "aGk="
+        [turn] = paint.turns
+        assert turn.path == "/v1/images/generations"
+        assert turn.json == {"model": "sd", "prompt": "a lighthouse", "n": 2, "size": "512x512"}
+        assert (
+            gateway.metric("gateway_requests_total", alias="draw", backend="paint", endpoint="images", code="200")
+            == 1.0
+        )
+
+
+async def test_an_edit_carries_all_its_files_to_the_second_backend_too() -> None:
+    async with stage() as (gateway, paint, other), httpx.AsyncClient(trust_env=False) as http:
+        paint.play(breaks)
+        client = AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", http_client=http)
+        made = await client.images.edit(
+            model="draw", prompt="add a boat", image=[("a.png", PICTURE), ("b.png", b"second")], mask=("m.png", b"mask")
+        )
+        assert made.data is not None
+        [turn] = other.turns
+        assert turn.path == "/v1/images/edits"
+        assert turn.body.count(b'filename="') == 3
+        fields = form_fields(turn.headers["content-type"], turn.body)
+        assert (fields["prompt"], fields["mask"], fields["image[]"]) == (b"add a boat", b"mask", b"second")
+        assert PICTURE in turn.body
+        assert b'filename="b.png"\r\ncontent-type: image/png' in turn.body
+
+
+async def test_a_variation_and_a_path_of_the_servers_own() -> None:
+    async with stage("{image_variations: /vary}") as (gateway, paint, _):
+        form = {"files": {"image": ("a.png", PICTURE)}, "data": {"n": "2"}}
+        reply = await gateway.client.post("/v1/images/variations", **form)  # type: ignore[arg-type]  # httpx' own names
+        assert (reply.status_code, reply.headers["x-gateway-alias"]) == (200, "draw")  # the only alias for it
+        assert paint.turns[0].path == "/vary"
+        assert form_fields(paint.turns[0].headers["content-type"], paint.turns[0].body)["image"] == PICTURE
+
+
+@pytest.mark.parametrize("path", ["edits", "variations"])
+async def test_a_form_without_a_picture_is_refused(path: str) -> None:
+    async with stage() as (gateway, paint, _):
+        reply = await gateway.client.post(f"/v1/images/{path}", files={"prompt": (None, "x")})
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "image")
+        assert paint.turns == []
+
+
+async def test_an_error_inside_a_200_is_left_for_the_next() -> None:
+    async def fails(turn: Turn) -> None:
+        await turn.send(json_answer({"error": {"message": "out of memory"}}))
+
+    async with stage() as (gateway, paint, _):
+        paint.play(fails)
+        reply = await gateway.client.post("/v1/images/generations", json={"model": "draw", "prompt": "x"})
+        assert (reply.status_code, reply.headers["x-gateway-backend"]) == (200, "other")
+        assert json.loads(reply.content) == ANSWER
+
+
+async def test_a_transcription_still_has_one_file() -> None:
+    async with stage() as (gateway, _paint, _other):
+        files = [("file", ("a.wav", b"a")), ("file", ("b.wav", b"b"))]
+        reply = await gateway.client.post("/v1/audio/transcriptions", files=files)
+        assert "more than one file" in reply.json()["error"]["message"]
