@@ -60,7 +60,9 @@ class Accounts:
         if snapshot is not self._looked_at:
             self._looked_at = snapshot
             self._any_budget = any(backend.budget is not None for backend in snapshot.backends.values())
-        if not self._any_budget and not any(one.budget is not None for one in _with_parent(client)):
+        if not self._any_budget and (
+            client is None or (client.budget is None and (client.parent is None or client.parent.budget is None))
+        ):
             return None
         return lambda state: self.why_over_budget(state.backend, client)
 
@@ -119,6 +121,8 @@ class Accounts:
 
 def _budgets_of(backend: Backend, client: Client | None) -> list[tuple[Account, Budget]]:
     """The budgets that a request of this client to this backend draws on."""
+    if backend.budget is None and (client is None or (client.budget is None and client.parent is None)):
+        return []
     clients = [one for one in _with_parent(client) if one.budget is not None]
     if (backend.budget is None and not clients) or not costs_money(backend):
         return []

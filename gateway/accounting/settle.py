@@ -157,7 +157,8 @@ class Settler:
             record.usd = None
         elif usd:
             record.usd += usd
-        client, alias, endpoint = record.spender, record.alias, record.endpoint.name
+        who, alias, endpoint = record.client, record.alias, record.endpoint.name
+        client = record.client_label if who is None or who.parent is None else who.name  # a user has rows of its own
         audio = (0.0, audio_seconds) if record.endpoint is SPEECH else (audio_seconds, 0.0)
         counts = requests, seconds, *astuple(used), usd or 0.0, unpriced, *audio
         self._accounts.ledger.record(Entry(time.time(), client, alias, backend, endpoint, outcome, *counts))

@@ -122,7 +122,13 @@ class Scheduler:
         if served:
             took, known = now - held.since, queue.service_time
             queue.service_time = took if known is None else known + (took - known) * LEARN
-        self._count_running(held.client, -1)
+        running = self._running[held.client] - 1
+        if running:
+            self._running[held.client] = running
+        else:
+            del self._running[held.client]
+        if "/" in held.client:  # a user: those of its client are counted together too
+            self._count_of_users(held.client, -1)
         if self.waiters:
             self._serve([queue, *map(self._queue, state.siblings)], now)
 
@@ -262,21 +268,23 @@ class Scheduler:
             queue.freed_at = now
         state.inflight += slots
         state.reserved_tokens += tokens
-        self._count_running(client, 1)
+        self._running[client] = self._running.get(client, 0) + 1
+        if "/" in client:
+            self._count_of_users(client, 1)
         if self.sharing is None:
             return SlotGrant(state, slots, now, client, tokens=tokens)
         held = SlotGrant(state, slots, now, client, key or self.sharing.key(), tokens)
         self.sharing.acquired(held, limited=limit is not None)
         return held
 
-    def _count_running(self, client: str, change: int) -> None:
+    def _count_of_users(self, user: str, change: int) -> None:
+        """Count what all users of the client of this user have under way."""
+        client = user.partition("/")[0]
         running = self._running.get(client, 0) + change
         if running:
             self._running[client] = running
         else:
             del self._running[client]
-        if "/" in client:  # a user: its client's are counted together too
-            self._count_running(client.partition("/")[0], change)
 
     def _at_limit(self, waiter: Waiter) -> bool:
         if waiter.within is not None and self._running.get(waiter.client.partition("/")[0], 0) >= waiter.within:

@@ -28,7 +28,6 @@ BEGINNINGS = frozenset(
         "admin",
         "audio",
         "events",
-        "images",
         "status",
         "web",
     )

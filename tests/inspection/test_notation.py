@@ -18,7 +18,7 @@ def test_the_family_s_format_is_tried_first_then_the_declared_ones_then_the_comm
     assert names(None, None) == ["hermes", "qwen3_xml"]
     assert names("DeepSeek-V4-Flash", "hermes") == ["deepseek_v4", "hermes", "qwen3_xml"]
     assert names("Qwen3.6-35B", "hermes") == ["qwen3_xml", "hermes"], "qwen3_coder is the same format"
-    assert names("gemma-4-26B-A4B-it", "gemma4")[:2] == ["pythonic", "gemma4"]
+    assert names("gemma-4-26B-A4B-it", "gemma4")[:2] == ["gemma4", "pythonic"]
     assert names(None, "mistral") == ["mistral", "hermes", "qwen3_xml"]
     assert names(None, "a_plugin") == names("m", "none") == ["hermes", "qwen3_xml"]
 

@@ -118,6 +118,20 @@ def step3(calls: Sequence[Call]) -> str:
     return f"<｜tool_calls_begin｜>{''.join(parts)}<｜tool_calls_end｜>"
 
 
+def kimi_k3(call: Call) -> str:
+    def argument(key: str, value: Any) -> str:
+        kind = "string" if isinstance(value, str) else "object"
+        return f'<|open|>argument key="{key}" type="{kind}"<|sep|>{as_text(value)}<|close|>argument<|sep|>'
+
+    parts = "".join(argument(key, value) for key, value in call[1].items())
+    return f'<|open|>call tool="{call[0]}" index="1"<|sep|>{parts}<|close|>call<|sep|>'
+
+
+def cohere(calls: Sequence[Call]) -> str:
+    made = [{"tool_call_id": str(i), "tool_name": name, "parameters": given} for i, (name, given) in enumerate(calls)]
+    return f"<|START_ACTION|>{as_json(made)}<|END_ACTION|>"
+
+
 WRITERS: Mapping[str, Callable[[Sequence[Call]], str]] = {
     "hermes": tagged("<tool_call>", "</tool_call>"),
     "longcat": tagged("<longcat_tool_call>", "</longcat_tool_call>"),
@@ -148,6 +162,8 @@ WRITERS: Mapping[str, Callable[[Sequence[Call]], str]] = {
     "deepseek_v41": invokes("calls", f"{DSML} ", told=True),
     "glm45": each(glm),
     "kimi_k2": kimi,
+    "kimi_k3": lambda calls: f"<|open|>tools<|sep|>{''.join(map(kimi_k3, calls))}<|close|>tools<|sep|>",
+    "cohere_command4": cohere,
     "minimax_m2": invokes("minimax:tool_call"),
     "minimax_m3": minimax_m3,
     "step3": step3,

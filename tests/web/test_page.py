@@ -160,7 +160,7 @@ async def test_aliases_that_the_mode_is_without_are_named_and_are_no_problem(bro
         assert await page.title() == "– nobody serves coder spark-gateway"
         await lacks(page, "#banner", "coder")
         await h.sims["gemma4"].kill()
-        await shows(page, "#verdict.bad", "problems: nobody serves writer")
+        await shows(page, "#verdict.bad", "1 problem: nobody serves writer")
         assert (await page.title()).endswith("nobody serves writer spark-gateway")
 
 

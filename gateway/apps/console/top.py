@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +39,7 @@ DEFAULT = "http://127.0.0.1:4000"
 @click.option("--once", is_flag=True, help="Print it once and leave; so too where the output is no terminal.")
 @json_option
 def command(config: Path, at: str | None, key: str | None, once: bool, as_json: bool) -> None:
-    """Show backends, slots, queues, who answers for each alias, and what happened last; Ctrl-C leaves.
+    """Show backends, slots, queues, who answers for each alias, and what happened last; q or Ctrl-C leaves.
 
     While the gateway cannot be reached, the view says so and keeps trying.
 
@@ -138,10 +140,45 @@ def _follow(poller: StatusPoller) -> None:
 
     console = Console(highlight=False)
     try:
-        with Live(console=console, screen=True, refresh_per_second=4, get_renderable=lambda: poller.view):
+        with (
+            keys_at_once() as key_within,
+            Live(console=console, screen=True, refresh_per_second=4, get_renderable=lambda: poller.view),
+        ):
             while True:
                 began = time.monotonic()
                 poller.look()
-                time.sleep(max(0.0, EVERY - (time.monotonic() - began)))
+                if key_within(max(0.0, EVERY - (time.monotonic() - began))) in ("q", "Q"):
+                    break
     except KeyboardInterrupt:
         pass
+
+
+@contextmanager
+def keys_at_once() -> Iterator[Callable[[float], str]]:
+    """Keys are read without a line end. The function waits so many seconds for one, "" = none came; without a terminal
+    it only waits."""
+    if not sys.stdin.isatty():
+        yield _no_key
+        return
+    import select
+    import termios
+    import tty
+
+    terminal = sys.stdin.fileno()
+
+    def key_within(seconds: float) -> str:
+        if not select.select([terminal], [], [], seconds)[0]:
+            return ""
+        return os.read(terminal, 1).decode(errors="replace") or _no_key(seconds)  # b"": the terminal is gone
+
+    before = termios.tcgetattr(terminal)
+    tty.setcbreak(terminal)
+    try:
+        yield key_within
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def _no_key(seconds: float) -> str:
+    time.sleep(seconds)
+    return ""

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.apps.control import way_back
 from gateway.apps.control.other_gateways import OtherGateways
 from gateway.apps.control.planning import beside_units, presence_of, steps_of
 from gateway.apps.control.record import (
@@ -52,6 +53,7 @@ class Operations:
         self.times = StartTimes(self._data)
         self._known: dict[str, Operation] = {}
         self._task: asyncio.Task[Any] | None = None
+        self._way_back: asyncio.Task[Any] | None = None
         self._planning = False
         self._saving = asyncio.Lock()  # drains of several backends run side by side
         self._switching_to: str | None = None  # the mode of a switch that is being planned
@@ -84,9 +86,15 @@ class Operations:
     async def close(self) -> None:
         """Ends an operation under way: it has failed, and says where it was."""
         self._closed = True
+        self._leave_way_back()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+    def _leave_way_back(self) -> None:
+        if self._way_back is not None:
+            self._way_back.cancel()
+            self._way_back = None
 
     # -- what there is --------------------------------------------------------------------------------------------
 
@@ -213,6 +221,7 @@ class Operations:
             self._release()
             raise
         self.know(operation)
+        self._leave_way_back()
         runner = Runner(self._gateway, operation, steps, written, self._changed, self._save, self.limits)
         failures = self._gateway.metrics.failures
         self._task = failures.once("operation", self._run(runner, operation), operation.title)
@@ -302,6 +311,10 @@ class Operations:
             self._publish(operation)
             self._release()
             await asyncio.shield(self._write(operation))
+            if way_back.is_impossible(operation) and not self._closed:
+                self._way_back = self._gateway.metrics.failures.once(
+                    "operation", way_back.watch(self._gateway, operation), "way back"
+                )
             if self.times.note(operation):
                 await asyncio.shield(asyncio.to_thread(self.times.save))
 

@@ -13,10 +13,11 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from gateway.apps.control.command import CommandOutcome, run
+from gateway.apps.control.command import run
 from gateway.apps.control.lanes import run_lanes
+from gateway.apps.control.ordered import run_ordered
 from gateway.apps.control.record import Operation, Step
-from gateway.apps.control.ssh_errors import problem_of, was_cut
+from gateway.apps.control.ssh_errors import problem_of
 from gateway.apps.control.start_watch import StartWatch
 from gateway.apps.control.switching import LOADS, PlannedStep, Steps
 from gateway.apps.control.unit_commands import (
@@ -36,7 +37,6 @@ from gateway.runtime.gateway import Gateway
 
 LOOK = 0.1  # seconds between two looks whether the requests of a drained backend have ended
 _OF_A_START = ("preflight", "start", "wait", "resume")
-AGAIN = 2.0  # seconds until a command whose connection was cut is tried again
 PROOF = 0.5  # seconds between two looks whether a unit has stopped
 GONE = "was taken out of routes.yaml while this ran"
 
@@ -396,7 +396,7 @@ class Runner:
         """What the commands wrote. Raises StepFailed with the first one that fails."""
         outputs = []
         for command in commands:
-            ended = await self._ended(command, seconds)
+            ended = await run_ordered(command, seconds)
             outputs += [command.shown, *([ended.output] if ended.output else [])]
             if ended.problem:
                 target = command.unit.target if command.unit is not None else None
@@ -405,27 +405,6 @@ class Runner:
                     raise StepFailed("\n".join([*outputs, f"{found.why}\nmend: {found.mend}"]), found.why)
                 raise StepFailed("\n".join([*outputs, ended.problem]))
         return "\n".join(outputs)
-
-    async def _ended(self, command: Command, seconds: float) -> CommandOutcome:
-        """How a command has ended. Where its connection was cut, it may have worked: the unit is looked at before it is
-        tried once more."""
-        ended = await run(with_credentials(command.argv), seconds)
-        if command.argv[: len(SSH)] != SSH or not was_cut(ended.problem, ended.output):
-            return ended
-        unit = command.unit
-        for cut in ("", ", twice"):
-            why = f"ssh was cut{cut} ({_last_line(ended.output) or ended.problem})"
-            state = (await look([unit]))[unit] if unit is not None else None
-            if state is not None and state.runs is not ("stop" in command.argv):
-                return CommandOutcome("", f"{why}; {state.unit.name} on {state.shown}")
-            if cut:
-                seen = f"{state.unit.name} on {state.shown}" if state is not None else "how its unit is cannot be seen"
-                return CommandOutcome(f"{why}; {seen}", ended.output)
-            await asyncio.sleep(AGAIN)
-            ended = await run(with_credentials(command.argv), seconds)
-            if not was_cut(ended.problem, ended.output):
-                break
-        return ended
 
 
 def _phase(planned: PlannedStep, coming: Collection[str]) -> str:

@@ -232,6 +232,13 @@ class Variables:
                 self._put(self.values[name][0], fields, quoted)
             else:
                 self._operand(rest, fields, quoted)
+        elif op == ":" and found is not None and (name == "@" or index == "@") and rest.strip().isdigit():
+            part = found[max(int(rest[:6]) - (name == "@"), 0) :]  # "${@:2}" begins with the second argument
+            fields.last = fields.last or None
+            for number, value in enumerate(part):
+                if number:
+                    fields.end()
+                self._put(value, fields, quoted)
         elif op in ("?", ":?"):
             self._value(name, index, raw, fields, quoted)
         elif found is None:
@@ -300,7 +307,7 @@ class Variables:
         if body is None:
             return ""
         plain = re.search(r"[\"'\\]", source(parts["heredoc_start"])) is not None
-        text = source(body) if plain else self.text(body)
+        text = source(body).replace("${", "$${") if plain else self.text(body)
         return re.sub(r"(?m)^\t+", "", text) if source(redirect).startswith("<<-") else text
 
     # -- assignments --------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -68,6 +69,8 @@ def convert(text: str, file: str, address: str | None = None) -> Draft:
 class Script(Statements):
     """Hands the commands that start an engine to `launches`."""
 
+    _lacks_words = False  # the command at hand, of variables that are not set
+
     def command(self, node: Node, further: Sequence[Node], read: Node | None) -> None:
         env: dict[str, str] = {}
         parts: list[Node] = []
@@ -84,7 +87,11 @@ class Script(Statements):
             return
         line = found[0].line + self._first
         self.launches.notes.spend((len(found) + len(found) ** 2 // 20_000) * WORD, line)
-        self.start(without_unset(found, self.variables.note), line, env, read)
+        if is_docker_run([word.text for word in found]):
+            found = [replace(word, unset=False) if _NAMES_IMAGE.fullmatch(word.text) else word for word in found]
+        kept = without_unset(found, self.variables.note)
+        self._lacks_words = len(kept) < len(found)
+        self.start(kept, line, env, read)
 
     def _own(self, node: Node) -> dict[str, str]:
         value = node.child_by_field_name("value")
@@ -138,7 +145,8 @@ class Script(Statements):
         path = self.path_of("docker run", line)
         known = {name: " ".join(values) for name, values in self.variables.values.items()} | dict(env)
         run = _with_image(words)
-        if run is None:
+        bare = run is not None and run.image is not None and not re.search(r"[/:$]", run.image)
+        if run is None or (bare and self._lacks_words):
             hint = "write the image instead of the variable, or set the variable in the script"
             self.launches.notes.to_do(path, "which word is the image cannot be told: it is not imported", hint)
             return

@@ -21,6 +21,7 @@ from gateway.inspection.formats.gemma4 import Gemma4
 from gateway.inspection.formats.glm45 import Glm45
 from gateway.inspection.formats.hermes import Hermes
 from gateway.inspection.formats.kimi_k2 import KimiK2
+from gateway.inspection.formats.kimi_k3 import KimiK3
 from gateway.inspection.formats.llama3_json import Llama3Json
 from gateway.inspection.formats.minimax_m2 import MinimaxM2
 from gateway.inspection.formats.minimax_m3 import MinimaxM3
@@ -40,7 +41,7 @@ _ALL: tuple[tuple[Format, tuple[str, ...]], ...] = (
     (Hermes("granite", ("<|tool_call|>", "<tool_call>"), "", fit=True), ()),
     (Hermes("internlm", ("<|action_start|><|plugin|>",), "<|action_end|>"), ()),
     (Hermes("jamba", ("<tool_calls>",), "</tool_calls>"), ("hunyuan_a13b",)),
-    (Qwen3Xml(), ("qwen3_coder", "step3p5", "mimo")),
+    (Qwen3Xml(), ("qwen3_coder", "step3p5", "step5", "mimo")),
     (Qwen3Xml("seed_oss", tag="seed:tool_call"), ()),
     (Pythonic(), ("llama4_pythonic",)),
     (Olmo3(), ()),
@@ -53,8 +54,10 @@ _ALL: tuple[tuple[Format, tuple[str, ...]], ...] = (
     (DeepSeekV32(), ()),
     (DeepSeekV4(), ()),
     (DeepSeekV41(), ()),
-    (Glm45(), ("glm47",)),
+    (Glm45(), ("glm47", "ling3", "poolside_v1")),
     (KimiK2(), ()),
+    (KimiK3(), ()),
+    (Hermes("cohere_command4", ("<|START_ACTION|>",), "<|END_ACTION|>"), ("cohere_command3",)),
     (MinimaxM2(), ()),
     (MinimaxM3(), ()),
     (OpenAi(), ()),

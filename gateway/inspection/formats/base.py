@@ -123,14 +123,14 @@ def make_call(
 
 
 def call_of(cursor: Cursor, value: Any, tools: OfferedTools, *, fit: bool = False) -> ParsedCall:
-    """The call that a JSON object describes: `name` and `arguments` (or `parameters`), flat or under `function`. `fit`:
-    its arguments are converted to the declared types."""
+    """The call that a JSON object describes: `name` (or `tool_name`) and `arguments` (or `parameters`), flat or under
+    `function`. `fit`: its arguments are converted to the declared types."""
     function = value.get("function", value) if isinstance(value, dict) else None
     if isinstance(function, str) and isinstance(value, dict):
         function = {"name": function, **value}
     if not isinstance(function, dict):
         cursor.fail()
-    name = function.get("name")
+    name = function.get("name", function.get("tool_name"))
     if not isinstance(name, str) or name not in tools:
         cursor.fail()
     given = function.get("arguments", function.get("parameters"))
@@ -151,7 +151,7 @@ def as_object(cursor: Cursor, value: Any) -> dict[str, Any]:
     return value
 
 
-_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"')
+_HEAD = re.compile(r'\s*\{\s*"(?:tool_)?name"\s*:\s*"([^"\\]*)"')
 # A quick test before the decoder, whose errors are expensive: a key must follow a brace.
 _BROKEN = re.compile(r'\s*\{\s*(?:[^\s"}]|"[^"\\]*"\s*[^\s:])')
 

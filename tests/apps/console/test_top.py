@@ -351,6 +351,9 @@ class Terminal:
         asyncio.get_running_loop().add_reader(self._ours, self._read)
         return process
 
+    def press(self, key: str) -> None:
+        os.write(self._ours, key.encode())
+
     def _read(self) -> None:
         self.screen += os.read(self._ours, 65536).decode(errors="replace")
         self._grown.set()
@@ -391,4 +394,18 @@ async def test_it_follows_the_gateway_and_its_terminal_until_ctrl_c() -> None:
     await terminal.until(lambda screen: "\x1b[?1049l" in screen)
     assert await process.wait() == 0
     assert "Traceback" not in terminal.screen
+    terminal.close()
+
+
+async def test_q_leaves_it_and_the_terminal_is_as_before() -> None:
+    terminal = Terminal(80, 24)
+    async with running_gateway(f"backends: {{spark: {{url: '{NOWHERE}'}}}}") as gateway:
+        before = termios.tcgetattr(terminal._its)
+        process = await terminal.start("--gateway", gateway.url)
+        await terminal.until(lambda screen: "spark" in screen)
+        terminal.press("x")
+        terminal.press("q")
+        await terminal.until(lambda screen: "\x1b[?1049l" in screen)
+        assert await process.wait() == 0
+        assert termios.tcgetattr(terminal._its) == before
     terminal.close()

@@ -54,7 +54,7 @@ def words(text: str) -> list[list[str]]:
         ("X=1; if [ \"$X\" = 1 ]; then a; else b; fi; [[ $X == 2 ]] && c || d", [["a"], ["d"]]),
         ("X=b; case $X in a) x;; b|c) y;; *) z;; esac", [["y"]]),
         ("if [ -n \"$U\" ]; then a; else b; fi; c", [["a"], ["b"], ["c"]]),
-        ("f() { local V=$1; a \"$V\" \"${@:2}\" $# ; }\nf b", [["f", "b"], ["a", "b", "${@:2}", "$#"]]),
+        ("f() { local V=$1; a \"$V\" \"${@:2}\" $# ; }\nf b", [["f", "b"], ["a", "b", "$#"]]),
         ("f() { a \"$2\" \"$@\"; }\nf b 'c d'", [["f", "b", "c d"], ["a", "c d", "b", "c d"]]),
         ("f() { a; return; b; }\nf; c; exit; d", [["f"], ["a"], ["return"], ["c"], ["exit"]]),
         ("f() { a; }\n\"$1\"", [["${1}"], ["a"]]),

@@ -363,3 +363,19 @@ def test_each_file_is_recognised(name: str) -> None:
 @pytest.mark.parametrize("name", ["litellm-config.yaml", "llama-swap.yaml", "olla.yaml"])
 def test_yaml_that_holds_a_command_is_still_yaml(name: str) -> None:
     assert text_format_of((DATA / name).read_text()) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "image"),
+    [
+        ("$IMAGE_NAME vllm serve org/m --port 8001", "${IMAGE_NAME}"),
+        ("${VLLM_IMAGE} --model org/m --port 8001", "${VLLM_IMAGE}"),
+        ('"$A" "$B" vllm/vllm-openai:v1 --model org/m', "vllm/vllm-openai:v1"),
+        ("$FOO -p 1:8000 vllm/vllm-openai:v1 --model org/m", "vllm/vllm-openai:v1"),
+        ("$FOO vllm serve org/m --port 8001", None),
+        ("$FOO $BAR --model org/m", None),
+    ],
+)
+def test_which_word_is_the_image(words: str, image: str | None) -> None:
+    draft = STARTS["shell"](f"docker run --gpus all --network host {words}", "start.sh", "spark1")
+    assert [entry.keys["launch"]["image"] for entry in draft.backends.values()] == ([] if image is None else [image])
