@@ -33,6 +33,8 @@ HERE_ALONE = "asks no cloud (tests/apps/tokens/test_tokenizers.py, tests/apps/di
 WAYS = {
     ("InnerExchange", "apps/batches/runner.py"): "batch",
     ("InnerExchange", "proxy/ask_all.py"): "ask_all",
+    ("InnerExchange", "apps/describing/pictures.py"): "tests/apps/describing/test_pictures.py",
+    ("InnerExchange", "apps/requests/replay.py"): "tests/apps/requests/test_capture.py",
     ("Caller", "admission/caller.py"): "kept",
     ("Caller", "api/caller.py"): "the client's own request",
     ("Caller", "http/request_reader.py"): "the client's own request",

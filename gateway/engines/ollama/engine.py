@@ -23,7 +23,6 @@ from gateway.engines.base import EngineRequest, InexpressibleRequest, WholeRespo
 from gateway.engines.ollama.calls import RequiredCallReader
 from gateway.engines.ollama.installed_models import bounded, model_windows, runs_elsewhere, window_for
 from gateway.engines.ollama.loading import loaded
-from gateway.engines.ollama.pictures import fetch_pictures
 from gateway.engines.ollama.reply import STOPPED, OllamaLine, ReplyBuilder, is_cut_call, read_line
 from gateway.engines.ollama.request import OllamaCall, chat_call, completion_call, embeddings_call, fit_to_window
 from gateway.engines.ollama.stream import OllamaStream, OllamaWhole, whole_line
@@ -52,6 +51,8 @@ class OllamaEngine:
         passed on."""
         try:
             if state.backend.images.fetch:
+                from gateway.engines.ollama.pictures import fetch_pictures  # httpx, which most never need
+
                 await fetch_pictures(state.backend.images.fetch, call)
             ours = translate(state, call)
         except InexpressibleRequest as inexpressible:
