@@ -327,7 +327,7 @@ async def test_a_defect_of_ours_is_a_plain_500(fleet: Fleet, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    "path", ["/api/v1/models", "/api/tags", "/v1/props", "/props", "/nope", "/v1/chat/completions/x"]
+    "path", ["/api/v1/models", "/api/blobs", "/v1/props", "/props", "/nope", "/v1/chat/completions/x"]
 )
 async def test_an_unknown_path_is_a_404_at_once_and_never_forwarded(fleet: Fleet, path: str) -> None:
     before = dict(fleet.sim.seen)

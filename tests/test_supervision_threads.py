@@ -152,6 +152,11 @@ WAITED_FOR = {
     "apps/tracing/traces.py": "the end of the exporter, joined",
     "apps/cluster/redis_connection.py": "a trip, awaited",
     "supervision.py": "the supervisor",
+    "apps/describing/pictures.py": "descriptions of one request, awaited",
+    "admission/slots.py": "looks at engines that a request waits for, awaited by it",
+    "apps/fleet/pulling/node.py": "the lines of a command that the caller waits for, joined",
+    "apps/control/lanes.py": "starts side by side, in a group that waits for them",
+    "apps/control/followed_log.py": "ends with the reply that it watches",
     "apps/batches/runner.py": "the lines of a batch, awaited by the task of the batch",
     "engines/litellm/stream.py": "a read, awaited; a close, which suppresses everything",
 }

@@ -66,7 +66,7 @@ def user_of(identity: Identity, headers: Mapping[bytes, bytes], request: Inferen
         return identity
     said = [headers.get(name, b"").decode("utf-8", "replace") for name in _USER_HEADERS]
     told = [value_of(request.fields.get(name)) for name in _USER_FIELDS]
-    given = [*(said if client.users.source == "header" else ()), *(text for text in told if isinstance(text, str))]
+    given = [*(said if client.users.read_from == "header" else ()), *(text for text in told if isinstance(text, str))]
     name = next((text for text in given if text.strip()), "")
     if not name:
         return identity

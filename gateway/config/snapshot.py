@@ -329,7 +329,7 @@ class Tasks:
 class Users:
     """The people behind one key (a chat page's): each has a turn, limits and rows in the usage of their own."""
 
-    source: Literal["header", "field"] = setting(
+    read_from: Literal["header", "field"] = setting(
         "field",
         "field = `safety_identifier` or `user` of the body; header = X-OpenWebUI-User-Id or -Email before these.",
         key="from",
@@ -380,8 +380,13 @@ class Client:
         if name not in known:
             if len(known) >= USERS_MOST:
                 name = OTHER_USERS
-            limits: dict[str, Any] = {"rpm": users.rpm, "max_inflight": users.max_inflight, "budget": users.budget}
-            known[name] = replace(self, name=f"{self.name}/{name}", tpm=None, parent=self, **limits)
+            limits: dict[str, Any] = {
+                "tpm": None,
+                "rpm": users.rpm,
+                "max_inflight": users.max_inflight,
+                "budget": users.budget,
+            }
+            known[name] = replace(self, name=f"{self.name}/{name}", parent=self, **limits)
         return known[name]
 
     @property

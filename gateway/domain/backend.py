@@ -19,7 +19,7 @@ from gateway.domain.facts import LearnedFacts
 from gateway.domain.forms import Forms, learned_forms
 from gateway.domain.front_ends import row_of
 from gateway.domain.health_machine import Health
-from gateway.domain.health_state import Transition
+from gateway.domain.health_state import SERVING, Transition
 from gateway.domain.held_model import HeldModel, ModelLoad
 from gateway.domain.observed_flags import ObservedFlags, flag_drift
 from gateway.domain.own_responses import ENDPOINT, OwnResponses, asked_there
@@ -331,7 +331,9 @@ class BackendState:
 
     @property
     def slots_to_find(self) -> int:
-        """Slots more than now that it may soon be found to have."""
+        """Slots more than now that it may soon be found to have; none while it does not serve."""
+        if self.health.state not in SERVING:
+            return 0
         may_tell = self.progress.last is not None or not self.progress.looked_at
         return MOST - self.slots if self.learns_slots and self.learned.eager and may_tell else 0
 

@@ -128,6 +128,8 @@ ARGUMENTS = {
     "fleet start": ["qwen36"],
     "fleet stop": ["qwen36"],
     "fleet pull": ["qwen36"],
+    "fleet restart": ["qwen36"],
+    "fleet logs": ["qwen36"],
     "batch run": ["turns.jsonl", "--alias", "reviewer", "--out", "judged"],
     "batch status": ["judged"],
     "batch cancel": ["judged"],

@@ -82,7 +82,8 @@ routes.yaml:13  backends.public.url: 'api.example.com' is not a private address:
 - say cloud: true, or cloud: false if it stays inside
 routes.yaml:14  backends.twice.url: 'htp://x' has an unknown scheme - did you mean 'http://'?
 routes.yaml:15  backends.twice: duplicate key, first on line 14 - only one can be meant
-routes.yaml:16  backends.ears: engine http needs 'serves' - write serves: [transcriptions], [translations] or [speech]
+routes.yaml:16  backends.ears: engine http needs 'serves' - \
+write serves: [transcriptions], [translations], [speech] or [images]
 routes.yaml:17  backends.bare: must be a mapping, not a single value - write {url: "http://HOST:PORT"}
 routes.yaml:18  backends.empty: nothing follows - it needs at least a url
 routes.yaml:19  backends.claude.cloud: engine litellm always leaves the LAN - remove the key, or use engine openai

@@ -198,6 +198,7 @@ def test_there_is_a_rule_for_whatever_the_gateway_itself_tells() -> None:
         "alias_back",
         "draft_acceptance_back",
         "start_works",
+        "engine_restarted",  # the engine hung before, which GatewayBackendDown tells
         "valid_edit",
         "shortage_over",
         "test",

@@ -33,6 +33,9 @@ CREATE TABLE IF NOT EXISTS responses (
 );
 CREATE INDEX IF NOT EXISTS responses_sizes ON responses (owner, used, root, size);
 CREATE INDEX IF NOT EXISTS responses_ages ON responses (used, owner, root, size);
+"""
+# Which response has an item; made also in a file from before there was one.
+_ITEMS = """
 CREATE TABLE IF NOT EXISTS items (
   owner TEXT NOT NULL, item TEXT NOT NULL, response TEXT NOT NULL, PRIMARY KEY (owner, item)
 ) WITHOUT ROWID;
@@ -51,8 +54,9 @@ _CHAIN = """WITH RECURSIVE chain (id, previous, depth) AS (
 _TURNS, _SIZE = _CHAIN.format("r.depth, r.input, r.response"), _CHAIN.format("coalesce(sum(r.size), 0)")
 
 
-def _overwrite_deleted(connection: sqlite3.Connection) -> None:
+def _prepare(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA secure_delete = ON")
+    connection.executescript(_ITEMS)
 
 
 class Turn(NamedTuple):
@@ -99,7 +103,7 @@ class ResponseStore:
     def __init__(self, folder: Path, keep: float, most: int) -> None:
         self.path = folder / NAME
         self._keep, self._most = keep, most
-        self._file = SqliteFile(self.path, _SCHEMA, VERSION, private=True, prepare=_overwrite_deleted)
+        self._file = SqliteFile(self.path, _SCHEMA, VERSION, private=True, prepare=_prepare)
 
     def open(self) -> None:
         self._file.open()

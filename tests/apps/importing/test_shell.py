@@ -85,7 +85,8 @@ SAFE = st.text(st.characters(blacklist_categories=["Cs", "Co", "Cc"]), min_size=
 @given(st.lists(st.lists(SAFE, min_size=1), min_size=1))
 def test_quoted_words_are_read_as_they_were(commands: list[list[str]]) -> None:
     text = "\n".join(shlex.join(["a", *command]) for command in commands)
-    assert words(text) == [["a", *command] for command in commands]
+    kept = [[word.replace("${", "$${") for word in command] for command in commands]  # as a launch block writes it
+    assert words(text) == [["a", *command] for command in kept]
 
 
 @pytest.mark.timeout(60)
