@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from gateway.apps.control.switching import Presence, Steps
 from gateway.apps.control.unit_commands import units_of
 from gateway.apps.control.units import activity, look
 from gateway.config.snapshot import Backend, Snapshot
+from gateway.domain.backend import BackendState
 from gateway.domain.events import Event
 from gateway.errors import GatewayError
 from gateway.runtime.gateway import Gateway
@@ -40,6 +42,7 @@ log = logging.getLogger("gateway.operations")
 
 KEPT = 20  # operations that are known by their id
 LOOK_MOST = 12.0  # seconds for which a plan waits for the nodes to tell how their units are
+CHECK_MOST = 2.0  # seconds for which a plan waits for the checks of drained backends
 _LOUD = ("failed",)
 
 
@@ -127,12 +130,21 @@ class Operations:
         self._check_name(kind, name, snapshot)
         if profile:
             _check_profile(snapshot.backends[name], profile)
-        presence = {one: presence_of(state) for one, state in self._gateway.fleet.states.items()}
+        states = self._gateway.fleet.states
+        await self._check_drained(states.values())
+        presence = {one: presence_of(state) for one, state in states.items()}
         if (unasked := self._unasked()) is not None and presence.get(unasked.backend or "") == "away":
             presence[unasked.backend or ""] = "drained"  # it loads, and goes on loading when its start gives way
         started, idle = self._profiles(), self.latest.not_started if self.latest is not None else ()
         known = await self._seen(snapshot, presence), started, idle
         return await asyncio.to_thread(steps_of, kind, name, snapshot, self._gateway.snapshot.mode, *known, profile)
+
+    async def _check_drained(self, states: Iterable[BackendState]) -> None:
+        """Check the backends that get no requests and answered lately: one that was stopped since has to be started."""
+        prober = self._gateway.prober
+        checks = [prober.hurry(state) for state in states if presence_of(state) == "drained"]
+        if tasks := [check for check in checks if check is not None]:
+            await asyncio.wait(tasks, timeout=CHECK_MOST)
 
     async def _seen(self, snapshot: Snapshot, presence: dict[str, Presence]) -> dict[str, Presence]:
         """With what runs on the machines and does not answer: it is asked of them, never concluded."""
