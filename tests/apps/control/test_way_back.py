@@ -33,7 +33,9 @@ async def test_where_the_target_answers_after_all_it_stays(tmp_path: Path, monke
     async with machine(tmp_path, "a", away="c") as there, gateway_of(there, MODES) as gateway:
         there.faults["start c"] = "refuse"
         await switched(gateway, "ds4")
-        task = gateway.gateway.apps.control.operations._way_back
+        operations = gateway.gateway.apps.control.operations
+        await gateway.until(lambda: operations._way_back is not None)  # which begins behind the operation's end
+        task = operations._way_back
         await there.sims["c"].revive()
         await gateway.until(lambda: gateway.state("c") is State.READY)
         await gateway.until(task.done)
