@@ -15,7 +15,7 @@ from tests.raw_client import chat
 from tests.support import RunningGateway
 
 MODES = "{daily: [a, b], ds4: [c]}"
-ALIASES = "aliases: {all: [[a, b], c]}\n"
+ALIASES = "aliases: {all: {use: [[a, b], c], balance: round_robin}}\n"
 WORKERS = 8
 
 
