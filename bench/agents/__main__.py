@@ -14,7 +14,7 @@ from bench.agents.measure import Figures, one_run
 from bench.agents.scenarios import AGENTS, SCENARIOS, TURNS
 from bench.virtual_time import run
 
-ROWS = {"ours": "the gateway", "hash": "consistent hash of the session", "turns": "round robin"}
+ROWS = {"ours": "the gateway", "hash": "consistent hash of ids", "turns": "round robin"}
 
 
 def _figures(found: Figures) -> dict[str, float]:
