@@ -163,4 +163,3 @@ def test_one_that_stays_out_is_not_waited_for_longer_than_a_minute() -> None:
     (text,) = fleet.after(30.0)
     assert text.startswith("a, b are back, after 10 min; still out: c\n")
     assert fleet.after(600.0, **ready("c")) == ["c is back, after 11 min"]
-
