@@ -47,7 +47,7 @@ class Fleet:
         )
 
     def alias(self, name: str, steps: Iterable[str]) -> AliasView:
-        out = []
+        out: list[str] = []
         for step, backend in enumerate(steps):
             if self.states[backend] is State.READY:
                 return AliasView(name, "fallback" if step else "home", step, (backend,), "; ".join(out))
