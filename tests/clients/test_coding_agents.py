@@ -15,6 +15,7 @@ import pytest
 from tests.clients.agents import CLIENTS, PATIENCE, PLACE, Agent, config_of, needs, outside
 from tests.clients.stage import answers
 from tests.demo_process import ROOT, Demo, running_demo
+from tests.quickstarts import PARTS
 
 pytestmark = pytest.mark.timeout(2 * PATIENCE)
 
