@@ -93,7 +93,7 @@ def test_open_webui_is_given_the_base_url() -> None:
 @pytest.mark.parametrize("name", ["what-holds-for-all", "open-webui"])
 def test_what_is_to_be_added_to_routes_yaml_is_valid(name: str) -> None:
     (part,) = (block for block in blocks(name, "yaml") if block.startswith("# part\n"))
-    keys = {key: f"the key of {key}" for key in re.findall(r"\$\{(\w+)\}", part)}
+    keys = {key: f"a-key-of-{key}" for key in re.findall(r"\$\{(\w+)\}", part)}
     assert load_text(SHIPPED + part, "routes.yaml", {**ENVIRON, **keys}).snapshot.clients
 
 
