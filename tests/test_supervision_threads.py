@@ -16,7 +16,8 @@ import pytest
 
 from gateway.accounting.record import RequestRecord
 from gateway.accounting.settle import Settler
-from gateway.apps.alerts.alerts import AlertState, FleetPicture
+from gateway.apps.alerts.alert import FleetPicture
+from gateway.apps.alerts.alerts import AlertState
 from gateway.apps.alerts.channels import AlertMessage, DeliveryResult
 from gateway.apps.alerts.sender import AlertSender, RetryPolicy
 from gateway.apps.tracing.export import Exporter
