@@ -24,7 +24,7 @@ from gateway.domain.request import ENDPOINTS, UPLOADS
 from gateway.http.app import App
 
 
-OTHERS = (
+OTHERS = (("keys of `routes.yaml`", "routes"), ("headers", "headers"), ("errors", "errors"), ("metrics", "metrics"))
     ("Keys of `routes.yaml`", "routes"),
     ("headers", "headers"),
     ("error codes", "errors"),
