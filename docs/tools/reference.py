@@ -23,13 +23,7 @@ from gateway.config.snapshot import Defaults, Snapshot
 from gateway.domain.request import ENDPOINTS, UPLOADS
 from gateway.http.app import App
 
-
 OTHERS = (("keys of `routes.yaml`", "routes"), ("headers", "headers"), ("errors", "errors"), ("metrics", "metrics"))
-    ("Keys of `routes.yaml`", "routes"),
-    ("headers", "headers"),
-    ("error codes", "errors"),
-    ("metrics", "metrics"),
-)
 
 
 def main() -> None:
