@@ -23,7 +23,12 @@ from gateway.config.snapshot import Defaults, Snapshot
 from gateway.domain.request import ENDPOINTS, UPLOADS
 from gateway.http.app import App
 
-OTHERS = (("keys of `routes.yaml`", "routes"), ("headers", "headers"), ("errors", "errors"), ("metrics", "metrics"))
+OTHERS = (
+    ("keys of `routes.yaml`", "routes"),
+    ("headers", "request-path"),
+    ("errors", "errors"),
+    ("metrics", "metrics"),
+)
 
 
 def main() -> None:
@@ -37,7 +42,7 @@ def page() -> Iterator[str]:
     yield ""
     others = (
         ("Keys of `routes.yaml`", "routes"),
-        ("headers", "headers"),
+        ("headers", "request-path"),
         ("error codes", "errors"),
         ("metrics", "metrics"),
     )
