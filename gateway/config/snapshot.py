@@ -34,7 +34,7 @@ from gateway.launch.families import family_of
 
 OPEN = "open"  # whose things are those of callers without `clients`
 _OWNER = "client:"  # before the name of a client that would be taken for these, or for one of this form
-# The values of `engine` in routes.yaml; each has a row of traits (gateway/domain/engine_traits.py).
+# The values of `engine` in routes.yaml; each has a row of traits (gateway/domain/servers.toml).
 Engine = Literal["vllm", "openai", "llamacpp", "mlx", "ollama", "litellm", "http"]
 # The values of `server`: servers with OpenAI's API, each with a row there too.
 ModelServer = Literal[
