@@ -5,7 +5,7 @@ requests are sent to one. The row in force for a backend is `BackendState.traits
 `engine: openai` that of its `server:`, else that of the server that it shows itself to be (`Signs`), else the row
 `openai`. Where only routes.yaml is known it is `traits_of(backend)`.
 
-To add a server that speaks OpenAI's API: its name in `ModelServer` (gateway/config/snapshot.py) and a row there. To add
+To add a server that speaks OpenAI's API: its name in `ModelServer` (gateway/config/machines.py) and a row there. To add
 an engine: its name in `Engine` there, a row, and its line of the registry in gateway/engines.
 """
 
