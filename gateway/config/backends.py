@@ -108,8 +108,7 @@ def _adapter(
         report.error((*path, "on"), f"engine {host.engine} has no further models in one server", "remove the key")
     for key in sorted(section.model_fields_set - _OF_MODELS):
         report.error((*path, key), f"belongs to the engine of '{host.name}'", f"write it there: backends.{host.name}")
-    if section.model is None and not was_tried("model", path, report):
-        report.error(path, "'model' is missing", "write its name at the engine, as --lora-modules has it")
+    has_all(section, ("model",), path, report, "write its name at the engine, as --lora-modules has it")
     own = {key: value for key, value in written(Backend, section).items() if key in _OF_MODELS}
     return replace(
         host, **{**own, "name": name, "launch": None, "profiles": {}, "start": None, "stop": None, "nodes": ()}
@@ -123,8 +122,8 @@ class _BackendResolver:
         self.section, self.file, self.report = section, file, report
         self.path: Path = ("backends", name)
         self.launch = self._launch()
-        told = {"engine": "openai"} if section.engine == "auto" else {}
-        self.given = self._with_launch(built(Backend, section, name=name, **told))
+        named = {"name": name, "engine": "openai"} if section.engine == "auto" else {"name": name}
+        self.given = self._with_launch(built(Backend, section, **named))
 
     def backend(self) -> Backend:
         section = self.section
@@ -181,9 +180,8 @@ class _BackendResolver:
     def _url(self) -> str | None:
         if self.given.url is not None:
             return check_url(self.given.url, self._url_path(), self.report)
-        reported = self._was_tried("url") or self._was_tried("on") or self._lost_what_tells_the_url()
-        if self.given.engine != "litellm" and not reported:
-            self.report.error(self.path, "'url' is missing", self._how_to_give_the_url())
+        if self.given.engine != "litellm" and not (self._was_tried("on") or self._lost_what_tells_the_url()):
+            has_all(self.section, ("url",), self.path, self.report, self._how_to_give_the_url())
         return None
 
     def _url_path(self) -> Path:
