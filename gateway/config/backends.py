@@ -371,10 +371,10 @@ class _BackendResolver:
         price: Section | None = self.section.price
         if price is None:
             return None
-        if price.image is not None and price.model_fields_set.isdisjoint(("input", "output")):
-            return built(Price, price, input=0.0, output=0.0)
-        path, hint = (*self.path, "price"), "write {input: 0.50, output: 1.50}"
-        return built(Price, price) if has_all(price, ("input", "output"), path, self.report, hint) else None
+        of_tokens, path, hint = ("input", "output"), (*self.path, "price"), "write {input: 0.50, output: 1.50}"
+        if price.image is not None and price.model_fields_set.isdisjoint(of_tokens):
+            return built(Price, price, **dict.fromkeys(of_tokens, 0.0))
+        return built(Price, price) if has_all(price, of_tokens, path, self.report, hint) else None
 
     def _health(self, cloud: bool) -> HealthSettings:
         """Cloud backends are probed only when their own section asks for it, because a probe costs money there."""
