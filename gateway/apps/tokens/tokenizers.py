@@ -13,9 +13,9 @@ from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
 from gateway.errors import GatewayError
-from gateway.routing.plan import STARTING, unavailable
 from gateway.routing.refusal import expected_wait
 from gateway.routing.resume import same_model
+from gateway.routing.why_not import STARTING, unavailable
 
 COMING = frozenset({"warming", STARTING})
 

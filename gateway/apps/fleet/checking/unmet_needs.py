@@ -10,8 +10,9 @@ from gateway.domain.backend import BackendState
 from gateway.domain.request import InferenceRequest
 from gateway.domain.token_ratio import room_needed
 from gateway.routing.needs import Resort, resort_of
-from gateway.routing.plan import SkipReason, make_plan
+from gateway.routing.plan import make_plan
 from gateway.routing.serving import Need, request_with, with_tokens
+from gateway.routing.why_not import SkipReason
 
 
 @dataclass(frozen=True, slots=True)
