@@ -9,10 +9,10 @@ from gateway.cli.options import examples
 
 _HERE = "gateway.apps.fleet"
 COMMANDS: CommandTable = {
-    "check": ("What would go wrong with the engines, before they are started.", f"{_HERE}.lint.command:command"),
+    "check": ("What would go wrong with the engines, before they are started.", f"{_HERE}.lint.findings:command"),
     "plan": (
         "Plan the memory of every node: does it fit, and in which order to load.",
-        f"{_HERE}.planning.command:command",
+        f"{_HERE}.planning:command",
     ),
     "learn": (
         "Write what engines said of their memory into routes.yaml, where the plan reads it.",
@@ -29,16 +29,16 @@ COMMANDS: CommandTable = {
     ),
     "switch": (
         "Put another mode in force: stop what leaves, start what comes, wait until it serves.",
-        f"{_HERE}.operations.command:switch",
+        f"{_HERE}.operations:switch",
     ),
-    "start": ("Start one backend, and wait until it serves.", f"{_HERE}.operations.command:start"),
-    "stop": ("Drain one backend, and stop it.", f"{_HERE}.operations.command:stop"),
-    "restart": ("Stop one backend, and start it again.", f"{_HERE}.operations.command:restart"),
-    "logs": ("Show the log of an engine.", f"{_HERE}.operations.logs:command"),
-    "cancel": ("End the operation under way.", f"{_HERE}.operations.command:cancel"),
+    "start": ("Start one backend, and wait until it serves.", f"{_HERE}.operations:start"),
+    "stop": ("Drain one backend, and stop it.", f"{_HERE}.operations:stop"),
+    "restart": ("Stop one backend, and start it again.", f"{_HERE}.operations:restart"),
+    "logs": ("Show the log of an engine.", f"{_HERE}.operations:logs"),
+    "cancel": ("End the operation under way.", f"{_HERE}.operations:cancel"),
     "status": (
         "Show the mode in force, the operation under way, and the backends.",
-        f"{_HERE}.operations.command:status",
+        f"{_HERE}.operations:status",
     ),
 }
 

@@ -14,7 +14,7 @@ from gateway.apps.fleet.pulling.files import Broken
 from gateway.apps.fleet.pulling.pull import Pull, Pulled, Wish, wishes
 from gateway.cli.options import complete_backend, config_option, examples, fail, load_or_exit
 from gateway.config.snapshot import Backend, Node, Snapshot
-from gateway.launch.values import is_reference
+from gateway.launch.flags import is_reference
 from gateway.printable import visible
 
 _PINNED_BY = "MODEL_REVISION"

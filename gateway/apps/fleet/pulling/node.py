@@ -19,8 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gateway.apps.fleet.preflight.checks_weights import cache_of, free_bytes, outside_path
-from gateway.apps.fleet.preflight.host import Host
-from gateway.apps.fleet.preflight.terms import ExpectedBackend, gib
+from gateway.apps.fleet.preflight.host import ExpectedBackend, Host, gib
 from gateway.apps.fleet.pulling.files import (
     Broken,
     as_data,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from gateway.apps.control.unit_commands import unit_name
 from gateway.apps.fleet.lint.catalog import catalog_of
-from gateway.apps.fleet.render.words import NotAReference, literals, pieces, referenced
+from gateway.apps.fleet.render.words import literals, pieces, referenced
 from gateway.config.snapshot import Backend, Launch, Node, Snapshot
 from gateway.config.urls import is_address
 from gateway.launch.command import MASTER_PORT, ServeCommand, is_serving_image, with_changes
@@ -34,11 +34,7 @@ class Note:
 
 
 class CannotRender(Exception):
-    """Why a backend has no files: `path` and `message` as of a Note."""
-
-    def __init__(self, path: str, message: str) -> None:
-        super().__init__(message)
-        self.path = path
+    """Why a backend has no files: its arguments are the path and the message of a Note."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +121,15 @@ class NodeLaunch:
         return known | {flag: list(words) for flag, words in self.command.unknown.items() if is_secret_flag(flag)}
 
 
+@dataclass(frozen=True, slots=True)
+class UnitStart:
+    """`seconds` until the engine must answer; `before`: the units that load first on its node, the biggest first, with
+    the URL of the liveness check of each."""
+
+    seconds: int
+    before: Mapping[str, str]
+
+
 def node_launches(
     snapshot: Snapshot, profiles: Mapping[str, str], refused: Mapping[str, str] | None = None
 ) -> tuple[tuple[NodeLaunch, ...], tuple[Note, ...]]:
@@ -144,7 +149,7 @@ def node_launches(
             if refused and backend.name in refused:
                 raise CannotRender(f"backends.{backend.name}", refused[backend.name])
         except CannotRender as error:
-            notes.append(Note("error", error.path, str(error)))
+            notes.append(Note("error", *error.args))
             continue
         taken[name] = f"backend {backend.name}"
         launches += found
@@ -326,7 +331,7 @@ def _check_references(launch: NodeLaunch) -> None:
     try:
         for text in launch.texts:
             list(pieces(text))
-    except NotAReference as error:
+    except ValueError as error:
         hint = "write ${NAME} and put the value into the EnvironmentFile; a literal '${' is '$${'"
         raise CannotRender(launch.path, f"{error}: {hint}") from None
 

@@ -6,8 +6,7 @@ import pytest
 
 from gateway.apps.fleet.lint.subject import Finding
 from gateway.config.suggest import REASONING_PARSERS, TOOL_PARSERS
-from gateway.launch.flags import vllm_flags
-from gateway.launch.rust_front_end import body_most, is_chosen, rust_front_end
+from gateway.launch.flags import body_most, is_chosen, rust_front_end, vllm_flags
 from tests.apps.fleet.lint.linting import launched
 
 TABLE = rust_front_end()
