@@ -14,8 +14,7 @@ from typing import Any
 import click
 import httpx
 
-from gateway.apps.control.memory.arithmetic import GIB
-from gateway.apps.control.memory.demand import Demand
+from gateway.apps.control.memory.arithmetic import GIB, Demand
 from gateway.apps.control.memory.live import (
     LiveEngine,
     LiveMemory,
