@@ -1,4 +1,8 @@
-"""The expectations for a node, and the results of its checks. Runs on the node: standard library only."""
+"""What is expected of a node, the node as the checks see it (its files below a root, the commands it answers, what it
+serves), and their results.
+
+Runs on the node: standard library only. Everything is bounded (bytes, entries, seconds) and nothing raises.
+"""
 
 from __future__ import annotations
 
@@ -84,13 +88,14 @@ class ExpectedNode:
     user: str = ""
 
 
-def expected_node(data: Mapping[str, Any]) -> ExpectedNode:
+def expected_backend(data: Mapping[str, Any]) -> ExpectedBackend:
     """The reverse of `dataclasses.asdict`, after a trip through JSON."""
-    backends = []
-    for one in data["backends"]:
-        values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in one.items()}
-        backends.append(ExpectedBackend(**values))
-    return ExpectedNode(**{**data, "backends": tuple(backends)})
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    return ExpectedBackend(**values)
+
+
+def expected_node(data: Mapping[str, Any]) -> ExpectedNode:
+    return ExpectedNode(**{**data, "backends": tuple(map(expected_backend, data["backends"]))})
 
 
 def gib(size: float) -> str:
