@@ -7,13 +7,12 @@ several words are read, and the dotted form `--compilation-config.mode 3` that s
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gateway.launch.flags import Flag, FlagTable, ValueMistake, is_reference, one_typo_away, read_value
+from gateway.launch.flags import Flag, FlagTable, ValueMistake, is_reference, json_or_text, one_typo_away, read_value
 from gateway.launch.secrets import MASK, SECRET_FLAGS, is_secret_flag, masked_keys
 
 MOST_DEPTH = 32  # of a dotted flag
@@ -280,12 +279,9 @@ def _member(text: str) -> Any:
     """A member of a dotted flag: JSON where it is some, else a count such as 1k, else the text."""
     if is_reference(text):
         return text
+    found = json_or_text(text)
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        pass
-    try:
-        return read_value(Flag("", "count"), text)
+        return read_value(Flag("", "count"), text) if found is text else found
     except ValueMistake:
         return text
 

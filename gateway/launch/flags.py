@@ -1,15 +1,18 @@
-"""The flags of `vllm serve`: names, types and choices, as data of the versions that were read (vllm_flags.json)."""
+"""The flags of `vllm serve`: names, types and choices, as data of the versions that were read (vllm_flags.json), and
+the value of one flag, read as vLLM reads it. What its Rust front end lacks is in vllm_rust.json."""
 
 from __future__ import annotations
 
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
 
 OPPOSITES_FROM = "0.33"  # version of vLLM
 Kind = Literal["switch", "integer", "number", "count", "count or auto", "text", "json", "json or text"]
@@ -69,12 +72,10 @@ class FlagTable:
 @cache
 def vllm_flags() -> FlagTable:
     """The table of the version that was read last."""
-    data = json.loads(Path(__file__).with_name("vllm_flags.json").read_text(encoding="utf-8"))
-    flags = {}
+    data = msgspec.json.decode(Path(__file__).with_name("vllm_flags.json").read_bytes())
+    flags = {flag.name: flag for flag in msgspec.convert(data["flags"], list[Flag])}
     options: dict[str, tuple[Flag, bool]] = {}
-    for row in data["flags"]:
-        flag = Flag(**{**row, **{key: tuple(row.get(key, ())) for key in ("short", "also", "choices")}})
-        flags[flag.name] = flag
+    for flag in flags.values():
         options[f"--{flag.name}"] = (flag, False)
         options |= dict.fromkeys((*flag.short, *(f"--{name}" for name in flag.also)), (flag, False))
         if flag.negated:
@@ -106,6 +107,8 @@ def _is_one_typo(a: str, b: str) -> bool:
     return swapped or a[start + 1 :] == b[start + 1 :]
 
 
+# -- values -----------------------------------------------------------------------------------------------------------
+
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 _REFERENCE = re.compile(r"\$(\{|[A-Za-z_(])")
@@ -133,35 +136,24 @@ def read_value(flag: Flag, text: str) -> Any:
         return text
     if text == "None":  # vLLM's word for a value that is not set
         return None
-    value = _READERS[flag.kind](flag, text)
-    if flag.choices:
-        value = _folded(value) if flag.folded else value
-        if value not in flag.choices:
-            raise _wrong_choice(flag, text, value)
+    value = _READERS[flag.kind](text)
+    if flag.folded and isinstance(value, str):
+        value = value.lower().replace("-", "_")
+    if flag.choices and value not in flag.choices:
+        choices = [str(choice) for choice in flag.choices]
+        near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.6)
+        message = f"'{_shown(text)}' is none of {', '.join(choices)}"
+        raise ValueMistake("flag-choice", message, near[0] if near else None)
     return value
 
 
-def _folded(value: Any) -> Any:
-    return value.lower().replace("-", "_") if isinstance(value, str) else value
-
-
-def _wrong_choice(flag: Flag, text: str, value: Any) -> ValueMistake:
-    choices = [str(choice) for choice in flag.choices]
-    near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.6)
-    return ValueMistake("flag-choice", f"'{_shown(text)}' is none of {', '.join(choices)}", near[0] if near else None)
-
-
-def _text(flag: Flag, text: str) -> str:
-    return text
-
-
-def _integer(flag: Flag, text: str) -> int:
+def _integer(text: str) -> int:
     if not re.fullmatch(rf"[+-]?\d{{1,{_MOST_DIGITS}}}", text.strip(), re.ASCII):
         raise ValueMistake("flag-value", f"'{_shown(text)}' is not a whole number", _digits(text))
     return int(text)
 
 
-def _number(flag: Flag, text: str) -> float:
+def _number(text: str) -> float:
     try:
         number = float(text) if text.isascii() else None
     except ValueError:
@@ -177,11 +169,11 @@ def _with_a_point(text: str) -> str | None:
     return text if re.fullmatch(r"[+-]?\d+\.\d+", text, re.ASCII) else None
 
 
-def _count(flag: Flag, text: str) -> int:
+def _count(text: str) -> int:
     text = text.strip()
     match = _COUNT.fullmatch(text) if text.isascii() and len(text) <= _MOST_DIGITS else None
     if match is None:
-        return _integer(flag, text)
+        return _integer(text)
     number, unit = match[1], match[2]
     if unit.islower():
         return int(float(number) * float(1000 ** _POWERS[unit]))
@@ -191,11 +183,7 @@ def _count(flag: Flag, text: str) -> int:
     return int(number) * int(1024 ** _POWERS[unit.lower()])
 
 
-def _count_or_auto(flag: Flag, text: str) -> int:
-    return -1 if text.strip().lower() in ("-1", "auto") else _count(flag, text)
-
-
-def _json(flag: Flag, text: str) -> Any:
+def _json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -205,7 +193,7 @@ def _json(flag: Flag, text: str) -> Any:
     raise ValueMistake("flag-json", f"'{_shown(text)}' is not JSON: a shell has eaten its quotes?", _requoted(text))
 
 
-def _json_or_text(flag: Flag, text: str) -> Any:
+def json_or_text(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -233,24 +221,25 @@ def _shown(text: str) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
-_READERS = {
-    "text": _text,
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    "text": str,
     "integer": _integer,
     "number": _number,
     "count": _count,
-    "count or auto": _count_or_auto,
+    "count or auto": lambda text: -1 if text.strip().lower() in ("-1", "auto") else _count(text),
     "json": _json,
-    "json or text": _json_or_text,
+    "json or text": json_or_text,
 }
 
+# -- the Rust front end ------------------------------------------------------------------------------------------------
 
-VARIABLE = "VLLM_USE_RUST_FRONTEND"
-SINCE = "0.22"  # the first wheels with the binary
+RUST_VARIABLE = "VLLM_USE_RUST_FRONTEND"
+RUST_SINCE = "0.22"  # the first wheels with the binary
 BODY_VARIABLE = "VLLM_HTTP_MAX_REQUEST_BODY_SIZE"
 BODY_MOST = 32 * 1024 * 1024  # bytes of a request where that variable is not set; 0 = no limit
 
 # Parsers of calls that are one with the parser of thoughts of the same name: without it every chat is a 500.
-UNIFIED = frozenset(("gemma4",))
+RUST_UNIFIED = frozenset(("gemma4",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,14 +256,12 @@ class RustFrontEnd:
 @cache
 def rust_front_end() -> RustFrontEnd:
     """The table of the version that was read last."""
-    data = json.loads(Path(__file__).with_name("vllm_rust.json").read_text(encoding="utf-8"))
-    parsers = frozenset(data["tool_parsers"]), frozenset(data["reasoning_parsers"])
-    return RustFrontEnd(data["version"], *parsers, data["refused_flags"])
+    return msgspec.json.decode(Path(__file__).with_name("vllm_rust.json").read_bytes(), type=RustFrontEnd)
 
 
-def is_chosen(environment: Mapping[str, str]) -> bool:
+def chooses_rust(environment: Mapping[str, str]) -> bool:
     """Do these variables put the Rust front end before the engine?"""
-    value = environment.get(VARIABLE, "0").strip()
+    value = environment.get(RUST_VARIABLE, "0").strip()
     return value.isdecimal() and int(value) != 0
 
 

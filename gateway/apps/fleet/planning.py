@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,8 @@ def command(
     """
     snapshot = load_or_exit(config, as_json=as_json).snapshot
     if mode is not None and mode not in snapshot.modes:
-        raise click.UsageError(_no_mode(mode, snapshot))
+        there = f"there are {', '.join(snapshot.modes)}" if snapshot.modes else "the file has no `modes`"
+        raise click.UsageError(f"no mode '{visible(mode)}': {there}")
     wanted = _changes(changes, snapshot)
     try:
         catalog = catalog_of(snapshot).memory
@@ -95,7 +96,10 @@ def command(
     if found is not None:
         fleet = with_observed(fleet, found.engines)
     if svg is not None:
-        _draw(fleet, svg)
+        try:
+            svg.write_text(plan_svg(fleet), "utf-8")
+        except OSError as error:
+            fail(f"cannot write '{svg}': {error.strerror or error}")
     if as_json:
         written = plan_json(fleet)
         if found is not None:
@@ -104,18 +108,6 @@ def command(
     else:
         _print(fleet, snapshot, found)
     sys.exit(0 if fleet.fits else 1)
-
-
-def _no_mode(mode: str, snapshot: Snapshot) -> str:
-    there = ", ".join(snapshot.modes)
-    return f"no mode '{visible(mode)}': {f'there are {there}' if there else 'the file has no `modes`'}"
-
-
-def _draw(fleet: FleetPlan, file: Path) -> None:
-    try:
-        file.write_text(plan_svg(fleet), "utf-8")
-    except OSError as error:
-        fail(f"cannot write '{file}': {error.strerror or error}")
 
 
 # -- what-ifs ---------------------------------------------------------------------------------------------------------
@@ -253,36 +245,8 @@ class LiveFleet:
 
 
 async def ask_plan(snapshot: Snapshot, plan: FleetPlan) -> LiveFleet:
-    """Ask every exporter, and every backend that is on a node of the plan, all at once."""
-    nodes = [snapshot.nodes[name] for name in plan.nodes if name in snapshot.nodes]
-    backends = [one for one in snapshot.backends.values() if not one.cloud and set(one.nodes) & plan.nodes.keys()]
-    async with async_client(WAIT) as client:
-        used, up = await asyncio.gather(
-            asyncio.gather(*(_memory_used(client, node) for node in nodes)),
-            asyncio.gather(*(_flags(client, backend) for backend in backends)),
-        )
-    running = {backend.name: flags for backend, flags in zip(backends, up, strict=True) if flags is not None}
-    memory = {node.name: gib for node, gib in zip(nodes, used, strict=True)}
-    return _beside(snapshot, plan, memory, running)
-
-
-async def idle_nodes(snapshot: Snapshot) -> dict[str, float]:
-    """GiB in use on the nodes with an exporter on which no backend answers."""
-    nodes = [node for node in snapshot.nodes.values() if node.exporter is not None]
-    names = {node.name for node in nodes}
-    backends = [one for one in snapshot.backends.values() if not one.cloud and set(one.nodes) & names]
-    async with async_client(WAIT) as client:
-        used, up = await asyncio.gather(
-            asyncio.gather(*(_memory_used(client, node) for node in nodes)),
-            asyncio.gather(*(_flags(client, backend) for backend in backends)),
-        )
-    busy = {name for backend, flags in zip(backends, up, strict=True) if flags is not None for name in backend.nodes}
-    return {node.name: gib for node, gib in zip(nodes, used, strict=True) if gib is not None and node.name not in busy}
-
-
-def _beside(
-    snapshot: Snapshot, plan: FleetPlan, memory: Mapping[str, float | None], running: Mapping[str, ObservedFlags]
-) -> LiveFleet:
+    """Ask every exporter, and every backend that is on a node of the plan."""
+    memory, running = await _ask(snapshot, plan.nodes.keys())
     nodes: dict[str, LiveMemory | None] = {}
     engines: dict[str, LiveEngine] = {}
     for name, node in plan.nodes.items():
@@ -293,16 +257,31 @@ def _beside(
             if backend in running and snapshot.backends[backend].engine == "vllm":
                 stated = running[backend].values
                 tokens, share = stated.get("kv-cache-size-tokens"), stated.get("gpu-memory-utilization")
-                engines.setdefault(backend, engine_beside_the_plan(demand, node.memory, _count(tokens), _share(share)))
+                tokens = tokens if isinstance(tokens, int) and tokens > 0 else None
+                share = float(share) if isinstance(share, int | float) else None
+                engines.setdefault(backend, engine_beside_the_plan(demand, node.memory, tokens, share))
     return LiveFleet(nodes, engines)
 
 
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and value > 0 else None
+async def idle_nodes(snapshot: Snapshot) -> dict[str, float]:
+    """GiB in use on the nodes with an exporter on which no backend answers."""
+    names = {node.name for node in snapshot.nodes.values() if node.exporter is not None}
+    memory, running = await _ask(snapshot, names)
+    busy = {name for backend in running for name in snapshot.backends[backend].nodes}
+    return {name: gib for name, gib in memory.items() if gib is not None and name not in busy}
 
 
-def _share(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+async def _ask(snapshot: Snapshot, names: Collection[str]) -> tuple[dict[str, float | None], dict[str, ObservedFlags]]:
+    """(node -> GiB in use, backend that answers -> its flags) of these nodes, all asked at once."""
+    nodes = [snapshot.nodes[name] for name in names if name in snapshot.nodes]
+    backends = [one for one in snapshot.backends.values() if not one.cloud and not set(names).isdisjoint(one.nodes)]
+    async with async_client(WAIT) as client:
+        used, up = await asyncio.gather(
+            asyncio.gather(*(_memory_used(client, node) for node in nodes)),
+            asyncio.gather(*(_flags(client, backend) for backend in backends)),
+        )
+    running = {backend.name: flags for backend, flags in zip(backends, up, strict=True) if flags is not None}
+    return {node.name: gib for node, gib in zip(nodes, used, strict=True)}, running
 
 
 async def _memory_used(client: httpx.AsyncClient, node: Node) -> float | None:

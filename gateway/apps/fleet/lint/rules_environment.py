@@ -8,7 +8,7 @@ from gateway.apps.fleet.lint.catalog import Variable
 from gateway.apps.fleet.lint.rules_container import DOCKER, is_loopback
 from gateway.apps.fleet.lint.subject import Finding, Subject
 from gateway.config.problems import Path
-from gateway.launch.flags import SINCE, UNIFIED, VARIABLE, rust_front_end
+from gateway.launch.flags import RUST_SINCE, RUST_UNIFIED, RUST_VARIABLE, rust_front_end
 
 
 def _rows(one: Subject) -> Iterator[tuple[str, str, Variable, Path]]:
@@ -75,7 +75,7 @@ def dev_mode(one: Subject) -> Iterator[Finding]:
     yield Finding("warning", message, "take it out, or --host 127.0.0.1", "vLLM's documentation", place)
 
 
-_PYTHON = f"take out {VARIABLE}, which leaves the Python front end"
+_PYTHON = f"take out {RUST_VARIABLE}, which leaves the Python front end"
 _BY_ITSELF = frozenset({"auto", "none"})  # no parser's name
 
 
@@ -99,7 +99,7 @@ def rust_parsers(one: Subject) -> Iterator[Finding]:
         message = f"'{given}' is not registered in vLLM's Rust front end: it does not start"
         yield Finding("error", message, fix, f"vllm-rs {table.version}", one.at(flag))
     tools, thoughts = one.tools, one.text("reasoning-parser")
-    if tools in UNIFIED and thoughts != tools and (one.whole or thoughts is not None):
+    if tools in RUST_UNIFIED and thoughts != tools and (one.whole or thoughts is not None):
         message = (
             f"'{tools}' reads calls and thoughts in one in vLLM's Rust front end: without it for both, every chat is "
         )
@@ -126,6 +126,6 @@ def rust_flags(one: Subject) -> Iterator[Finding]:
 
 def rust_since(one: Subject) -> Iterator[Finding]:
     """A vLLM without that front end."""
-    if one.rust_front_end and one.profile is None and one.older_than(SINCE):
-        message = f"{VARIABLE} does nothing before vLLM {SINCE}"
+    if one.rust_front_end and one.profile is None and one.older_than(RUST_SINCE):
+        message = f"{RUST_VARIABLE} does nothing before vLLM {RUST_SINCE}"
         yield Finding("warning", message, "take it out, or a newer image", "vLLM's releases")

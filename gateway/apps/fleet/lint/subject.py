@@ -17,7 +17,7 @@ from gateway.launch.command import ServeCommand, with_changes
 from gateway.launch.docker import DockerRun
 from gateway.launch.families import ModelFamily as NamedFamily
 from gateway.launch.families import family_of
-from gateway.launch.flags import is_chosen
+from gateway.launch.flags import chooses_rust
 from gateway.printable import visible
 
 Severity = Literal["error", "warning", "note"]
@@ -220,7 +220,7 @@ class Subject:
     @property
     def rust_front_end(self) -> bool:
         """Is it a vLLM that is started with its Rust front end?"""
-        return self.launched and self.command.is_vllm and is_chosen(self.env)
+        return self.launched and self.command.is_vllm and chooses_rust(self.env)
 
     @property
     def on_host_network(self) -> bool:

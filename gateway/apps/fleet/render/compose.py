@@ -155,4 +155,4 @@ def compose_notes(launch: NodeLaunch) -> Iterator[Note]:
     known = {*_NAMES, *_LISTS, *_SWITCHES, *_ELSEWHERE}
     unknown = [flag.option for flag in launch.flags if flag.name not in known]
     if unknown and launch.launch.image:
-        yield Note("warning", f"{launch.path}.docker", f"not in compose.yaml, only in the unit: {', '.join(unknown)}")
+        yield Note(f"{launch.path}.docker", f"not in compose.yaml, only in the unit: {', '.join(unknown)}")
