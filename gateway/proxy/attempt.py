@@ -35,16 +35,16 @@ from gateway.engines.outgoing import outgoing_fields
 from gateway.engines.registry import send
 from gateway.errors import GatewayError, exhausted
 from gateway.inspection import rewrite
+from gateway.inspection.assembler import begins_events, whole_of
 from gateway.inspection.continued_track import ContinuedTrack
 from gateway.inspection.error_replies import POOL_PAUSE, UNREAD, Verdict
 from gateway.inspection.heuristics import empty_kind
-from gateway.inspection.other_form import begins_events, whole_of
+from gateway.inspection.known_errors import POOL_FULL
 from gateway.inspection.policy import InspectionPolicy
+from gateway.inspection.pooled import in_encoding
 from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.sent_text import SentText
-from gateway.inspection.server_faults import POOL_FULL
 from gateway.inspection.stream_track import StreamTrack
-from gateway.inspection.vector_encoding import in_encoding
 from gateway.inspection.whole import WholeAnswer, read_whole
 from gateway.large_bodies import LARGE, apart
 from gateway.proxy.exchange import ClientGone
@@ -174,12 +174,13 @@ class Attempt:
         del body, read
         if self.request.endpoint.pools and answer.failure is None:
             services, asked = self._context.services, (self.request, self.alias, self.candidate.state)
+            results = answer.results  # judging lets go of them
             serves = services.prober.suspicion.serves
             inability = await judge_results(answer, *asked, services.fleet.states, serves)
             if inability is not None:
                 raise self._unused(answer, "incapable", inability)
             if self.request.endpoint is EMBEDDINGS:
-                encode = partial(in_encoding, answer.body, answer.results, self.request.fields)
+                encode = partial(in_encoding, answer.body, results, self.request.fields)
                 large = len(answer.body) > LARGE
                 answer.body = await apart(self.request.sender, encode) if large else encode()
         await self._relay_whole(answer)

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import astuple
 
-from gateway.apps.dialects.anthropic.answer import to_message
-from gateway.apps.dialects.anthropic.errors import envelope
+from gateway.apps.dialects.anthropic.answer import envelope, to_message
 from gateway.apps.dialects.anthropic.stream import MessageStream
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, InferenceRequest, parse
 from gateway.domain.upstream import ProtocolFailure
@@ -23,8 +22,7 @@ from gateway.health.checks.reply import read_whole as read_checked
 from gateway.inspection import rewrite
 from gateway.inspection.error_replies import judge
 from gateway.inspection.heuristics import empty_kind
-from gateway.inspection.notation import formats_for
-from gateway.inspection.policy import InspectionPolicy, LazyTools
+from gateway.inspection.policy import InspectionPolicy, LazyTools, formats_for
 from gateway.inspection.reasoning import THINK
 from gateway.inspection.rewrite import Identity
 from gateway.inspection.stream_track import PREAMBLE_MOST, StreamTrack

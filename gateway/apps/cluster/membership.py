@@ -5,26 +5,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gateway.accounting.accounts import Accounts, today
 from gateway.admission.scheduler import Scheduler
-from gateway.apps.cluster.identity import GatewayIdentity, load_identity, save_identity
-from gateway.apps.cluster.redis_connection import CONNECT, RedisConnection, RedisUnavailable
-from gateway.apps.cluster.scripts import Batch, ignore
+from gateway.apps.cluster.redis_connection import CONNECT, Batch, RedisConnection, RedisUnavailable, ignore
 from gateway.apps.cluster.shared_budgets import SharedBudgets, days
-from gateway.apps.cluster.shared_operations import SharedOperations
+from gateway.apps.cluster.shared_operations import SharedOperations, SharedTurn
+from gateway.apps.cluster.shared_placements import SharedPlacements
 from gateway.apps.cluster.shared_slots import SharedSlots
-from gateway.apps.cluster.shared_turn import SharedTurn
 from gateway.apps.cluster.state_sync import StateSync
 from gateway.config.snapshot import Secret
+from gateway.config.sources import keep, read_kept
 from gateway.domain.events import Event
 from gateway.domain.fleet import Fleet
 from gateway.health.prober import Prober
+from gateway.routing.placements import Placements
 from gateway.supervision import Failures, cancel
 
 log = logging.getLogger("gateway.cluster")
@@ -32,6 +35,9 @@ log = logging.getLogger("gateway.cluster")
 RENEW = 2.0  # seconds between two renewals; a gateway counts as gone after redis_connection.PRESENT
 RETRY = 0.25  # seconds until Redis is tried again
 SETTLED = 5.0  # seconds after joining in which other gateways may still be reconnecting
+NAME = "shared.json"
+GATEWAYS_MOST = 1000
+_OWNER = re.compile(r"[\w.-]{1,128}")
 
 
 class Membership:
@@ -50,6 +56,7 @@ class Membership:
         failures: Failures | None = None,
         on_mode: Callable[[str, float], None] = lambda *_: None,
         name: str = "",
+        placements: Placements | None = None,
     ) -> None:
         self._failures = failures or Failures()
         self.id = uuid.uuid4().hex[:12]  # of this process
@@ -69,6 +76,7 @@ class Membership:
             name or self.id, self.id, self._state_sync, lambda: self.joined, self._redis.wake
         )
         self.turn = SharedTurn(self.id, self._redis.wake, lambda: self.slots.joined, self._failures)
+        self._placements = SharedPlacements(Placements() if placements is None else placements, lambda: fleet.states)
         self._shared_budgets: SharedBudgets | None = None
         self._renew = self._news = False
         self._nudge = asyncio.Event()
@@ -164,6 +172,8 @@ class Membership:
         batch += self.slots.pending_operations()
         batch += [(operation, ignore) for operation in self._state_sync.pending_operations()]
         batch += self.operations.pending_operations()
+        if batch:
+            batch += [(operation, ignore) for operation in self._placements.pending_operations()]
         if self._shared_budgets is not None:
             batch += [(operation, ignore) for operation in self._shared_budgets.pending_operations()]
         return batch
@@ -229,6 +239,8 @@ class Membership:
             self._redis.wake()
         elif kind == "spend":
             self._shared_budgets.receive(*message[1:])
+        elif kind == "placed":
+            self._placements.receive(message[2])
         elif kind == "merged":
             self._shared_budgets.merged(message[2])
         if kind in ("came", "gone") and self.joined:  # renew at once to learn the new number and reservations
@@ -265,3 +277,27 @@ class Membership:
             "away": self.times_away,
             "trips": self.trips,
         }
+
+
+class GatewayIdentity(msgspec.Struct):
+    """`owner` stays the same across restarts: spending is counted under this name. `gateways`: as last counted, this
+    one included."""
+
+    owner: str
+    gateways: int = 1
+
+
+def load_identity(folder: Path) -> GatewayIdentity:
+    """The identity stored in the folder `server.data`; a new one where there is none, or it cannot be read."""
+    new = "this gateway counts as a new one"
+    identity = read_kept(folder / NAME, GatewayIdentity, log, new)
+    if identity is not None:
+        if _OWNER.fullmatch(identity.owner) and 0 < identity.gateways <= GATEWAYS_MOST:
+            return identity
+        log.warning("%s is not valid: %s", folder / NAME, new)
+    return GatewayIdentity(uuid.uuid4().hex)
+
+
+def save_identity(folder: Path, identity: GatewayIdentity) -> None:
+    """Blocks. A write that fails is logged and ignored."""
+    keep(folder / NAME, identity, log)

@@ -33,7 +33,7 @@ from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Backend, Node, Snapshot
 from gateway.domain.engine_traits import traits_of
 from gateway.domain.observed_flags import ObservedFlags
-from gateway.engines.vllm.reported_flags import read_flags
+from gateway.engines.vllm import read_flags
 from gateway.health.nodes import read_machine
 from gateway.launch.command import with_changes
 from gateway.printable import visible
