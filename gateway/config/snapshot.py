@@ -306,6 +306,9 @@ class Alias:
     describe_images: k.Text | None = setting(
         None, "The alias that describes pictures in words, where none of the first step is known to see.", names=True
     )
+    notice: k.Yes = setting(
+        False, "A chat answer says in one line that another model or a cloud gave it, and what it waits for."
+    )
     resume: k.Yes = setting(False, "A plain-text stream whose backend dies goes on at another one with the same model.")
     while_starting: Literal["wait", "next"] = setting(
         "next",
