@@ -120,11 +120,12 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """USD per million tokens."""
+    """USD per million tokens, and per picture."""
 
     input: k.Usd = field(metadata=about("Per million prompt tokens."))
     output: k.Usd = field(metadata=about("Per million answer tokens."))
     cached: k.Usd | None = setting(None, "Per million prompt tokens that were cached; omitted = as `input`.")
+    image: k.Usd = setting(0.0, "Per picture that is made (USD, not per million); with it, tokens may have no price.")
 
 
 @dataclass(frozen=True, slots=True)
