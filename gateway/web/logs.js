@@ -10,7 +10,7 @@ export const openLogs = (name) =>
   open(`Log of ${name}`, "Asking its node ...", `/admin/backends/${encodeURIComponent(name)}/logs?lines=200&follow=true`);
 
 /** What a path of the gateway answers, which a link cannot ask for where a key is needed. */
-export const openText = (path) => open(path, "", `/${path}`);
+export const openText = (path) => open(`/${path}`, "", `/${path}`);
 
 async function open(title, text, path) {
   const dialog = at("logs");
