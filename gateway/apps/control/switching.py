@@ -78,7 +78,9 @@ class Steps:
             if not commands:
                 self.refusals.append(_no_command(backend, "start"))
             if backend.start is not None and (profile or backend.name in again):
-                self.notes.append(_own_profile(backend.name, profile))
+                what = f"profile {profile}" if profile else "no profile"
+                own = "and its `start` is a command of your own: it has to see to that"
+                self.notes.append(f"{backend.name} is to run with {what}, {own}")
             skip = loads or ("" if commands else "no `start` command")
             unreached = loads or _unreached(backend, self.snapshot)
             self.steps += [
@@ -251,11 +253,6 @@ def _runs_otherwise(name: str, before: Mode | None, mode: Mode, started: Mapping
     if name in started:
         return started[name] != wanted
     return before is not None and name in before.backends and before.profiles.get(name, "") != wanted
-
-
-def _own_profile(name: str, profile: str) -> str:
-    what = f"profile {profile}" if profile else "no profile"
-    return f"{name} is to run with {what}, and its `start` is a command of your own: it has to see to that"
 
 
 def _misfits(plan: FleetPlan | str) -> list[str]:
