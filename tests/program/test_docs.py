@@ -23,7 +23,7 @@ from gateway.config.schema import json_schema
 from gateway.domain.health_state import State
 from gateway.domain.request import ENDPOINTS
 from gateway.errors import CATALOGUE, STREAM_INTERRUPTED, context_length_exceeded
-from gateway.inspection.answer import KINDS as VIOLATIONS
+from gateway.inspection.policy import KINDS as VIOLATIONS
 from gateway.metrics.counters import MetricFamily
 from gateway.metrics.registry import Metrics
 from gateway.routing.plan import KINDS
