@@ -134,7 +134,7 @@ def test_in_a_container_localhost_is_told(folder: Path, monkeypatch: pytest.Monk
 
 
 def test_check_says_whether_a_model_thinks_unless_it_is_told_not_to() -> None:
-    assert "thinking optional, thinks unless told not to" in run("check", text=FINE).output
+    assert "thinking optional, thinks unless told not to" in run("check", "--all", text=FINE).output
     gemma = FINE.replace("Qwen/Qwen3.6-27B", "google/gemma-4-31B-it")
     assert "thinking optional, thinks when told to" in run("check", text=gemma).output
     launch = """\
