@@ -14,9 +14,8 @@ from gateway.admission.looks import CHECK_MOST, LOOK_MOST, Look, look_due, may_b
 from gateway.admission.scheduler import Scheduler
 from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
-from gateway.domain.health_state import State
+from gateway.domain.health_state import StartDecision, State
 from gateway.domain.request import InferenceRequest
-from gateway.domain.start_decision import StartDecision
 from gateway.errors import fresh
 from gateway.metrics.registry import Metrics
 from gateway.routing.plan import Candidate

@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 from gateway.config.snapshot import Alias, Backend, Client
 from gateway.domain.backend import BackendState
-from gateway.domain.health_state import State
+from gateway.domain.health_state import StartDecision, State
 from gateway.domain.reason import kind_of
 from gateway.domain.request import NO_MEDIA, InferenceRequest
-from gateway.domain.start_decision import StartDecision
 from gateway.domain.token_ratio import room_needed
 from gateway.routing.balance import order
 from gateway.routing.loads import behind_ready, loads_first
