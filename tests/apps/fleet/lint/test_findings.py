@@ -17,7 +17,7 @@ from gateway.apps.control.memory.model_files import ModelFiles
 from gateway.apps.fleet.lint.catalog import catalog_of
 from gateway.apps.fleet.lint.findings import findings
 from gateway.apps.fleet.lint.subject import ORDER, Finding
-from gateway.apps.fleet.preflight.terms import CONTAINER_HOME
+from gateway.apps.fleet.preflight.host import CONTAINER_HOME
 from gateway.config.load import load_text
 from gateway.config.snapshot import Backend, Launch, Snapshot
 from gateway.launch.command import parse
@@ -385,6 +385,23 @@ def test_weights_and_kernels_are_looked_for_where_the_variables_say(
     assert "env-unknown" not in rules(found)
 
 
+@pytest.mark.parametrize(
+    ("command", "more"),
+    [
+        ("bash vllm serve m", {}),
+        ("vllm serve m", {"docker": "--entrypoint /bin/bash"}),
+        ("sh python3 -m vllm.entrypoints.openai.api_server --model m", {}),
+    ],
+)
+def test_a_shell_before_the_program_is_named(command: str, more: dict[str, Any]) -> None:
+    (found,) = [
+        one for one in launched(command, image="vllm/vllm-openai:v0.32.0", **more) if one.rule == "image-entrypoint"
+    ]
+    assert (found.severity, "sh reads the program as a script" in found.message) == ("error", True)
+    fine = launched("bash -c 'vllm serve m'", image="vllm/vllm-openai:v0.32.0")
+    assert rules(fine)["image-entrypoint"] == "warning"
+
+
 def test_an_image_with_a_digest_alone_is_known_by_its_name() -> None:
     found = launched("vllm serve m", image="docker.io/vllm/vllm-openai@sha256:0")
     assert rules(found)["image-entrypoint"] == "warning"
@@ -467,5 +484,5 @@ def test_errors_come_first() -> None:
 
 
 def test_a_finding_as_text_has_no_control_characters() -> None:
-    found = Finding("error", "x", "backends.\x1b[31m", 3, "why\n", "fix\x07", "")
+    found = Finding("error", "why\n", "fix\x07", "", ("backends", "\x1b[31m"), "x", 3)
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", str(found))
