@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from gateway.apps.control.command import problem_of
 from gateway.apps.control.lanes import run_lanes
 from gateway.apps.control.record import Operation, Step
-from gateway.apps.control.ssh_errors import problem_of
 from gateway.apps.control.switching import LOADS, PlannedStep, Steps
 from gateway.apps.control.troubles import StartWatch
 from gateway.apps.control.unit_commands import (

@@ -64,7 +64,7 @@ class Starter:
         self._waiting = gateway.admission.queue_depth
         self._shares = gateway.shared is not None
         # Held while this gateway starts or stops what requests start: no other gateway does then.
-        self._turn_of_gateways = gateway.shared.turn.held if gateway.shared is not None else nullcontext
+        self._turn_of_gateways = gateway.shared.operations.turn if gateway.shared is not None else nullcontext
         self._demands: Demands = {}
         self._turn = asyncio.Lock()  # one start or stop at a time
         self._starts: dict[str, asyncio.Task[Any]] = {}  # backend -> its start
