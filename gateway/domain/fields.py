@@ -28,7 +28,8 @@ CHAT_FIELDS = _table(
     preference="reasoning_effort reasoning thinking think enable_thinking thinking_budget verbosity prompt_cache_key"
     " prompt_cache_retention prompt_cache_options service_tier metadata store safety_identifier user moderation"
     " prediction parallel_tool_calls seed temperature top_p top_k min_p frequency_penalty presence_penalty"
-    " repetition_penalty",
+    " repetition_penalty chat_template_kwargs extra_body include_reasoning reasoning_format separate_reasoning"
+    " reasoning_split min_tokens cache_prompt timings_per_token return_progress",
 )
 MESSAGES_FIELDS = _table(
     demand="model messages system tools tool_choice stop_sequences stream mcp_servers container output_format thread"
