@@ -11,7 +11,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.body import unreadable
 from gateway.domain.upstream import OwnFailure, Response
 from gateway.engines.base import Engine, EngineRequest
-from gateway.engines.http.engine import HttpEngine
+from gateway.engines.http import HttpEngine
 from gateway.engines.litellm.engine import LiteLLMEngine
 from gateway.engines.ollama.engine import OllamaEngine
 from gateway.engines.openai.engine import OpenAIEngine

@@ -27,8 +27,7 @@ from gateway.domain.recognition import owners_of
 from gateway.engines.ollama.installed_models import pull, remote_models, runs_elsewhere
 from gateway.engines.openai.engine import loaded_models
 from gateway.engines.registry import engine_of
-from gateway.engines.vllm.metrics import read_start_time
-from gateway.engines.vllm.reported_flags import read_flags
+from gateway.engines.vllm import read_flags, read_start_time
 from gateway.health.canary_schedule import CanarySchedule
 from gateway.health.engine_look import EngineLooks, looks_at_engine, pause
 from gateway.health.nodes import Machine, NodeHealth, read_machine
