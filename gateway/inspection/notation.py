@@ -12,7 +12,7 @@ from gateway.launch.families import family_of
 
 # Reasoning parsers of the same tags as one of REASONING.
 _SAME_TAGS = {"nano_v3": "nemotron_v3", "deepseek_v41": "deepseek_v4", "hy_v3": "hy_v4"}
-_LAST_TRIED = ("hermes", "qwen3_xml")  # the two formats that models most often fall back to
+_LAST_TRIED = ("hermes", "qwen3_xml", "llama3_json")  # the formats that models most often fall back to
 
 
 @lru_cache(maxsize=512)

@@ -28,8 +28,8 @@ class InspectionPolicy:
     notation of thoughts in the text.
 
     `call`: "required" | "named" = the answer must call a tool (`name`, for a named one). `hold`: the backend does
-    not enforce that, so content is held until the first call. `schema`: the `response_format` with a JSON schema, which
-    the answer has to satisfy; empty: there is none. `reasoning_field`: the field name of thoughts for the
+    not enforce that, so content is held until the first call. `schema`: the `response_format` that asks for JSON,
+    which the answer has to satisfy; empty: there is none. `reasoning_field`: the field name of thoughts for the
     client. `unread`: the backend's parser passes on what it could not read (unread_calls.py)."""
 
     tools: OfferedTools | None = None

@@ -28,7 +28,7 @@ def policy_for(
     stray = request.stream and bool(state.facts.lacks) and state.facts.is_lacking(STRAY_THOUGHTS, now)
     stray = stray and may_lack_opener(state.checkpoint)
     tools = request.tools and request.tool_choice != "none" and adapt.mode != "strip"
-    schema = bytes(request.fields["response_format"]) if request.json_schema else b""
+    schema = _form_of(request) if "response_format" in request.fields else b""
     if not (tools or stray or alias.reasoning_field != "as_is"):
         return InspectionPolicy(schema=schema) if schema else None, thoughts
     marked = thoughts or THINK
@@ -48,6 +48,15 @@ def policy_for(
         schema=schema,
         unread=state.traits.leaves_calls_unread,
     ), thoughts
+
+
+def _form_of(request: InferenceRequest) -> bytes:
+    """The `response_format` that asks for JSON; empty: it asks for text."""
+    raw = request.fields["response_format"]
+    if request.json_schema:
+        return bytes(raw)
+    asked = value_of(raw)
+    return bytes(raw) if isinstance(asked, dict) and asked.get("type") == "json_object" else b""
 
 
 def must_call(request: InferenceRequest) -> tuple[Literal["auto", "required", "named"], str]:
