@@ -18,12 +18,11 @@ from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import Probe, traits_of
 from gateway.domain.events import Event
 from gateway.domain.fleet import Fleet
-from gateway.domain.front_ends import front_end_of
 from gateway.domain.health_machine import ASLEEP
 from gateway.domain.health_state import SERVING, WELL
 from gateway.domain.progress import IDLE, Work
 from gateway.domain.reason import quoting
-from gateway.domain.recognition import owners_of
+from gateway.domain.recognition import front_end_of, owners_of
 from gateway.engines.ollama.installed_models import pull, remote_models, runs_elsewhere
 from gateway.engines.openai.engine import loaded_models
 from gateway.engines.registry import engine_of

@@ -11,8 +11,8 @@ from typing import Any
 from msgspec import Raw
 
 from gateway.domain.backend import BackendState
+from gateway.domain.engine_traits import RESPONSES_LACK
 from gateway.domain.facts import Source
-from gateway.domain.own_responses import ENDPOINT
 from gateway.domain.request import Endpoint
 from gateway.domain.upstream import EngineDied, Response
 from gateway.engines.base import (
@@ -80,7 +80,7 @@ async def _send_own(state: BackendState, call: EngineRequest, own: NativeRequest
     await read_out(response)
     chat = await _send_chat(state, call)
     if response.status in _NOT_THERE and chat.status < 300:
-        state.facts.learn_lack(ENDPOINT, time.monotonic(), Source(call.request_id))
+        state.facts.learn_lack(RESPONSES_LACK, time.monotonic(), Source(call.request_id))
     return chat
 
 
@@ -93,7 +93,7 @@ async def _send_otherwise(state: BackendState, call: EngineRequest) -> Response:
     first, *more = asked.bodies
     response = await _post(state, call, first)
     if response.status >= 300:
-        return await _unless_dead(response, state.traits.errors.dead)
+        return await _unless_dead(response, state.traits.tells_death)
     if asked.as_is or "text/event-stream" not in response.headers.get("content-type", ""):
         return response
     prompt_bytes = sum(len(memoryview(first[name])) for name in call.endpoint.prompt if name in first)
