@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.inspection.calls import ToolCalls, decoded_piece
-from gateway.inspection.calls_in_thoughts import CallsInThoughts
-from gateway.inspection.finder import CallFinder
+from gateway.inspection.finder import CallFinder, CallsInThoughts
 from gateway.inspection.heuristics import (
     PLAIN_ENDS,
     begins_as_garbage,
