@@ -96,18 +96,20 @@ def closes_thoughts(request: InferenceRequest, thoughts: Thoughts | None) -> boo
 
 # Reasoning parsers of the same tags as one of REASONING.
 _SAME_TAGS = {"nano_v3": "nemotron_v3", "deepseek_v41": "deepseek_v4", "hy_v3": "hy_v4"}
-_LAST_TRIED = ("hermes", "qwen3_xml", "llama3_json")  # the formats that models most often fall back to
+_LAST_TRIED = ("hermes", "qwen3_xml")  # the two formats that models most often fall back to
 
 
 @lru_cache(maxsize=512)
-def formats_for(model: str | None, tool_parser: str | None, *, unopened: bool = False) -> tuple[Format, ...]:
+def formats_for(
+    model: str | None, tool_parser: str | None, *, unopened: bool = False, bare: bool = False
+) -> tuple[Format, ...]:
     """The formats that calls in this model's text may have, the most likely first: its family's, then the declared
     parser's (a wrong parser is a frequent cause of calls in the text), then hermes and XML. `unopened`: calls may also
-    have lost their opening tag."""
+    have lost their opening tag. `bare`: they may be JSON without any mark, as the whole text."""
     family = family_of(model)
     names = (family.tool_parser, *family.older_tool_parsers) if family is not None else ()
     found: list[Format] = []
-    for name in (*names, tool_parser, *_LAST_TRIED):
+    for name in (*names, tool_parser, *_LAST_TRIED, "llama3_json" if bare else None):
         format_ = FORMATS.get(name) if name is not None else None
         if format_ is not None and format_ not in found:
             found += [format_, *(format_.variants if isinstance(format_, Dsml) else ())]

@@ -38,7 +38,12 @@ def policy_for(
     call, name = must_call(request)
     return InspectionPolicy(
         tools=LazyTools(bytes(request.fields["tools"])),
-        formats=formats_for(state.checkpoint, backend.tool_parser, unopened=state.traits.leaves_calls_unread),
+        formats=formats_for(
+            state.checkpoint,
+            backend.tool_parser,
+            unopened=state.traits.leaves_calls_unread,
+            bare=not state.traits.launch_flags,
+        ),
         thoughts=marked,
         call=call,
         name=name,
