@@ -10,9 +10,10 @@ from fastapi.responses import JSONResponse, Response
 
 from gateway.admission.origins import check_json
 from gateway.api.answering import body_of
-from gateway.api.caller import keeping, owner_of
+from gateway.api.caller import admit, caller_of, keeping, owner_of
 from gateway.apps.batches.batches import Batches
 from gateway.apps.batches.files_api import asked_page, listed, no_entry, seconds_kept
+from gateway.apps.batches.schedule import PARAM, schedule_of
 from gateway.apps.batches.store import NoEntry
 from gateway.errors import GatewayError
 from gateway.proxy.header_map import header_map
@@ -43,7 +44,11 @@ def router(gateway: Gateway, batches: Batches) -> APIRouter:
         async with body_of(gateway, request) as body:
             new = _new_batch(body)
         asked = new.input_file_id, new.endpoint, new.completion_window, new.metadata
-        record = await batches.create(owner, *asked, kept=_seconds_kept(new), privacy=privacy)
+        schedule = schedule_of(new.metadata, gateway.snapshot.modes)
+        if schedule is not None and schedule.mode:
+            admit(gateway, caller_of(request.scope), f"a batch that switches the mode ({PARAM})")
+        kept = _seconds_kept(new)
+        record = await batches.create(owner, *asked, kept=kept, privacy=privacy, schedule=schedule)
         return JSONResponse(record.as_json())
 
     async def list_batches(request: Request) -> Response:

@@ -10,7 +10,7 @@ import shlex
 from pathlib import PurePath
 from typing import Any
 
-from gateway.apps.fleet.preflight.terms import CONTAINER_HOME
+from gateway.apps.fleet.preflight.host import CONTAINER_HOME
 from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.launches import Launches
 from gateway.apps.importing.source import count_of, is_true, listed, mapping, read_source, text_of
