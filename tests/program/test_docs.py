@@ -19,7 +19,7 @@ from gateway.cli.main import cli, commands
 from gateway.domain.health_state import State
 from gateway.domain.request import ENDPOINTS
 from gateway.errors import CATALOGUE, STREAM_INTERRUPTED, context_length_exceeded
-from gateway.inspection.answer import KINDS as VIOLATIONS
+from gateway.inspection.policy import KINDS as VIOLATIONS
 from gateway.metrics.counters import MetricFamily
 from gateway.metrics.registry import Metrics
 from gateway.routing.plan import KINDS
