@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
 from gateway.apps.importing.draft import Draft
-from gateway.apps.importing.render import render
+from gateway.apps.importing.render import SCHEMA, render
 from gateway.apps.importing.source_values import variable_name
 from gateway.cli.options import fail, is_there
 from gateway.config.document import read_document
 from gateway.config.load import LoadedFile, load_text
 from gateway.config.problems import ConfigError, Report
+from gateway.config.schema import schema_text
 
 _REFERENCE = re.compile(r"(?<!\$)\$\{([A-Za-z_]\w*)\}", re.ASCII)
 _FILE = re.compile(r"(?<!\$)\$\{file:([^{}]*)\}")
@@ -104,7 +106,8 @@ def refuse_to_overwrite(output: Path, *, force: bool) -> None:
 
 
 def write(text: str, output: Path, *, force: bool) -> None:
-    """Write the file atomically, so that a gateway that watches it never reads a part."""
+    """Write the file atomically, so that a gateway that watches it never reads a part; and the schema that its first
+    line names, where there is none beside it."""
     if output == STDOUT:
         click.echo(text, nl=False)
         return
@@ -122,6 +125,8 @@ def write(text: str, output: Path, *, force: bool) -> None:
     except OSError as error:
         aside.unlink(missing_ok=True)
         fail(f"cannot write '{output}': {error.strerror or error}")
+    with suppress(OSError), output.with_name(SCHEMA).open("x", encoding="utf-8") as schema:
+        schema.write(schema_text())
 
 
 def render_and_verify(draft: Draft, output: Path) -> tuple[str, LoadedFile]:

@@ -14,14 +14,15 @@ from gateway.apps.importing.draft import Draft, DraftEntry
 from gateway.config.document import Plain, plain_value
 from gateway.printable import visible
 
-_SCHEMA = "# yaml-language-server: $schema=./routes.schema.json"
+SCHEMA = "routes.schema.json"  # beside the file, for editors
+_FIRST_LINE = f"# yaml-language-server: $schema=./{SCHEMA}"
 _FLOW_MOST = 3  # keys of a mapping that is written on one line
 _LONG = 100  # characters of a command line that is written on one line
 
 
 def render(draft: Draft) -> str:
     """The draft's data with its comments; reading the text gives exactly `draft.data()`."""
-    parts = [_comments([_SCHEMA, *(f"# {line}".rstrip() for line in draft.head)])]
+    parts = [_comments([_FIRST_LINE, *(f"# {line}".rstrip() for line in draft.head)])]
     data = draft.data()
     for name in ("server", "defaults"):
         if name in data:

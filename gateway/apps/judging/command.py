@@ -71,6 +71,7 @@ def run(
     except (BatchFailure, FolderError, OSError) as error:
         end_with(error, as_json=as_json)
     except KeyboardInterrupt:
+        show.close()  # else the bars are drawn over what follows
         click.echo("\nThe batches go on without you; run the same command again to fetch their results.", err=True)
         sys.exit(1)
     finally:
@@ -265,7 +266,8 @@ def _print_comparison(found: JudgeComparison, most: int) -> None:
     from rich.table import Table
 
     console = Console()
-    table = Table("judges", "lines", "same score", "kappa", "weighted kappa", "mean difference")
+    columns = "judges", "lines", "same score", "kappa", "weighted kappa", "mean difference"
+    table = Table(*columns, box=None, pad_edge=False)
     for one in found.agreements:
         figures = [_figure(one.kappa), _figure(one.weighted), _figure(one.difference)]
         same = "-" if one.same is None else f"{one.same:.1%}"
