@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import msgspec
+from gateway.domain.body import value_of
 
 STARTS_MOST = 64  # lines that may begin the JSON of an answer
 _FENCE = re.compile(r"```\s*\Z")
@@ -25,30 +25,16 @@ _KINDS: dict[str, tuple[type, ...]] = {
 def answer_in(text: str, response_format: bytes) -> str | None:
     """The JSON that satisfies a request's `response_format`: all of this text, or its end, behind words and in a fence
     or not. None = there is none."""
-    try:
-        asked = msgspec.json.decode(response_format)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
-    schema = _schema_of(asked)
+    asked = value_of(response_format)
+    form = asked.get("json_schema") if isinstance(asked, dict) else None
+    schema = form.get("schema") if isinstance(form, dict) else None
     text = _FENCE.sub("", text.strip()).strip()
     starts = [0, *(found.start() for found in _LINE_OF_JSON.finditer(text))]
-    for start in starts[-STARTS_MOST:] if len(starts) > STARTS_MOST else starts:
-        value = _decoded(text[start:])
+    for start in starts[-STARTS_MOST:]:
+        value = value_of(text[start:])
         if isinstance(value, (dict, list)) and fits(value, schema):
             return text[start:]
     return None
-
-
-def _schema_of(asked: Any) -> Any:
-    form = asked.get("json_schema") if isinstance(asked, dict) else None
-    return form.get("schema") if isinstance(form, dict) else None
-
-
-def _decoded(text: str) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
 
 
 def fits(value: Any, schema: Any, depth: int = DEPTH_MOST) -> bool:
