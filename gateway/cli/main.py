@@ -1,5 +1,6 @@
-"""`gateway COMMAND`. The core's own are listed here, those of an app in `gateway/apps/<name>/commands.py`, found by its
-folder. A command's module is imported only when that command runs, so `gateway --help` is quick."""
+"""`gateway COMMAND`. The core's own are listed here, those of an app in `gateway/apps/<name>/__init__.py`, found by its
+folder: name → summary, and where the click command is below that package. A command's module is imported only when that
+command runs, so `gateway --help` is quick."""
 
 from __future__ import annotations
 
@@ -30,9 +31,9 @@ FIRST = ("serve", "demo", "init", "import", "check", "explain", "probe", "bench"
 def commands() -> CommandTable:
     """All commands, in the order of `gateway --help`."""
     found = dict(CORE)
-    for path in sorted(APPS.glob("*/commands.py")):
+    for path in sorted(APPS.glob("*/__init__.py")):
         package = f"gateway.apps.{path.parent.name}"
-        table: CommandTable = import_module(f"{package}.commands").COMMANDS
+        table: CommandTable = getattr(import_module(package), "COMMANDS", {})
         found |= {name: (summary, f"{package}.{place}") for name, (summary, place) in table.items()}
     return {name: found[name] for name in (*FIRST, *found) if name in found}
 
