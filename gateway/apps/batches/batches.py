@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from gateway.admission.memory import Memory, Share
+from gateway.apps.batches.lanes import why_unserved
 from gateway.apps.batches.lines import URLS
 from gateway.apps.batches.records import RUNNING, BatchRecord, FileRecord
 from gateway.apps.batches.runner import LOOK, BatchRun, BatchRunner, Handle, now
-from gateway.apps.batches.store import DAY, BatchStore, Page, StoreAway, StoreFailed, Usage
-from gateway.apps.batches.store_threads import StoreThreads
-from gateway.apps.batches.unserved import why_unserved
+from gateway.apps.batches.store import DAY, BatchStore, Page, StoreAway, StoreFailed, StoreThreads, Usage
 from gateway.apps.batches.upload import RETRY_AFTER, Upload, check_bytes, too_much_kept
 from gateway.domain.privacy import NO_MARKS, Privacy
 from gateway.errors import GatewayError
@@ -132,8 +131,12 @@ class Batches:
         await self._opened()
         name = f"file-{secrets.token_hex(12)}"
         limit = self._services.snapshot.server.max_file
-        upload = Upload(self, owner, name, self._store.new_file(name), limit, share)
         arriving = self._arriving.setdefault(owner, [])
+        upload = Upload(
+            *(owner, name, self._store.new_file(name), limit, share),
+            arriving=lambda: sum(one.size for one in arriving),
+            add=lambda record: self._add_file(record, limit),
+        )
         arriving.append(upload)
         try:
             upload.kept_before = (await self._room(owner, len(arriving), 0, limit)).bytes
@@ -145,11 +148,7 @@ class Batches:
                 del self._arriving[owner]
             self._received.set()
 
-    def arriving(self, owner: str) -> int:
-        """Bytes of the files of this client that come now."""
-        return sum(upload.size for upload in self._arriving.get(owner, ()))
-
-    async def add_file(self, record: FileRecord, limit: int) -> None:
+    async def _add_file(self, record: FileRecord, limit: int) -> None:
         """`limit`: bytes of one file. Raises `rate_limit_exceeded` where its client keeps too much by now."""
         async with self._adding:
             await self._room(record.owner, 1, record.bytes, limit)

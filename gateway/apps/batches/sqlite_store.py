@@ -206,10 +206,7 @@ class SqliteBatchStore(BatchStore):
 
     # -- lines ----------------------------------------------------------------------------------------------------
 
-    def index(self, record: BatchRecord, most: Bounds, now: int) -> BatchRecord:
-        return _last(self.indexing(record, most, now))
-
-    def indexing(self, record: BatchRecord, most: Bounds, now: int) -> Iterator[BatchRecord | None]:
+    def index(self, record: BatchRecord, most: Bounds, now: int) -> Iterator[BatchRecord | None]:
         yield from self._forget_lines(record.id)
         record = replace(record, total=0, failed=0, models=(), stored=0)
         path = self.path_of(record.input_file_id)
@@ -292,16 +289,7 @@ class SqliteBatchStore(BatchStore):
             self.save(record)
         return record
 
-    def renew(self, batches: Collection[str]) -> None:
-        """No other gateway is there."""
-
-    def release(self, batch: str) -> None:
-        """The same."""
-
-    def finalize(self, record: BatchRecord, now: int) -> BatchRecord:
-        return _last(self.finalizing(record, now))
-
-    def finalizing(self, record: BatchRecord, now: int) -> Iterator[BatchRecord | None]:
+    def finalize(self, record: BatchRecord, now: int) -> Iterator[BatchRecord | None]:
         known = self.batch(record.id)
         if known is not None and not known.unfinished:  # its files are written, and some of the rows gone
             yield from self._forget_lines(record.id)
@@ -363,12 +351,6 @@ class SqliteBatchStore(BatchStore):
             asked = f"DELETE FROM {table} WHERE batch = ? AND number IN ({some})"
             while self._db.execute(asked, (batch, batch)).rowcount:
                 yield None
-
-
-def _last(steps: Iterator[BatchRecord | None]) -> BatchRecord:
-    *_, record = steps
-    assert record is not None
-    return record
 
 
 _UNFINISHED = ",".join("?" * len(UNFINISHED))  # for `IN`

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gateway.apps.bench.benchmark import Settings
 from gateway.apps.bench.results import DIRECT, Level, Results, SingleRequests, decode_rate, ttft
 from gateway.apps.bench.sample import RequestSample
-from gateway.apps.bench.session import Settings
 from gateway.apps.bench.stats import CLEAR_FROM, PairedDifference, Spread
 from gateway.printable import visible
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import click
 
-from gateway.apps.judging.comparison import JudgeComparison, distribution
+from gateway.apps.judging.comparison import JudgeComparison, distribution, render
 from gateway.apps.judging.comparison import compare as compare_all
-from gateway.apps.judging.comparison_page import render
-from gateway.apps.judging.runs import ENDED, BatchClient, BatchFailure, FolderError, fetch, judges_in
+from gateway.apps.judging.runs import ENDED, BatchClient, FolderError, fetch, judges_in
 from gateway.apps.judging.runs import run as run_all
 from gateway.apps.judging.scores import by_path, by_pattern, usual_score
 from gateway.cli.options import complete_alias, config_option, end_with, examples, json_option
-from gateway.cli.running import gateway_options, url_of
+from gateway.cli.running import GatewayRefusal, GatewayUnreachable, gateway_options, url_of
 from gateway.printable import visible
 
+FAILURES = (GatewayUnreachable, GatewayRefusal, FolderError, OSError)
 _folder = click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 
 
@@ -57,14 +57,13 @@ def run(
     show = _Progress(quiet=as_json)
     try:
         batches = run_all(asking, file, list(dict.fromkeys(aliases)), folder, show)
-    except (BatchFailure, FolderError, OSError) as error:
+    except FAILURES as error:
         end_with(error, as_json=as_json)
     except KeyboardInterrupt:
         click.echo("\nThe batches go on without you; run the same command again to fetch their results.", err=True)
         sys.exit(1)
     finally:
         show.close()
-        asking.close()
     if as_json:
         click.echo(json.dumps({"folder": str(folder), "batches": batches}, indent=2))
     else:
@@ -75,34 +74,41 @@ def run(
     sys.exit(0 if all(batch["status"] == "completed" for batch in batches) else 1)
 
 
-@examples("gateway batch status judged")
-@command.command()
-@_folder
-@_gateway_options
-@json_option
-def status(folder: Path, config: Path, at: str | None, key: str | None, as_json: bool) -> None:
-    """Show how far the batches of a folder are."""
-    _each(folder, config, at, key, as_json, "batch")
+def _of_folder(what: str, help: str) -> None:
+    """The command that does `what` with every batch of a folder, and exits 1 when one of them cannot be asked."""
+
+    @examples(f"gateway batch {what} judged")
+    @command.command(what, help=help)
+    @_folder
+    @_gateway_options
+    @json_option
+    def each(folder: Path, config: Path, at: str | None, key: str | None, as_json: bool) -> None:
+        asking = BatchClient(url_of(config, at, as_json=as_json), key)
+        shown = {}
+        try:
+            for state in judges_in(folder):
+                if not state.batch:
+                    continue
+                batch = asking.batch(state.batch)
+                if what == "cancel" and batch["status"] not in ENDED:
+                    batch = asking.cancel(state.batch)
+                elif what == "results" and batch["status"] in ENDED:
+                    fetch(asking, state, batch, folder)
+                shown[state.alias] = batch
+        except FAILURES as error:
+            end_with(error, as_json=as_json)
+        if as_json:
+            click.echo(json.dumps({"folder": str(folder), "batches": shown}, indent=2))
+            return
+        for alias, batch in shown.items():
+            _print_batch(alias, batch)
+        if not shown:
+            click.echo(f"{folder} has no batches: `gateway batch run` begins them.")
 
 
-@examples("gateway batch cancel judged")
-@command.command()
-@_folder
-@_gateway_options
-@json_option
-def cancel(folder: Path, config: Path, at: str | None, key: str | None, as_json: bool) -> None:
-    """Cancel the batches of a folder. What is done stays: `gateway batch results` fetches it."""
-    _each(folder, config, at, key, as_json, "cancel")
-
-
-@examples("gateway batch results judged")
-@command.command()
-@_folder
-@_gateway_options
-@json_option
-def results(folder: Path, config: Path, at: str | None, key: str | None, as_json: bool) -> None:
-    """Fetch the results of the batches of a folder that have ended."""
-    _each(folder, config, at, key, as_json, "results")
+_of_folder("status", "Show how far the batches of a folder are.")
+_of_folder("cancel", "Cancel the batches of a folder. What is done stays: `gateway batch results` fetches it.")
+_of_folder("results", "Fetch the results of the batches of a folder that have ended.")
 
 
 @examples(
@@ -159,41 +165,11 @@ def compare(
         sys.exit(1)
 
 
-# -- shared -----------------------------------------------------------------------------------------------------------
-
-
-def _each(folder: Path, config: Path, at: str | None, key: str | None, as_json: bool, what: str) -> None:
-    """Look at, cancel, or fetch every batch of a folder. Exits 1 when one of them cannot be."""
-    asking = BatchClient(url_of(config, at, as_json=as_json), key)
-    shown = {}
-    try:
-        for state in judges_in(folder):
-            if not state.batch:
-                continue
-            batch = asking.batch(state.batch)
-            if what == "cancel" and batch["status"] not in ENDED:
-                batch = asking.cancel(state.batch)
-            elif what == "results" and batch["status"] in ENDED:
-                fetch(asking, state, batch, folder)
-            shown[state.alias] = batch
-    except (BatchFailure, FolderError, OSError) as error:
-        end_with(error, as_json=as_json)
-    finally:
-        asking.close()
-    if as_json:
-        click.echo(json.dumps({"folder": str(folder), "batches": shown}, indent=2))
-        return
-    for alias, batch in shown.items():
-        _print_batch(alias, batch)
-    if not shown:
-        click.echo(f"{folder} has no batches: `gateway batch run` begins them.")
-
-
 def _print_batch(alias: str, batch: Mapping[str, Any]) -> None:
     done, failed, total = _counts(batch)
-    click.echo(f"{visible(alias):24} {visible(str(batch['status'])):12} {done} of {total} answered, {failed} failed")
+    click.echo(f"{visible(alias):24} {batch['status']:12} {done} of {total} answered, {failed} failed")
     for reason in _reasons(batch):
-        click.echo(f"  {visible(reason)}")
+        click.echo(f"  {reason}")
 
 
 def _reasons(batch: Mapping[str, Any]) -> list[str]:
@@ -226,8 +202,8 @@ class _Progress:
         if not sys.stderr.isatty():
             for alias, batch in batches.items():
                 if self._said.get(alias) != batch["status"]:
-                    self._said[alias] = str(batch["status"])
-                    click.echo(f"{visible(alias)}: {visible(str(batch['status']))}", err=True)
+                    self._said[alias] = batch["status"]
+                    click.echo(f"{visible(alias)}: {batch['status']}", err=True)
             return
         if self._bars is None:
             from rich.console import Console

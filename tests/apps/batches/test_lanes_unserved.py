@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.apps.batches.unserved import why_unserved
+from gateway.apps.batches.lanes import why_unserved
 from gateway.config.load import load_text
 from gateway.config.modes import in_mode
 from gateway.routing.serving import all_ready
