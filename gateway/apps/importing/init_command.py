@@ -10,13 +10,11 @@ from typing import Any
 
 import click
 
-from gateway.apps.importing.containers import note_sparkrun, recipe_of, sparkrun_containers
-from gateway.apps.importing.discovery import PORTS, BadTarget, Scan, scan, targets
+from gateway.apps.importing.discovery import PORTS, BadTarget, FoundServer, Scan, scan, targets
 from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.output import STDOUT, output_options, refuse_to_overwrite, render_and_verify, write
-from gateway.apps.importing.recipes import recipe_files, recipe_nodes, recipe_text
-from gateway.apps.importing.server_draft import apply_findings, draft_of
-from gateway.apps.importing.servers import FoundServer
+from gateway.apps.importing.server_draft import apply_findings, draft_of, recipe_files, recipe_nodes, recipe_text
+from gateway.apps.importing.sparkrun import note_sparkrun, recipe_of, sparkrun_containers
 from gateway.apps.probing.run import probe_directly
 from gateway.cli.options import counted, examples, fail, is_host, json_option
 from gateway.config.load import LoadedFile, load_text

@@ -9,7 +9,15 @@ from typing import Any
 
 from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.launches import Launches
-from gateway.apps.importing.source import SourceFile, count_of, is_true, listed, mapping, read_source, text_of
+from gateway.apps.importing.source import (
+    SourceFile,
+    count_of,
+    is_true,
+    listed,
+    mapping,
+    read_source,
+    text_of,
+)
 from gateway.config.problems import Path
 from gateway.launch.docker import DockerFlag, DockerRun
 
@@ -46,7 +54,7 @@ def convert(text: str, file: str, address: str | None = None) -> Draft:
         kind = text_of(source.data.get("kind")) or "?"
         name = text_of(mapping(source.data.get("metadata")).get("name")) or kind
         path: Path = (kind, number) if number else (kind,)
-        lines[path] = source.line(("kind",)) or 1
+        lines[path] = source.report.line(("kind",)) or 1
         if kind not in KINDS:
             launches.notes.left_out(path, f"{name}: only workloads with containers are read")
             continue
@@ -67,7 +75,7 @@ def _workload(source: SourceFile, name: str, path: Path, lines: dict[Path, int],
     volumes = {text_of(mapping(one).get("name")): mapping(one) for one in listed(spec.get("volumes"))}
     for index, value in enumerate(listed(spec.get("containers"))):
         at: Path = (*path, "containers", index)
-        lines[at] = source.line((*here, "containers", index)) or lines[path]
+        lines[at] = source.report.line((*here, "containers", index)) or lines[path]
         _container(mapping(value), name, is_true(spec.get("hostNetwork")), volumes, at, launches)
 
 

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.apps.importing.counterparts import counterparts, note_unread
 from gateway.apps.importing.draft import Draft, DraftEntry, Notes, alias_name, check_further_names, unique
 from gateway.apps.importing.litellm_backends import Deployment, DeploymentReader, entries_of, is_glob
-from gateway.apps.importing.source import SourceFile, count_of, is_true, listed, mapping, text_of
-from gateway.apps.importing.source_values import Keys, is_no_key
+from gateway.apps.importing.source import (
+    SourceFile,
+    count_of,
+    counterparts,
+    is_true,
+    listed,
+    mapping,
+    note_unread,
+    text_of,
+)
+from gateway.apps.importing.source_values import Secrets, is_no_key
 from gateway.config.problems import Path
 from gateway.config.snapshot import Balance
 
@@ -33,7 +41,7 @@ _SECTIONS = ("model_list", "router_settings", "litellm_settings", "general_setti
 def convert(source: SourceFile) -> Draft:
     """The draft with its notes. It may have no backend: then nothing of `model_list` could be used."""
     notes = source.notes()
-    keys = Keys(notes)
+    keys = Secrets(notes)
     deployments = DeploymentReader(source, notes, keys).deployments()
     draft = Draft(backends=entries_of(deployments, source))
     _Aliases(source, notes, draft, deployments).build()
@@ -228,12 +236,12 @@ def _without_also(entry: DraftEntry) -> dict[str, Any]:
 # -- the server -------------------------------------------------------------------------------------------------------
 
 
-def _general(source: SourceFile, notes: Notes, keys: Keys, draft: Draft) -> None:
+def _general(source: SourceFile, notes: Notes, keys: Secrets, draft: Draft) -> None:
     general = source.section("general_settings")
     path: Path = ("general_settings", "master_key")
     master = text_of(general.get("master_key"))
     if master is not None and not is_true(general.get("disable_key_check")):
-        key = "${" + _MASTER + "}" if is_no_key(master) else keys.reference_to(master, path, _MASTER)
+        key = "${" + _MASTER + "}" if is_no_key(master) else keys.key(master, path, _MASTER)
         draft.clients["master"] = DraftEntry(
             {"key": key, "admin": True}, remarks={"admin": "may drain, resume, probe and reload"}
         )

@@ -5,11 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gateway.apps.importing.counterparts import counterparts, data_of, note_unread
 from gateway.apps.importing.draft import DraftEntry, Notes, backend_name, tail_of, unique
-from gateway.apps.importing.source import SourceFile, count_of, is_true, listed, mapping, text_of
+from gateway.apps.importing.source import (
+    SourceFile,
+    count_of,
+    counterparts,
+    data_of,
+    is_true,
+    listed,
+    mapping,
+    note_unread,
+    text_of,
+)
 from gateway.apps.importing.source_values import (
-    Keys,
+    Secrets,
     host_words,
     is_no_key,
     literal,
@@ -118,7 +127,7 @@ class DeploymentReader:
 
     source: SourceFile
     notes: Notes
-    keys: Keys
+    keys: Secrets
     credentials: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def deployments(self) -> list[Deployment]:
@@ -212,7 +221,7 @@ class DeploymentReader:
         usual = provider.key or variable_name(f"{group}_API_KEY")
         if written is None:
             return f"${{{provider.key}}}" if provider.key and provider.engine == "openai" else None
-        return None if is_no_key(written) else self.keys.reference_to(written, (*path, "api_key"), usual)
+        return None if is_no_key(written) else self.keys.key(written, (*path, "api_key"), usual)
 
     def _money(self, keys: dict[str, Any], params: dict[str, Any], info: dict[str, Any], path: Path) -> None:
         costs = [number_of(params.get(k, info.get(k))) for k in ("input_cost_per_token", "output_cost_per_token")]
@@ -306,8 +315,7 @@ def entries_of(deployments: list[Deployment], source: SourceFile) -> dict[str, D
         entry = entries.setdefault(one.backend, DraftEntry({}))
         entry.keys |= {key: value for key, value in one.keys.items() if key not in entry.keys}
         served.setdefault(one.backend, []).append(one.keys.get("serves", []))
-        line = source.line(one.path)
-        entry.comment = [*entry.comment, f"{source.file}:{line}, {one.group}"] if line else entry.comment
+        entry.comment += source.place(one.path, f", {one.group}")
     for name, lists in served.items():
         if all(lists):
             entries[name].keys["serves"] = list(dict.fromkeys(one for served_by in lists for one in served_by))

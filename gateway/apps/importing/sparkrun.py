@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import PurePath
+import shutil
+import subprocess
+from pathlib import Path, PurePath
 from typing import Any
+from urllib.parse import urlsplit
 
 from gateway.apps.fleet.preflight.terms import CONTAINER_HOME
 from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.launches import Launches
-from gateway.apps.importing.source import count_of, is_true, listed, mapping, read_source, text_of
+from gateway.apps.importing.source import count_of, is_true, listed, mapping, read_source, scalar_of, text_of
+from gateway.config.document import read_document
+from gateway.config.problems import Report
+from gateway.config.sources import read_file
 from gateway.launch.command import parse
 from gateway.launch.docker import DockerFlag, DockerRun
 from gateway.launch.flags import vllm_flags
@@ -47,7 +53,7 @@ def is_recipe(data: dict[str, Any]) -> bool:
 def convert(text: str, file: str, address: str | None = None) -> Draft:
     """The draft of a recipe. Raises ConfigError for broken YAML."""
     source = read_source(text, file)
-    launches = Launches(file, source.line, address)
+    launches = Launches(file, source.report.line, address)
     data, notes = source.data, launches.notes
     notes.check_size(text)
     model, runtime = text_of(data.get("model")) or "", text_of(data.get("runtime")) or "vllm"
@@ -106,8 +112,7 @@ def _filled(text: str, values: dict[str, Any]) -> str:
     doubled = "{{" in text
 
     def value(match: re.Match[str]) -> str:
-        found = values.get(match[1])
-        given = str(found).lower() if isinstance(found, bool) else text_of(found)
+        given = scalar_of(values.get(match[1]))
         return match[0] if given is None else given
 
     for _ in range(_ROUNDS):
@@ -163,3 +168,61 @@ def _for_nodes(words: list[str], data: dict[str, Any], launches: Launches) -> li
             kept += ["--nnodes", str(ranks)]
         launches.notes.changed(("defaults",), f"{ranks} ranks are {ranks} Sparks; on one: --tensor-parallel-size 1")
     return kept
+
+
+# -- containers that it started on this machine -----------------------------------------------------------------------
+
+
+_HERE = ("localhost", "127.0.0.1", "::1")
+_PREFIX = "sparkrun_"
+_SECONDS = 5.0
+_MOST = 20
+_MOST_BYTES = 64 * 1024  # of a job's file
+_JOBS = Path("~/.cache/sparkrun/jobs")
+
+
+def sparkrun_containers() -> list[str]:
+    """The names of the running containers that sparkrun started; none without docker."""
+    docker = shutil.which("docker")
+    if docker is None:
+        return []
+    command = [docker, "ps", "--filter", f"name={_PREFIX}", "--format", "{{.Names}}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return []
+    names = [name.strip() for name in done.stdout.splitlines()]
+    return [name for name in names if name.startswith(_PREFIX) and name.isprintable()][:_MOST]
+
+
+def recipe_of(container: str, jobs: Path = _JOBS) -> str | None:
+    """The recipe of a container, as sparkrun noted it when it started the job; None where it did not."""
+    job = container.removeprefix(_PREFIX).partition("_")[0]
+    if not re.fullmatch(r"\w+", job):
+        return None
+    try:
+        data = read_document(read_file(jobs.expanduser() / f"{job}.yaml", _MOST_BYTES).decode("utf-8"), Report(job))
+    except (OSError, ValueError):
+        return None
+    recipe = text_of(mapping(data).get("recipe"))
+    return recipe if recipe is not None and recipe.isprintable() else None
+
+
+def note_sparkrun(draft: Draft, names: list[str], recipe: str | None) -> None:
+    """How sparkrun starts and stops the vLLM of this machine: under its keys where the recipe is known, else beside
+    it."""
+    here = [
+        entry
+        for entry in draft.backends.values()
+        if urlsplit(str(entry.keys.get("url") or "")).hostname in _HERE and "engine" not in entry.keys
+    ]
+    if not names or len(here) != 1:
+        return
+    word = shlex.quote(recipe) if recipe is not None else "RECIPE"
+    commands = {"start": f"sparkrun run {word} --ensure", "stop": f"sparkrun stop {word}"}
+    here[0].comment = [*here[0].comment, f"Started by sparkrun: {', '.join(names)}"]
+    if recipe is not None:
+        here[0].keys |= commands
+    else:
+        lines = [f"  {key}: {command}" for key, command in commands.items()]
+        here[0].comment += ["So that the gateway can start and stop it:", *lines]

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.apps.importing.litellm import convert
-from gateway.apps.importing.output import verify_round_trip
-from gateway.apps.importing.render import render
+from gateway.apps.importing.output import render, verify_round_trip
 from gateway.apps.importing.source import SourceFile, read_source
 from tests.apps.importing.support import Imported, imported, imported_file
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.apps.importing.formats import STARTS, format_of, text_format_of
+from gateway.apps.importing.import_command import STARTS, format_of, text_format_of
 from gateway.apps.importing.source import read_source
 from gateway.config.snapshot import Backend, Launch
 from tests.apps.importing.support import DATA, Imported
