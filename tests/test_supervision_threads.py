@@ -19,7 +19,7 @@ from gateway.accounting.settle import Settler
 from gateway.apps.alerts.alerts import AlertState, FleetPicture
 from gateway.apps.alerts.channels import AlertMessage, DeliveryResult
 from gateway.apps.alerts.sender import AlertSender, RetryPolicy
-from gateway.apps.tracing.export import Exporter
+from gateway.apps.tracing.traces import Exporter
 from gateway.config.snapshot import Snapshot
 from gateway.domain.health_state import State
 from gateway.domain.request_timer import TICK, Pulse, RequestTimer

@@ -11,6 +11,7 @@ from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.launches import Launches
 from gateway.apps.importing.shell import Word, without_unset
 from gateway.apps.importing.source import SourceFile, is_true, listed, mapping, read_source, scalar_of, text_of
+from gateway.config.expand import parse_env
 from gateway.config.problems import Path
 from gateway.launch.docker import DockerFlag, DockerRun, read_docker_run
 from gateway.launch.words import split
@@ -47,7 +48,7 @@ def convert(text: str, file: str, address: str | None = None, beside: Beside = l
     read. Raises ConfigError for broken YAML."""
     source = read_source(text, file)
     launches = Launches(file, source.report.line, address)
-    variables = read_variables(beside(".env") or "")
+    variables = parse_env(beside(".env") or "", ".env")[0]
     values = Values(launches, variables)
     if variables:
         launches.notes.changed((), f"{len(variables)} variables are read from the .env beside it")
@@ -121,9 +122,12 @@ def _service(
     env: dict[str, str | None] = {**values.tree(read, (*path, "env_file")), **_environment(service.get("environment"))}
     env = {key: values.variables.get(key) if value is None else value for key, value in env.items()}
     given = [DockerFlag("env", key if value is None else f"{key}={value}") for key, value in env.items()]
-    volumes = _volumes(service.get("volumes"), (*path, "volumes"), launches)
+    told = "a mount without a source", "write it under launch.docker"
+    volumes = _short_forms(service.get("volumes"), (*path, "volumes"), launches, _volume, *told)
     given += [DockerFlag("volume", _own_volume(one, top, (*path, "volumes"), launches)) for one in volumes]
-    given += [DockerFlag("publish", one) for one in _ports(service.get("ports"), (*path, "ports"), launches)]
+    told = "a port that is not published", "write published: PORT"
+    ports = _short_forms(service.get("ports"), (*path, "ports"), launches, _port, *told)
+    given += [DockerFlag("publish", one) for one in ports]
     given += [DockerFlag("name", name), *(DockerFlag("entrypoint", word) for word in entrypoint[:1])]
     given += read_docker_run((*_flags(service, path, launches), *(f"--env-file={one}" for one in left))).given
     run = DockerRun(image, tuple(given), (*entrypoint[1:], *values.words(service.get("command"), (*path, "command"))))
@@ -138,8 +142,8 @@ def _env_files(service: dict[str, Any], beside: Beside) -> tuple[dict[str, str],
     for file in listed(service.get("env_file")) or [service.get("env_file")]:
         name = scalar_of(mapping(file).get("path") if isinstance(file, dict) else file)
         text = beside(name) if name else None
-        if text is not None:
-            found |= read_variables(text)
+        if name and text is not None:
+            found |= parse_env(text, name)[0]
         elif name:
             left.append(name)
     return found, left
@@ -152,16 +156,22 @@ def _environment(value: Any) -> dict[str, str | None]:
     return {name: text if equals else None for name, equals, text in pairs if name}
 
 
-def _volumes(value: Any, path: Path, launches: Launches) -> Iterator[str]:
+def _volume(mount: dict[str, Any]) -> str | None:
+    source, target = scalar_of(mount.get("source")), scalar_of(mount.get("target"))
+    is_known = source and target and mount.get("type", "bind") in ("bind", "volume")
+    return f"{source}:{target}" + (":ro" if is_true(mount.get("read_only")) else "") if is_known else None
+
+
+def _short_forms(
+    value: Any, path: Path, launches: Launches, short: Callable[[dict[str, Any]], str | None], message: str, hint: str
+) -> Iterator[str]:
+    """The entries of a list, those in the long form (mappings) as `short` has them; a note for those that have none."""
     for index, one in enumerate(listed(value)):
-        if isinstance(one, dict):
-            source, target = scalar_of(one.get("source")), scalar_of(one.get("target"))
-            if source and target and one.get("type", "bind") in ("bind", "volume"):
-                yield f"{source}:{target}" + (":ro" if is_true(one.get("read_only")) else "")
-            else:
-                launches.notes.to_do((*path, index), "a mount without a source", "write it under launch.docker")
-        elif (text := scalar_of(one)) is not None:
+        text = short(one) if isinstance(one, dict) else scalar_of(one)
+        if text is not None:
             yield text
+        elif isinstance(one, dict):
+            launches.notes.to_do((*path, index), message, hint)
 
 
 def _own_volume(volume: str, top: dict[str, Any], path: Path, launches: Launches) -> str:
@@ -181,23 +191,13 @@ def _own_volume(volume: str, top: dict[str, Any], path: Path, launches: Launches
     return f"{stated or f'{project}_{match[1]}'}{volume[match.end(1) :]}"
 
 
-def _ports(value: Any, path: Path, launches: Launches) -> Iterator[str]:
-    for index, one in enumerate(listed(value)):
-        if isinstance(one, dict):
-            target, published = scalar_of(one.get("target")), scalar_of(one.get("published"))
-            if target and published:
-                yield _published(one, target, published)
-            else:
-                launches.notes.to_do((*path, index), "a port that is not published", "write published: PORT")
-        elif (text := scalar_of(one)) is not None:
-            yield text
-
-
-def _published(port: dict[str, Any], target: str, published: str) -> str:
+def _port(port: dict[str, Any]) -> str | None:
     """The long form of a port as `-p` has it: who is bound to 127.0.0.1 must not be open to the network here."""
+    target, published = scalar_of(port.get("target")), scalar_of(port.get("published"))
     host, protocol = scalar_of(port.get("host_ip")), scalar_of(port.get("protocol"))
     address = "" if host is None else f"[{host}]:" if ":" in host and not host.startswith("[") else f"{host}:"
-    return f"{address}{published}:{target}" + (f"/{protocol}" if protocol not in (None, "tcp") else "")
+    end = f"/{protocol}" if protocol not in (None, "tcp") else ""
+    return f"{address}{published}:{target}{end}" if target and published else None
 
 
 def _flags(service: dict[str, Any], path: Path, launches: Launches) -> Iterator[str]:
@@ -218,11 +218,8 @@ def _flags(service: dict[str, Any], path: Path, launches: Launches) -> Iterator[
 
 def _ulimits(limits: dict[str, Any]) -> Iterator[str]:
     for name, value in limits.items():
-        if isinstance(value, dict):
-            texts = [text for key in ("soft", "hard") if (text := scalar_of(value.get(key))) is not None]
-        else:
-            texts = [text] if (text := scalar_of(value)) is not None else []
-        if texts:
+        bounds = [value.get(key) for key in ("soft", "hard")] if isinstance(value, dict) else [value]
+        if texts := [text for bound in bounds if (text := scalar_of(bound)) is not None]:
             yield f"--ulimit={name}={':'.join(texts)}"
 
 
@@ -245,26 +242,8 @@ def _gpus(service: dict[str, Any], path: Path, launches: Launches) -> Iterator[s
 
 
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)|\$([A-Za-z_]\w*)", re.ASCII)
-_LINE = re.compile(r"(?:export\s+)?([A-Za-z_][\w.]*)\s*=\s*(.*)", re.ASCII)
 _REFERENCE = re.compile(r"\$\{\w+\}", re.ASCII)
 _DEEPEST = 8  # defaults inside of defaults
-_MOST = 2_000  # variables of one file
-
-
-def read_variables(text: str) -> dict[str, str]:
-    """The lines `NAME=value` of a `.env` or an `env_file`; quotes around a value are taken away."""
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        match = _LINE.fullmatch(line.strip())
-        if match is None or len(found) >= _MOST:
-            continue
-        value = match[2].strip()
-        quoted = re.match(r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"", value)
-        if quoted is None:
-            found[match[1]] = re.sub(r"(^|\s+)#.*", "", value)
-        else:
-            found[match[1]] = quoted[1] if quoted[1] is not None else re.sub(r"\\(.)", r"\1", quoted[2])
-    return found
 
 
 class Values:

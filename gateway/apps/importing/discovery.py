@@ -36,6 +36,9 @@ class ServerReply:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+NO_REPLY = ServerReply(0)
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """`context` in tokens; None if not reported, as with `slots`, `tools` and `vision`. `ready`: it need not be loaded
@@ -69,7 +72,7 @@ class FoundServer:
 def identify(url: str, replies: Mapping[str, ServerReply]) -> FoundServer:
     """The server at `url`, by the replies to PATHS and to `further_paths` (those that did not come are left out), and
     for Ollama to `SHOW:name` of its models."""
-    models = replies.get(MODELS, ServerReply(0))
+    models = replies.get(MODELS, NO_REPLY)
     if _is_ollama(replies):
         return FoundServer(url, "ollama", tuple(_ollama_models(replies)))
     if models.status in (401, 403):
@@ -113,7 +116,7 @@ def _served(
 ) -> tuple[Model, ...]:
     """The models that need not be loaded first. A server that lists the files on its disk serves one model, the one it
     was started with, unless it tells which are loaded."""
-    stated = replies.get(traits.describes.path, ServerReply(0)).body if traits.describes is not None else None
+    stated = replies.get(traits.describes.path, NO_REPLY).body if traits.describes is not None else None
     own = mapping(stated).get("data")
     described = {card.get("id"): card for card in map(mapping, own)} if isinstance(own, list) else {}
     if traits.loaded is not None:
@@ -128,17 +131,15 @@ def _served(
 
 def tagged(replies: Mapping[str, ServerReply]) -> list[str]:
     """The names of the models that an Ollama runs itself, in its order."""
-    installed = replies.get(INSTALLED, ServerReply(0)).body
+    installed = replies.get(INSTALLED, NO_REPLY).body
     remote = remote_models(installed)
     return [name for name, _ in model_entries(installed) if name not in remote]
 
 
 def _is_ollama(replies: Mapping[str, ServerReply]) -> bool:
-    version = replies.get(OLLAMA_VERSION, ServerReply(0))
+    version = replies.get(OLLAMA_VERSION, NO_REPLY)
     return (
-        version.status == 200
-        and "version" in mapping(version.body)
-        and replies.get(INSTALLED, ServerReply(0)).status == 200
+        version.status == 200 and "version" in mapping(version.body) and replies.get(INSTALLED, NO_REPLY).status == 200
     )
 
 
@@ -169,11 +170,11 @@ def looks_like_embedder(name: str) -> bool:
 
 
 def _ollama_models(replies: Mapping[str, ServerReply]) -> list[Model]:
-    loaded = model_entries(replies.get(LOADED, ServerReply(0)).body)
+    loaded = model_entries(replies.get(LOADED, NO_REPLY).body)
     running = {name: reported_window(entry.get("context_length")) for name, entry in loaded}
     found = []
     for name in tagged(replies):
-        shown = mapping(replies.get(f"{SHOW}:{name}", ServerReply(0)).body)
+        shown = mapping(replies.get(f"{SHOW}:{name}", NO_REPLY).body)
         able = [text_of(word) for word in listed(shown.get("capabilities"))]
         chat = (not able or "completion" in able) and not looks_like_embedder(name)
         most = next(
@@ -253,14 +254,15 @@ async def scan(urls: list[str], on_seen: OnSeen) -> Scan:
 
 async def _identify(client: httpx.AsyncClient, url: str) -> FoundServer | None:
     """The server at `url`; None if nothing answers."""
-    first = await _get(client, url, MODELS)
+    first = await _ask(client, "GET", url + MODELS)
     if first is None:
         return None
     replies = {MODELS: first}
     paths = [path for path in PATHS if path != MODELS]
     for _ in range(_ROUNDS):
-        for path, reply in zip(paths, await asyncio.gather(*(_get(client, url, path) for path in paths)), strict=True):
-            replies[path] = reply or ServerReply(0)
+        asked = await asyncio.gather(*(_ask(client, "GET", url + path) for path in paths))
+        for path, reply in zip(paths, asked, strict=True):
+            replies[path] = reply or NO_REPLY
         paths = further_paths(replies)
     until = asyncio.get_running_loop().time() + SHOWING
     for name in tagged(replies)[:_MOST_SHOWN]:
@@ -270,10 +272,6 @@ async def _identify(client: httpx.AsyncClient, url: str) -> FoundServer | None:
         if shown is not None:
             replies[f"{SHOW}:{name}"] = shown
     return identify(url, replies)
-
-
-async def _get(client: httpx.AsyncClient, url: str, path: str) -> ServerReply | None:
-    return await _ask(client, "GET", url + path)
 
 
 async def _ask(client: httpx.AsyncClient, method: str, url: str, **options: Any) -> ServerReply | None:

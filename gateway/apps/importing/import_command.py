@@ -3,7 +3,6 @@ every difference."""
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections import Counter
@@ -19,12 +18,12 @@ from gateway.apps.importing.draft import Draft, ImportNote
 from gateway.apps.importing.kubernetes import documents
 from gateway.apps.importing.output import (
     STDOUT,
+    deliver,
     output_options,
     refuse_to_overwrite,
     render,
     render_and_verify,
     variables,
-    write,
 )
 from gateway.apps.importing.source import SourceFile, mapping
 from gateway.cli.options import counted, examples, fail_with, is_host, is_there, json_option, problem_json
@@ -69,11 +68,8 @@ def command(file: Path, kind: str | None, address: str | None, output: Path, for
         raise click.UsageError(f"--address {address}: write a host name or an address, without a port")
     kind, draft = _converted(file, kind, address, as_json)
     text, loaded = render_and_verify(draft, output) if draft.backends else ("", None)
-    if text and not (as_json and output == STDOUT):
-        write(text, output, force=force)
-    if as_json:
-        click.echo(json.dumps(_as_json(kind, draft, text, loaded, output), indent=2))
-    else:
+    deliver(text, output, force=force, document=_as_json(kind, draft, text, loaded) if as_json else None)
+    if not as_json:
         _print(kind, draft, loaded, file, output)
     sys.exit(0 if draft.backends else 1)
 
@@ -157,18 +153,14 @@ def _line(note: ImportNote) -> str:
 # -- output -----------------------------------------------------------------------------------------------------------
 
 
-def _as_json(kind: str, draft: Draft, text: str, loaded: LoadedFile | None, output: Path) -> dict[str, Any]:
-    document: dict[str, Any] = {"ok": bool(draft.backends), "from": kind, "written": None, "notes": []}
-    if text and output != STDOUT:
-        document["written"] = str(output)
-    elif text:
-        document["routes"] = text
-    document["notes"] = [{"kind": note.kind, **asdict(note.problem)} for note in draft.notes]
-    document["warnings"] = [problem_json(p, "warning") for p in loaded.warnings] if loaded else []
-    document["variables"] = variables(text) if text else []
-    for section in ("backends", "aliases", "clients"):
-        document[section] = list(getattr(draft, section))
-    return document
+def _as_json(kind: str, draft: Draft, text: str, loaded: LoadedFile | None) -> dict[str, Any]:
+    return {
+        "from": kind,
+        "notes": [{"kind": note.kind, **asdict(note.problem)} for note in draft.notes],
+        "warnings": [problem_json(p, "warning") for p in loaded.warnings] if loaded else [],
+        "variables": variables(text) if text else [],
+        **{section: list(getattr(draft, section)) for section in ("backends", "aliases", "clients")},
+    }
 
 
 def _print(kind: str, draft: Draft, loaded: LoadedFile | None, file: Path, output: Path) -> None:

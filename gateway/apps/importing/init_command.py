@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import click
 
 from gateway.apps.importing.discovery import PORTS, BadTarget, FoundServer, Scan, scan, targets
 from gateway.apps.importing.draft import Draft
-from gateway.apps.importing.output import STDOUT, output_options, refuse_to_overwrite, render_and_verify, write
+from gateway.apps.importing.output import STDOUT, deliver, output_options, refuse_to_overwrite, render_and_verify
 from gateway.apps.importing.server_draft import apply_findings, draft_of, recipe_files, recipe_nodes, recipe_text
 from gateway.apps.importing.sparkrun import note_sparkrun, recipe_of, sparkrun_containers
 from gateway.apps.probing.run import probe_directly
@@ -81,11 +82,9 @@ def command(
         text, loaded = _probe(draft, loaded, found, output, quiet=as_json)
     if ask and output != STDOUT and not click.confirm(f"Write {output}?", default=True, err=True):
         fail("nothing is written")
-    if not (as_json and output == STDOUT):
-        write(text, output, force=force)
-    if as_json:
-        click.echo(json.dumps(_as_json(draft, found, text, loaded, output), indent=2))
-    else:
+    more = {"servers": _servers(found), **draft.data(), "warnings": [str(warning) for warning in loaded.warnings]}
+    deliver(text, output, force=force, document=more if as_json else None)
+    if not as_json:
         _print(draft, loaded, output)
 
 
@@ -105,13 +104,9 @@ def _write_recipe(name: str, hosts: tuple[str, ...], output: Path, *, force: boo
         loaded = load_text(text, "routes.yaml" if output == STDOUT else str(output))
     except ConfigError as error:
         fail(f"{error}\nthe gateway would not load this file; nothing is written")
-    if not (as_json and output == STDOUT):
-        write(text, output, force=force)
-    if as_json:
-        written = None if output == STDOUT else str(output)
-        document = {"ok": True, "written": written, "recipe": name, "backends": list(loaded.snapshot.backends)}
-        click.echo(json.dumps(document | ({"routes": text} if output == STDOUT else {}), indent=2))
-    elif output != STDOUT:
+    more = {"recipe": name, "backends": list(loaded.snapshot.backends)}
+    deliver(text, output, force=force, document=more if as_json else None)
+    if output != STDOUT and not as_json:
         click.echo(
             f"{output}: {', '.join(loaded.snapshot.backends)}. Next: gateway fleet check{_named(output)}", err=True
         )
@@ -187,15 +182,7 @@ def _is_ready(backend: Backend, found: Scan) -> bool:
 
 
 def _servers(found: Scan) -> list[dict[str, Any]]:
-    from dataclasses import asdict
-
     return [asdict(server) for server in found.servers]
-
-
-def _as_json(draft: Draft, found: Scan, text: str, loaded: LoadedFile, output: Path) -> dict[str, Any]:
-    document: dict[str, Any] = {"ok": True, "written": None if output == STDOUT else str(output)}
-    document |= {"servers": _servers(found), **draft.data(), "warnings": [str(warning) for warning in loaded.warnings]}
-    return document | ({"routes": text} if output == STDOUT else {})
 
 
 def _print(draft: Draft, loaded: LoadedFile, output: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.apps.importing.draft import Draft, DraftEntry, Notes, alias_name, check_further_names, unique
+from gateway.apps.importing.draft import Draft, DraftEntry, Notes, alias_name, check_further_names, short_steps, unique
 from gateway.apps.importing.litellm_backends import Deployment, DeploymentReader, entries_of, is_glob
 from gateway.apps.importing.source import (
     SourceFile,
@@ -70,7 +70,7 @@ class _Aliases:
 
     def build(self) -> None:
         for group, members in self.groups.items():
-            entry = DraftEntry({"use": self._short(self._chain(group))})
+            entry = DraftEntry({"use": short_steps(self._chain(group))})
             if is_glob(group):
                 entry.keys["also"] = [group]
                 entry.origins[group] = (*members[0].path, "model_name")
@@ -175,10 +175,6 @@ class _Aliases:
     def _aliased(self, name: str) -> str:
         value = mapping(self.source.section("router_settings").get("model_group_alias")).get(name)
         return text_of(value) or text_of(mapping(value).get("model")) or name
-
-    def _short(self, chain: Steps) -> list[Any]:
-        """The steps as routes.yaml writes them: one with a single backend is its name."""
-        return [step[0] if len(step) == 1 else step for step in chain]
 
     # -- the rest of an alias -------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ what the gateway would load."""
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -227,6 +228,16 @@ def write(text: str, output: Path, *, force: bool) -> None:
     except OSError as error:
         aside.unlink(missing_ok=True)
         fail(f"cannot write '{output}': {error.strerror or error}")
+
+
+def deliver(text: str, output: Path, *, force: bool, document: dict[str, Any] | None) -> None:
+    """Write the file. With a document for scripts, print that: it holds the text that would go to stdout."""
+    if text and (document is None or output != STDOUT):
+        write(text, output, force=force)
+    if document is not None:
+        written = {"written": str(output) if text and output != STDOUT else None}
+        routes = {"routes": text} if text and output == STDOUT else {}
+        click.echo(json.dumps({"ok": bool(text), **written, **document, **routes}, indent=2))
 
 
 def render_and_verify(draft: Draft, output: Path) -> tuple[str, LoadedFile]:

@@ -9,7 +9,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.apps.importing.discovery import FoundServer, Model
-from gateway.apps.importing.draft import Draft, DraftEntry, Notes, alias_name, backend_name, tail_of, unique
+from gateway.apps.importing.draft import (
+    Draft,
+    DraftEntry,
+    Notes,
+    alias_name,
+    backend_name,
+    short_steps,
+    tail_of,
+    unique,
+)
 from gateway.apps.importing.source_values import host_words, mark_cloud, variable_name
 from gateway.config.document import read_document
 from gateway.config.problems import Report
@@ -68,14 +77,14 @@ def draft_of(servers: Iterable[FoundServer], exporters: Mapping[str, str] | None
             if model.chat:
                 names.setdefault(_model_key(model), []).append(name)
     if exporters and remote:
-        draft.nodes = {backend_name(host): DraftEntry(_node(exporters.get(host))) for host in hosts}
+        draft.nodes = {
+            backend_name(host): DraftEntry({"exporter": exporters[host]} if host in exporters else {}) for host in hosts
+        }
     _suggest_aliases(draft, names, _further_names(servers))
     draft.after["backends"] = [
         "",
         *CLOUD_BLOCK.splitlines(),
-        *_locked(servers),
-        *_unloaded(servers),
-        *_unusable(servers),
+        *(line for server in servers for line in _left_out(server)),
     ]
     draft.tail = TAIL.splitlines()
     return draft
@@ -108,10 +117,6 @@ def _host(url: str) -> str:
     return urlsplit(url).hostname or ""
 
 
-def _node(exporter: str | None) -> dict[str, Any]:
-    return {"exporter": exporter} if exporter is not None else {}
-
-
 def _backend(server: FoundServer, model: Model, host: str | None) -> DraftEntry:
     keys: dict[str, Any] = {} if server.kind == "vllm" else {"engine": server.kind}
     if server.server is not None:
@@ -141,32 +146,21 @@ def _backend(server: FoundServer, model: Model, host: str | None) -> DraftEntry:
     return entry
 
 
-def _locked(servers: list[FoundServer]) -> list[str]:
-    """Commented lines for the servers that require a key."""
+def _left_out(server: FoundServer) -> list[str]:
+    """Commented lines for a server that requires a key, or has models that get no backend: not loaded, or too many."""
+    if server.kind == "locked":
+        name = backend_name(f"locked-{'-'.join(host_words(server.url)[-1:])}")
+        entry = f'#  {name}: {{url: "{server.url}", api_key: "${{{variable_name(name)}_KEY}}"}}'
+        return [f"  # {server.url} wants a key.", entry]
     lines = []
-    for server in servers:
-        if server.kind == "locked":
-            name = backend_name(f"locked-{'-'.join(host_words(server.url)[-1:])}")
-            lines.append(f"  # {server.url} wants a key.")
-            lines.append(f'#  {name}: {{url: "{server.url}", api_key: "${{{variable_name(name)}_KEY}}"}}')
-    return lines
-
-
-def _unloaded(servers: list[FoundServer]) -> list[str]:
-    """Commented lines for the servers that have models which they do not serve now."""
-    found = [server for server in servers if server.unloaded and server.kind in _RANK]
-    return [f"  # {one.url} has {one.unloaded} more on its disk: what is not loaded gets no backend." for one in found]
-
-
-def _unusable(servers: list[FoundServer]) -> list[str]:
-    """Commented lines for the servers that have models which get no backend, or too many of them."""
-    lines = []
-    for server in servers:
-        left = len(server.models) - len(_usable(server))
-        if left and server.kind in _RANK:
-            odd = next((one.name for one in server.models if not _can_be_written(one.name or one.label)), "")
-            why = f"a name like {odd[:_ODD_SHOWN]!r} cannot be written here" if odd else f"the first {_MODELS_MOST} do"
-            lines.append(f"  # {server.url}: {left} of its {len(server.models)} models get no backend: {why}.")
+    if server.unloaded and server.kind in _RANK:
+        more = f"has {server.unloaded} more on its disk: what is not loaded gets no backend."
+        lines.append(f"  # {server.url} {more}")
+    left = len(server.models) - len(_usable(server))
+    if left and server.kind in _RANK:
+        odd = next((one.name for one in server.models if not _can_be_written(one.name or one.label)), "")
+        why = f"a name like {odd[:_ODD_SHOWN]!r} cannot be written here" if odd else f"the first {_MODELS_MOST} do"
+        lines.append(f"  # {server.url}: {left} of its {len(server.models)} models get no backend: {why}.")
     return lines
 
 
@@ -195,12 +189,12 @@ def _suggest_aliases(draft: Draft, groups: Mapping[str, list[str]], further: dic
     for position, group in enumerate(ranked):
         behind = _fallbacks(draft, group, ranked[position + 1 :])
         name = alias_name(called[group[0]])
-        keys: dict[str, Any] = {"use": [_step(one) for one in (group, *behind)]}
+        keys: dict[str, Any] = {"use": short_steps([group, *behind])}
         if (also := further.get(name)) is not None:
             keys["also"] = list(also)
         draft.aliases[name] = DraftEntry(keys)
     if len(ranked) > 1 and "default" not in draft.aliases:
-        chain = DraftEntry({"use": [_step(group) for group in (ranked[0], *_fallbacks(draft, ranked[0], ranked[1:]))]})
+        chain = DraftEntry({"use": short_steps([ranked[0], *_fallbacks(draft, ranked[0], ranked[1:])])})
         chain.comment = ["One name for clients that want only one: the first that can serve."]
         draft.aliases = {"default": chain, **draft.aliases}
 
@@ -225,10 +219,6 @@ def _rank(draft: Draft, group: list[str]) -> tuple[int, int]:
     """Sort key: vLLM, then OpenAI-compatible servers, then Ollama; larger windows first."""
     keys = draft.backends[group[0]].keys
     return _RANK[keys.get("engine", "vllm")], -int(keys.get("context") or 0)
-
-
-def _step(group: list[str]) -> Any:
-    return group[0] if len(group) == 1 else list(group)
 
 
 # -- findings of a probe ----------------------------------------------------------------------------------------------

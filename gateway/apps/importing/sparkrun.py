@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import urlsplit
@@ -151,16 +152,10 @@ def _for_nodes(words: list[str], data: dict[str, Any], launches: Launches) -> li
         ranks = 1
     elif ranks == 1 and is_true(data.get("cluster_only")):
         launches.notes.to_do(("cluster_only",), "how many Sparks it needs is not said", "write node: [HEAD, WORKER]")
-    kept = []
-    at = 0
-    while at < len(words):
-        if words[at] == "--distributed-executor-backend" and words[at + 1 : at + 2] == ["ray"]:
-            at += 2
-        elif words[at] == "--distributed-executor-backend=ray":
-            at += 1
-        else:
-            kept.append(words[at])
-            at += 1
+    flag = "--distributed-executor-backend"
+    rays = {at for at, pair in enumerate(pairwise([*words, ""])) if pair == (flag, "ray")}
+    rays |= {at + 1 for at in rays} | {at for at, word in enumerate(words) if word == f"{flag}=ray"}
+    kept = [word for at, word in enumerate(words) if at not in rays]
     if len(kept) < len(words):
         launches.notes.changed(("command",), "Ray is left out: the ranks of vLLM itself need none", "see docs/fleet.md")
     if ranks > 1:
