@@ -14,6 +14,14 @@ log = logging.getLogger("gateway.supervision")
 AGAIN = 1.0  # seconds until failed work is restarted
 
 
+async def cancel(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancel these tasks, as far as there are any, and wait until all have ended."""
+    begun = [task for task in tasks if task is not None]
+    for task in begun:
+        task.cancel()
+    await asyncio.gather(*begun, return_exceptions=True)
+
+
 class Counter(Protocol):
     def inc(self, *values: str) -> None: ...
 

@@ -17,7 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.apps.alerts.alerts import AlertState, FleetPicture
+from gateway.apps.alerts.alert import FleetPicture
+from gateway.apps.alerts.alerts import AlertState
 from gateway.config.load import load
 from gateway.config.problems import NotRead
 from gateway.domain.health_state import State

@@ -16,7 +16,8 @@ import pytest
 
 from gateway.accounting.record import RequestRecord
 from gateway.accounting.settle import Settler
-from gateway.apps.alerts.alerts import AlertState, FleetPicture
+from gateway.apps.alerts.alert import FleetPicture
+from gateway.apps.alerts.alerts import AlertState
 from gateway.apps.alerts.channels import AlertMessage, DeliveryResult
 from gateway.apps.alerts.sender import AlertSender, RetryPolicy
 from gateway.apps.tracing.traces import Exporter
@@ -156,7 +157,7 @@ WAITED_FOR = {
     "admission/slots.py": "looks at engines that a request waits for, awaited by it",
     "apps/fleet/pulling/node.py": "the lines of a command that the caller waits for, joined",
     "apps/control/lanes.py": "starts side by side, in a group that waits for them",
-    "apps/control/followed_log.py": "ends with the reply that it watches",
+    "apps/control/api.py": "ends with the reply that it watches",
     "apps/batches/runner.py": "the lines of a batch, awaited by the task of the batch",
     "engines/litellm/stream.py": "a read, awaited; a close, which suppresses everything",
 }

@@ -48,6 +48,7 @@ class Observers:
     stalled: list[OnBackend] = field(default_factory=list)  # its engine makes no progress
     mute: list[OnBackend] = field(default_factory=list)  # it takes connections and answers nothing new
     silent: list[OnBackend] = field(default_factory=list)  # its health check got no answer, and nothing came from it
+    restarted: list[OnBackend] = field(default_factory=list)  # another engine answers, or the same one begun anew
     closed: list[OnBackend] = field(default_factory=list)  # taken out of routes.yaml, and what ran there has ended
     news: list[OnNews] = field(default_factory=list)  # (backend, kind, subject) to report to other gateways
 
@@ -382,6 +383,8 @@ class BackendState:
                 other._conclude()
         self.facts.forget()
         self.sleepless = None
+        for observer in self.observers.restarted:
+            observer(self)
 
     def report_transition(self, transition: Transition, verdict: str, *, announce: bool = True) -> None:
         """Report a change of health to the observers. `verdict`: the kind of proof; `announce`: to other gateways

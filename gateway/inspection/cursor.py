@@ -156,6 +156,15 @@ class Cursor:
         self.pos = ends
         return word
 
+    def run(self, pattern: re.Pattern[str]) -> str:
+        """Read what `pattern`, which also matches nothing, has here. What stands at the end of the text may go on."""
+        match = pattern.match(self.text, self.pos)
+        assert match is not None  # the pattern also matches nothing
+        if match.end() == len(self.text):
+            self.short()
+        self.pos = match.end()
+        return match.group()
+
     def until(self, pattern: re.Pattern[str]) -> re.Match[str]:
         """The next match, which any text may precede. Moves behind it."""
         match = pattern.search(self.text, self.pos)

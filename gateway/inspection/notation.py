@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from gateway.inspection.formats import FORMATS, Format
 from gateway.inspection.formats.dsml import Dsml
-from gateway.inspection.formats.unopened import UNOPENED
+from gateway.inspection.formats.json_calls import UNOPENED
 from gateway.inspection.reasoning import REASONING, THINK, Thoughts
 from gateway.launch.families import family_of
 

@@ -68,17 +68,12 @@ def _read_text(cursor: Cursor) -> str:
 
 
 def _read_number(cursor: Cursor) -> int | float:
-    match = _NUMERIC.match(cursor.text, cursor.pos)
-    assert match is not None  # the pattern also matches nothing
-    if match.end() == len(cursor.text):
-        cursor.short()
-    number = _NUMBER.fullmatch(match.group())
+    number = _NUMBER.fullmatch(cursor.run(_NUMERIC))
     if number is None:
-        cursor.fail(match.end())
+        cursor.fail()
     value = int(number.group()) if number.group("whole") else float(number.group())
     if not isfinite(value):
-        cursor.fail(match.end())
-    cursor.pos = match.end()
+        cursor.fail()
     return value
 
 

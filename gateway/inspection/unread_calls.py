@@ -17,7 +17,7 @@ from gateway.inspection.calls_in_thoughts import CallsInThoughts
 from gateway.inspection.finder import CallFinder
 from gateway.inspection.formats import Format
 from gateway.inspection.formats.base import literal
-from gateway.inspection.formats.unopened import CLOSER
+from gateway.inspection.formats.json_calls import CLOSER
 from gateway.inspection.offered_tools import OfferedTools
 from gateway.inspection.segments import Call, Segment
 

@@ -33,7 +33,7 @@ from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
 from gateway.proxy.decided import is_usual
 from gateway.proxy.services import Services
-from gateway.routing.balance import order
+from gateway.routing.balance import best
 from gateway.routing.inspection_policy import policy_for
 from gateway.routing.needs import NO_ADAPTATION, needs_of
 from gateway.routing.placements import Session
@@ -125,7 +125,7 @@ class Decision:
 
     def first(self, usable: Sequence[Candidate], turn: int, session: Callable[[], Session], now: float) -> Candidate:
         states = [candidate.state for candidate in usable]
-        return self.backends[order(states, self.alias.balance, turn, session, now)[0].name].candidate
+        return self.backends[best(states, self.alias.balance, turn, session, now).name].candidate
 
     def backend_for(self, candidate: Candidate, alias: Alias, request: InferenceRequest) -> DecidedBackend | None:
         """What was decided for an attempt on this backend; None where it does not hold."""

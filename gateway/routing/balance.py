@@ -43,6 +43,32 @@ def order(
     return ordered
 
 
+def best(
+    members: Sequence[BackendState], balance: Balance, turn: int, session: Callable[[], Session], now: float
+) -> BackendState:
+    """The first of `order`."""
+    if balance == "affinity" and len(members) > 1 and (home := _sure_home(members, session())) is not None:
+        return home
+    return order(members, balance, turn, session, now)[0]
+
+
+def _sure_home(members: Sequence[BackendState], session: Session) -> BackendState | None:
+    """The session's own backend, where no other one can be better: its answer begins sooner than a move has to gain
+    (`_home_or_better`: every other price is at least STAY_SECONDS). None: the members have to be compared."""
+    if session.home is None or session.yields:
+        return None
+    home = None
+    for member in members:
+        if member.health.state is SUSPECT:  # one that is due for a trial comes first
+            return None
+        if member.name == session.home:
+            home = member
+    if home is None or not _only_balanced(home):
+        return None
+    usual = home.prefill.rate or usual_rate([m.prefill.rate for m in members])
+    return home if seconds_until_answer(home, session, usual) <= STAY_SECONDS else None
+
+
 def _only_balanced(member: BackendState) -> bool:
     """Does nothing but the balancing decide its place?"""
     return (

@@ -14,7 +14,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
 from gateway.domain.request import InferenceRequest
 from gateway.domain.token_ratio import room_needed, surely_fits
-from gateway.routing.balance import order
+from gateway.routing.balance import best, order
 from gateway.routing.loads import loads_first
 from gateway.routing.needs import NO_NEEDS, Needs, needs_of
 from gateway.routing.placements import Session
@@ -50,10 +50,9 @@ def first_choice(
             return None
     if not usable:
         return None
-    ordered = order(usable, alias.balance, turn, session, now)
     if needs is NO_NEEDS:
-        return Candidate(ordered[0], 0)
-    candidate = adapted(ordered, 0, needs, now, None)[0]
+        return Candidate(best(usable, alias.balance, turn, session, now), 0)
+    candidate = adapted(order(usable, alias.balance, turn, session, now), 0, needs, now, None)[0]
     return None if candidate.doubtful else candidate
 
 

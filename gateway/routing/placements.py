@@ -9,9 +9,12 @@ first."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import xor
 
 from gateway.routing.conversation_key import PromptRequest
 
@@ -29,6 +32,7 @@ def _bounds() -> tuple[int, ...]:
 
 
 BOUNDS = _bounds()  # bytes of the text; longer ones are compared up to the last bound
+_PIECES = tuple(slice(start, end) for start, end in zip((0, *BOUNDS), BOUNDS, strict=False))  # each of another length
 
 
 @dataclass(slots=True)
@@ -61,7 +65,7 @@ class Placements:
     def find(self, request: PromptRequest, key: bytes, client: str) -> Session:
         """What is known of this request's prompt."""
         text, offered = _prompt(request)
-        marks = tuple(_marks(text, offered))
+        marks = _marks(text, offered)
         session = Session(key, len(text) + len(offered), marks=marks, client=client)
         if (table := self._tables.get(client)) is not None:
             session.cached = _cached(table, marks, len(text), len(offered))
@@ -109,26 +113,19 @@ class Placements:
         return self._entries
 
 
-def _prompt(request: PromptRequest) -> tuple[memoryview, memoryview]:
+def _prompt(request: PromptRequest) -> tuple[bytes, bytes]:
     """(the text that grows, what stands before it in the prompt)"""
-    parts = [
-        memoryview(request.fields[name]) if name in request.fields else _NOTHING for name in request.endpoint.prompt
-    ]
-    return parts[0] if parts else _NOTHING, parts[1] if len(parts) > 1 else _NOTHING
+    names, fields = request.endpoint.prompt, request.fields
+    text = fields.get(names[0]) if names else None
+    offered = fields.get(names[1]) if len(names) > 1 else None
+    return b"" if text is None else bytes(text), b"" if offered is None else bytes(offered)
 
 
-_NOTHING = memoryview(b"")
-
-
-def _marks(text: memoryview, offered: memoryview) -> Iterator[Hashable]:
-    """The tools' mark, and one for each bound up to the end of the text; its last byte closes the list."""
-    yield (mark := hash(offered.tobytes()))
-    start = 0
-    for end in BOUNDS:
-        if end >= len(text):
-            return
-        yield (mark := hash((mark, text[start:end].tobytes())))
-        start = end
+def _marks(text: bytes, offered: bytes) -> tuple[int, ...]:
+    """The tools' mark, and one for each bound up to the end of the text; its last byte closes the list. No two pieces
+    are of the same length, so a mark says where each of them stands."""
+    pieces = _PIECES[: bisect_left(BOUNDS, len(text))]
+    return tuple(accumulate(map(hash, map(text.__getitem__, pieces)), xor, initial=hash(offered)))
 
 
 def _cached(
@@ -137,6 +134,8 @@ def _cached(
     """Backend -> bytes of the prompt that it has computed. The latest prompt that began so may be longer than what both
     have in common: where the next mark differs, they part before it."""
     found: dict[str, int] = {}
+    if (all_of_them := table.get(marks[0])) is None:
+        return found  # whoever has a longer part of it has this mark too
     for count in range(len(marks) - 1, -1, -1):
         if (places := table.get(marks[count])) is None:
             continue
@@ -146,6 +145,8 @@ def _cached(
             if backend not in found:
                 parted = parts_before is not None and size > parts_before
                 found[backend] = known if parted or not count else min(size, offered + text)
+        if len(found) == len(all_of_them):
+            break
     return found
 
 

@@ -140,6 +140,7 @@ class Gateway:
         observers.stalled.append(self.active.leave_stalled)
         observers.mute.append(self.active.leave_mute)
         observers.silent.append(self.active.leave_silent)
+        observers.restarted.append(self._restarted)
         observers.closed.append(self._closed)
 
     def write_log(self, log: LogWriter) -> None:
@@ -321,9 +322,15 @@ class Gateway:
         self.apps.begin_stop()
         asyncio.get_running_loop().call_later(self.snapshot.server.shutdown, self.active.interrupt_all)
 
+    def _restarted(self, state: BackendState) -> None:
+        """Its prefix cache is empty now, and that of the adapters on the same engine."""
+        for one in (state, *state.siblings):
+            self.services.placements.forget(one.name)
+
     def _closed(self, state: BackendState) -> None:
         """The backend was removed from routes.yaml, and its last request has ended."""
         self.admission.forget(state)
+        self.services.placements.forget(state.name)
         self._drop_old_series()
 
     def _drop_old_series(self) -> None:

@@ -22,6 +22,7 @@ from gateway.config.sources import look
 from gateway.domain.events import Event
 from gateway.metrics.registry import Metrics
 from gateway.shortage import Kind, shortage_of
+from gateway.supervision import cancel
 
 log = logging.getLogger("gateway.config")
 
@@ -111,10 +112,7 @@ class Reloader:
         self._watching = self._gateway.metrics.failures.task("reload", self._watch, f"watching {self.path}")
 
     async def close(self) -> None:
-        tasks = [*self._requested, *([self._watching] if self._watching is not None else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*self._requested, self._watching)
 
     def ask(self) -> None:
         """Reload soon (SIGHUP), at the earliest when the gateway is open."""

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.demo_process import ROOT
+from tests.quickstarts import PARTS
 
 CLIENTS = Path(os.environ.get("CLIENTS", ROOT / ".venv-clients"))
 PATIENCE = 240.0  # seconds for one turn of an agent; starting it takes most of that
@@ -38,9 +39,8 @@ def outside(**environ: str) -> dict[str, str]:
 
 
 def config_of(page: str, language: str, base_url: str, key: str) -> str:
-    """The first config of docs/quickstart-PAGE.md, for this gateway and this key."""
-    text = (ROOT / f"docs/quickstart-{page}.md").read_text()
-    found = re.search(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
+    """The first config of this part of docs/connect.md, for this gateway and this key."""
+    found = re.search(rf"^```{language}\n(.*?)^```$", PARTS[page], re.M | re.S)
     assert found is not None
     assert PLACE in found[1]
     return found[1].replace(PLACE, f"{base_url}/v1").replace('"none"', f'"{key}"').replace("none", key)
@@ -84,8 +84,7 @@ class ClaudeCode(Agent):
 
     def variables(self, key: str = "none", **environ: str) -> dict[str, str]:
         """Those of the quick start, for this gateway and this key."""
-        text = (ROOT / "docs/quickstart-claude-code.md").read_text()
-        given = dict(re.findall(r"^export (\w+)=(\S+)", text, re.M))
+        given = dict(re.findall(r"^export (\w+)=(\S+)", PARTS["claude-code"], re.M))
         assert given["ANTHROPIC_BASE_URL"] + "/v1" == PLACE
         return given | {"ANTHROPIC_BASE_URL": self.base_url, "ANTHROPIC_AUTH_TOKEN": key, **environ}
 

@@ -15,6 +15,7 @@ import pytest
 from tests.clients.agents import CLIENTS, PATIENCE, PLACE, Agent, config_of, needs, outside
 from tests.clients.stage import answers
 from tests.demo_process import ROOT, Demo, running_demo
+from tests.quickstarts import PARTS
 
 pytestmark = pytest.mark.timeout(2 * PATIENCE)
 
@@ -65,7 +66,7 @@ def test_codex_with_nothing_but_another_base_url(demo: Demo, tmp_path: Path) -> 
 
 class OpenCode(Agent):
     def ask(self, prompt: str) -> str:
-        (self.home / "opencode.json").write_text(config_of("opencode", "json", self.base_url, "none"))
+        (self.home / "opencode.json").write_text(config_of("opencode-and-others", "json", self.base_url, "none"))
         return self._run("opencode", "run", "-m", "spark/spark-qwen36", prompt)
 
 
@@ -76,8 +77,8 @@ def test_opencode_calls_a_tool_and_reads_its_result(demo: Demo, tmp_path: Path) 
 class QwenCode(Agent):
     def ask(self, prompt: str) -> str:
         given = {"OPENAI_BASE_URL": f"{self.base_url}/v1", "OPENAI_API_KEY": "none", "OPENAI_MODEL": "spark-qwen36"}
-        page = (ROOT / "docs/quickstart-opencode.md").read_text()
-        assert f"OPENAI_BASE_URL={PLACE} OPENAI_API_KEY=none OPENAI_MODEL=spark-qwen36 qwen --auth-type openai" in page
+        line = f"OPENAI_BASE_URL={PLACE} OPENAI_API_KEY=none OPENAI_MODEL=spark-qwen36 qwen --auth-type openai"
+        assert line in PARTS["opencode-and-others"]
         return self._run("qwen", "--auth-type", "openai", "-y", "-p", prompt, **given)
 
 

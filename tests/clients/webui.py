@@ -19,12 +19,12 @@ from playwright.async_api import Browser, Page
 
 from bench.ports import free_ports
 from tests.clients.agents import CLIENTS
-from tests.demo_process import ROOT
+from tests.quickstarts import PARTS
 from tests.waiting import until_said, wait_until
 from tests.web.house import shows
 
 PROGRAM = CLIENTS / "openwebui/bin/open-webui"
-VERSION = re.findall(r"open-webui==([\d.]+\d)", (ROOT / "docs/quickstart-open-webui.md").read_text())[0]
+VERSION = re.findall(r"open-webui==([\d.]+\d)", PARTS["open-webui"])[0]
 STARTING = 180.0  # seconds until it serves; its first start makes a database
 WAIT = 60_000  # ms until the page is called wrong; the machine may be busy
 needs_openwebui = pytest.mark.skipif(not PROGRAM.exists(), reason=f"no Open WebUI in {PROGRAM.parents[1]}: run.sh")
@@ -54,8 +54,7 @@ new MutationObserver(() => {
 
 def settings(gateway: str, key: str) -> dict[str, str]:
     """The variables that the quick start sets, for this gateway and this key."""
-    text = (ROOT / "docs/quickstart-open-webui.md").read_text()
-    found = dict(re.findall(r"^ *(?:export )?([A-Z][A-Z_]+)=(\S+)", text, re.M))
+    found = dict(re.findall(r"^ *(?:export )?([A-Z][A-Z_]+)=(\S+)", PARTS["open-webui"], re.M))
     places = {name: value for name, value in found.items() if name.endswith("_BASE_URL")}
     assert len(places) == 4, "chats, documents, both directions of speech"
     for name, value in places.items():

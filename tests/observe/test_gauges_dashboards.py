@@ -13,7 +13,7 @@ from typing import Any, get_args
 import pytest
 from ruamel.yaml import YAML
 
-from gateway.apps.alerts.alerts import Kind
+from gateway.apps.alerts.alert import Kind
 from gateway.config.load import load_text
 from gateway.domain.health_state import State
 from gateway.observe.gauges import COURSES

@@ -1,4 +1,4 @@
-"""The quick starts say what works: their snippets run, and their configs name what the gateway has."""
+"""docs/connect.md says what works: its snippets run, and its configs name what the gateway has."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gateway.config.load import load_text
 from tests.config.test_schema_docs import ENVIRON, data_of
 from tests.demo_process import PATIENCE, ROOT, Demo, needs_curl, running_demo
 from tests.program.test_docs import run
+from tests.quickstarts import PARTS
 
 HERMES_WINDOW = 64_000  # tokens; with less, Hermes refuses to start
 SHIPPED = (ROOT / "routes.yaml").read_text()
-PAGES = {path.stem.removeprefix("quickstart-"): path.read_text() for path in (ROOT / "docs").glob("quickstart-*.md")}
 BASE_URL = "http://127.0.0.1:4000/v1"
 
 
@@ -35,15 +35,15 @@ def cards(demo: Demo) -> dict[str, Any]:
     return {card["id"]: card for card in reply.json()["data"]}
 
 
-def blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGES[page], re.M | re.S)
+def blocks(part: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PARTS[part], re.M | re.S)
 
 
 @pytest.mark.parametrize(
     ("snippet", "said"),
     [
         *zip(
-            blocks("openai-sdk", "python"),
+            blocks("curl-and-the-sdks", "python"),
             [
                 r"^qwen36 says\s+12\*17 is 204\.$",
                 r"^calls get_weather \{.*Oslo.*\}\s.*rain",
@@ -60,7 +60,7 @@ def test_the_snippets_of_the_sdk_run(demo: Demo, tmp_path: Any, snippet: str, sa
 
 @needs_curl
 def test_the_curls_run(demo: Demo, tmp_path: Any) -> None:
-    (snippet,) = blocks("openai-sdk", "bash")
+    (snippet,) = blocks("curl-and-the-sdks", "bash")
     said = run(demo, ["bash", "-euo", "pipefail", "-c", snippet], tmp_path)
     assert '"id":"spark-qwen36"' in said
     assert "x-gateway-backend: qwen36" in said
@@ -87,13 +87,13 @@ def test_openclaw_is_given_an_alias_with_its_window(cards: dict[str, Any]) -> No
 
 
 def test_open_webui_is_given_the_base_url() -> None:
-    assert f"export OPENAI_API_BASE_URL={BASE_URL}\n" in PAGES["open-webui"]
+    assert f"export OPENAI_API_BASE_URL={BASE_URL}\n" in PARTS["open-webui"]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if "clients:" in PAGES[page]])
-def test_what_is_to_be_added_to_routes_yaml_is_valid(page: str) -> None:
-    (part,) = (block for block in blocks(page, "yaml") if block.startswith("# part\n"))
-    keys = dict.fromkeys(re.findall(r"\$\{(\w+)\}", part), "a-key")
+@pytest.mark.parametrize("name", ["what-holds-for-all", "open-webui"])
+def test_what_is_to_be_added_to_routes_yaml_is_valid(name: str) -> None:
+    (part,) = (block for block in blocks(name, "yaml") if block.startswith("# part\n"))
+    keys = {key: f"a-key-of-{key}" for key in re.findall(r"\$\{(\w+)\}", part)}
     assert load_text(SHIPPED + part, "routes.yaml", {**ENVIRON, **keys}).snapshot.clients
 
 

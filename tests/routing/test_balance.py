@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gateway.config.snapshot import Balance
 from gateway.domain.backend import BackendState
 from gateway.domain.progress import Sample
-from gateway.routing.balance import RATE_PRIOR, SPARED, missing_tokens, order
+from gateway.routing.balance import RATE_PRIOR, SPARED, best, missing_tokens, order
 from gateway.routing.placements import Session
 from tests.routing.parts import backend
 
@@ -197,6 +197,29 @@ def test_a_move_is_worth_what_it_computes_again(loads: list[tuple[int, int]], si
         again = (chosen.prefill.tokens + missing_tokens(chosen, session)) / RATE_PRIOR
         stayed = (members[at].prefill.tokens + missing_tokens(members[at], session)) / RATE_PRIOR
         assert again * (1 - SPARED) < stayed + 0.02 * members[at].under_way
+
+
+one_load = st.tuples(
+    st.integers(0, 5_000),  # tokens that wait
+    st.integers(0, 50_000),  # tokens computed lately
+    st.integers(0, 6),  # sequences
+    st.none() | st.floats(20.0, 20_000.0),  # tokens per second
+    st.sampled_from(["ok", "ok", "ok", "suspect"]),
+)
+
+
+@unhurried
+@given(st.lists(one_load, min_size=2, max_size=4), st.sampled_from([0, 500, 60_000]), st.integers(0, 4), st.booleans())
+def test_the_best_is_the_first_in_order(loads: list[Any], size: int, at: int, yields: bool) -> None:
+    members = []
+    for number, (tokens, lately, running, rate, condition) in enumerate(loads):
+        state = backend(f"spark{number}", condition, inflight=running)
+        state.prefill.begin(lately, 0.0).end()
+        state.prefill.rate = rate
+        waiting(state, tokens)
+        members.append(state)
+    session = Session(b"s", size, {f"spark{at}": size * 9 // 10}, f"spark{at}", yields=yields)
+    assert best(members, "affinity", 0, lambda: session, 1.0) is order(members, "affinity", 0, lambda: session, 1.0)[0]
 
 
 def test_a_free_slot_is_worth_more_than_a_warm_prefix() -> None:

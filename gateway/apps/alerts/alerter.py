@@ -11,9 +11,12 @@ import logging
 import socket
 import time
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from gateway.apps.alerts.alerts import Alert, AlertState, FleetPicture
-from gateway.config.snapshot import Alerts, Secret
+from gateway.admission.origins import is_loopback
+from gateway.apps.alerts.alert import Alert, FleetPicture
+from gateway.apps.alerts.alerts import AlertState
+from gateway.config.snapshot import Alerts, Backend, Secret
 from gateway.runtime.gateway import Gateway
 
 if TYPE_CHECKING:
@@ -146,10 +149,12 @@ def picture_of(gateway: Gateway) -> FleetPicture:
     """What alerts follow, as it is now. Aliases that are a backend's own name are left out: the backend is reported
     already."""
     status, snapshot = gateway.alias_status, gateway.snapshot
-    named = {name for name, alias in snapshot.aliases.items() if not alias.implicit}
+    aliases = [view for name, view in status.aliases.items() if not snapshot.aliases[name].implicit]
+    troubles = gateway.apps.troubles()
+    hosts = {name: _host(state.backend) for name, state in gateway.fleet.states.items()}
     return FleetPicture(
         tuple(status.backends.values()),
-        tuple(view for name, view in status.aliases.items() if name in named),
+        tuple(aliases),
         budgets=gateway.budget_shares(),
         refused_edit=gateway.refused_edit,
         failed=gateway.failed_parts(),
@@ -158,7 +163,28 @@ def picture_of(gateway: Gateway) -> FleetPicture:
         acceptance_least=snapshot.alerts.draft_acceptance,
         recovered=gateway.apps.recovered(),
         unstarted=gateway.admission.starts.unstarted if gateway.admission.starts is not None else {},
+        hosts={name: host for name, host in hosts.items() if host},
+        addresses={host: address for name, host in hosts.items() if host and (address := _address(gateway, name))},
+        before={
+            view.name: tuple(name for step in snapshot.aliases[view.name].steps[: view.step] for name in step)
+            for view in aliases
+        },
+        mends={name: (trouble["cause"] or "", trouble["mend"]) for name, trouble in troubles.items()},
+        usd={view.name: usd for view in aliases if (usd := status.cost(view.name))},
     )
+
+
+def _host(backend: Backend) -> str | None:
+    """The backend's machine: its node, else the host of its URL; None: it has neither."""
+    return backend.nodes[0] if backend.nodes else urlsplit(backend.url or "").hostname
+
+
+def _address(gateway: Gateway, name: str) -> str | None:
+    """Where the backend's machine is pinged; None: it is this one."""
+    backend = gateway.fleet.states[name].backend
+    node = gateway.snapshot.nodes.get(backend.nodes[0]) if backend.nodes else None
+    address = (node.address if node is not None else None) or urlsplit(backend.url or "").hostname
+    return None if address is None or is_loopback(address) else address
 
 
 async def _import_channels() -> None:

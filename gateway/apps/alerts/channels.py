@@ -18,7 +18,8 @@ from urllib.parse import unquote, urlsplit
 import httpx
 import msgspec
 
-from gateway.apps.alerts.alerts import Alert
+from gateway.apps.alerts.alert import Alert
+from gateway.apps.alerts.text import told
 from gateway.config.services import INSTALL, ServiceReply, deliver
 from gateway.config.snapshot import Alerts, Secret
 from gateway.inspection.error_replies import retry_after
@@ -31,6 +32,7 @@ PATIENCE = 10.0  # seconds for one request, from the connection to the end of it
 SERVICE_PATIENCE = 30.0  # seconds for a service of apprise, which may take several requests
 READ_MOST = 4096  # bytes of an answer that are read
 DETAIL_MOST = 200  # characters of it that are shown
+_SHOWN = ("kind", "name", "text", "good", "cause", "do")
 LATE = 120.0  # seconds after which a message shows when it was written
 
 _secret_url: ContextVar[bool] = ContextVar("secret_url", default=False)
@@ -53,7 +55,7 @@ class AlertMessage:
 
     def text(self, now: float) -> str:
         """The text for people; with its time when it was written more than LATE seconds ago."""
-        lines = "\n".join(visible(alert.text) for alert in self.alerts)
+        lines = "\n".join(visible(line) for line in told(self.alerts).split("\n"))
         written = f" ({datetime.fromtimestamp(self.at, UTC):%Y-%m-%d %H:%M} UTC)" if now - self.at > LATE else ""
         return f"[{self.origin}]{written} {lines}"
 
@@ -101,7 +103,8 @@ class TelegramChannel:
 
 @dataclass(frozen=True, slots=True)
 class WebhookChannel:
-    """`{"text", "gateway", "at", "alerts": [{"kind", "name", "text", "good"}]}`. `text` is escaped as Slack wants."""
+    """`{"text", "gateway", "at", "alerts": [{"kind", "name", "text", "good", "cause", "do"}]}`. `text` is escaped
+    as Slack wants."""
 
     url: Secret
     patience: float = PATIENCE
@@ -111,7 +114,7 @@ class WebhookChannel:
         return f"webhook ({host_of(self.url)})"
 
     async def send(self, client: httpx.AsyncClient, message: AlertMessage, now: float) -> DeliveryResult:
-        alerts = [{"kind": a.kind, "name": a.name, "text": a.text, "good": a.good} for a in message.alerts]
+        alerts = [{key: getattr(alert, key) for key in _SHOWN} for alert in message.alerts]
         body = {"text": for_slack(message.text(now)), "gateway": message.origin, "at": message.at, "alerts": alerts}
         return await request(client, "POST", self.url.reveal(), body, (self.url,), self.patience)
 

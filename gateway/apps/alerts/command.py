@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from gateway.apps.alerts.alerts import Alert
+from gateway.apps.alerts.alert import Alert
 from gateway.apps.alerts.channels import AlertMessage, DeadmanChannel, DeliveryResult, channels_of, new_client
 from gateway.cli.options import config_option, examples, json_option, load_or_exit
 from gateway.config.snapshot import Alerts

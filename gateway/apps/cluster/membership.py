@@ -25,7 +25,7 @@ from gateway.config.snapshot import Secret
 from gateway.domain.events import Event
 from gateway.domain.fleet import Fleet
 from gateway.health.prober import Prober
-from gateway.supervision import Failures
+from gateway.supervision import Failures, cancel
 
 log = logging.getLogger("gateway.cluster")
 
@@ -112,9 +112,7 @@ class Membership:
 
     async def close(self) -> None:
         """Leave the cluster: slots that were held here are free for the others at once."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await cancel(self._task)
         if self._redis.up:
             await self._redis.send_last(("leave",))
         self.slots.joined = False

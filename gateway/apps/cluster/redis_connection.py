@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from gateway.apps.cluster.scripts import PREFIX, Batch, Operation, arguments, decode, source
 from gateway.config.snapshot import Secret
-from gateway.supervision import Failures
+from gateway.supervision import Failures, cancel
 
 log = logging.getLogger("gateway.cluster")
 
@@ -86,11 +86,9 @@ class RedisConnection:
     async def close(self) -> None:
         """Close the connections, also after a failure. The connection can be opened again."""
         self.up = False
-        tasks = [task for task in (self._listener, self._sender) if task is not None]
+        tasks = self._listener, self._sender
         self._listener = self._sender = None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*tasks)
         try:
             async with asyncio.timeout(CONNECT):
                 if self._calls is not None:

@@ -3,24 +3,37 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from gateway.api.admin import admit, backend_of
 from gateway.api.answering import body_of
 from gateway.api.caller import caller_of, identify_caller
+from gateway.api.status import STALLED, until_left
 from gateway.apps.control.engine_logs import LINES_MOST, EngineLogs, unit_of
-from gateway.apps.control.followed_log import FollowedLog
+from gateway.apps.control.memory.arithmetic import GIB
+from gateway.apps.control.memory.live import beside_the_plan
+from gateway.apps.control.memory.plan import FleetPlan, plan_json
+from gateway.apps.control.memory.plan_svg import plan_svg
 from gateway.apps.control.operations import Operations
-from gateway.apps.control.plan_view import PlanView
+from gateway.apps.control.planning import memory_plan
 from gateway.apps.control.record import Kind, described
+from gateway.config.snapshot import Snapshot
+from gateway.domain.health_state import SERVING
 from gateway.errors import GatewayError
 from gateway.runtime.gateway import Gateway
 
 BEGUN = 202
+Lines = Callable[[Callable[[], bool]], AsyncGenerator[str]]  # of a log, until the function says that it is over
 
 
 class Order(msgspec.Struct):
@@ -36,16 +49,43 @@ class Order(msgspec.Struct):
 
 def plan_router(gateway: Gateway) -> APIRouter:
     routes = APIRouter()
-    view = PlanView()
+    planning = asyncio.Lock()  # many readers at once get one computation
+    latest: tuple[Snapshot, FleetPlan | str, str] | None = None  # computed once for each snapshot
 
     @routes.get("/status/plan")
-    async def memory_plan(request: Request) -> JSONResponse:
+    async def status_plan(request: Request) -> JSONResponse:
         """The memory plan of the fleet, beside what the nodes hold."""
+        nonlocal latest
         identify_caller(gateway, caller_of(request.scope))
-        answer = await view.read(gateway.snapshot, gateway.fleet.states, gateway.prober.machines)
-        return JSONResponse(answer, headers={"cache-control": "no-store"})
+        snapshot = gateway.snapshot
+        async with planning:
+            if latest is None or latest[0] is not snapshot:
+                latest = snapshot, *await asyncio.to_thread(_planned, snapshot)
+            _, fleet, picture = latest
+        return JSONResponse(_plan_json(gateway, fleet, picture), headers={"cache-control": "no-store"})
 
     return routes
+
+
+def _planned(snapshot: Snapshot) -> tuple[FleetPlan | str, str]:
+    """(the plan, its picture); instead of the plan a text that names the mistake in the operator's catalogue."""
+    fleet = memory_plan(snapshot, snapshot.mode)
+    return fleet, plan_svg(fleet, style=False) if isinstance(fleet, FleetPlan) and fleet.nodes else ""
+
+
+def _plan_json(gateway: Gateway, fleet: FleetPlan | str, picture: str) -> dict[str, Any]:
+    """`{mode, nodes: {name: {..., live}}, svg, error}`; the keys of `gateway fleet plan --json`, and per node `live`:
+    `{used, planned, note, warning}` in GiB, None without an exporter."""
+    if isinstance(fleet, str):
+        return {"mode": gateway.snapshot.mode, "nodes": {}, "svg": "", "error": fleet}
+    found = plan_json(fleet)
+    for name, node in fleet.nodes.items():
+        machine = gateway.prober.machines.get(name)
+        used = machine.memory_used if machine is not None else None
+        here = [s for s in gateway.fleet.states.values() if name in s.backend.nodes and s.name not in fleet.uncounted]
+        running = [state.name for state in here if state.health.state in SERVING]
+        found["nodes"][name]["live"] = None if used is None else asdict(beside_the_plan(node, used / GIB, running))
+    return {**found, "svg": picture, "error": None}
 
 
 def router(gateway: Gateway, operations: Operations) -> APIRouter:
@@ -111,9 +151,9 @@ def router(gateway: Gateway, operations: Operations) -> APIRouter:
     async def latest(request: Request) -> Response:
         """`{mode, operation}`: the mode in force, and the operation under way or the last one; null = none."""
         admit(gateway, request)
-        operation = operations.latest
-        found = operation.as_json() if operation is not None else None
-        return JSONResponse({"mode": gateway.snapshot.mode, "operation": found})
+        found = operations.latest
+        shown = found.as_json() if found is not None else None
+        return JSONResponse({"mode": gateway.snapshot.mode, "operation": shown})
 
     @routes.get("/operations/{name}")
     async def one_operation(request: Request, name: str) -> Response:
@@ -154,3 +194,30 @@ def _mode_of(order: Order) -> str:
             "invalid_request_body", "`mode` is missing: the name of the mode to switch to.", param="mode"
         )
     return order.mode
+
+
+class FollowedLog(Response):
+    """A log as text, until the reader leaves or stalls, or the gateway stops."""
+
+    media_type = "text/plain"
+
+    def __init__(self, lines: Lines, stopping: Callable[[], bool]) -> None:
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._lines = lines
+        self._stopping = stopping
+
+    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
+        left = asyncio.create_task(until_left(receive))
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        try:
+            async with contextlib.aclosing(self._lines(lambda: left.done() or self._stopping())) as lines:
+                async for line in lines:
+                    async with asyncio.timeout(STALLED):
+                        body = f"{line}\n".encode()
+                        await send({"type": "http.response.body", "body": body, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except TimeoutError:
+            pass
+        finally:
+            left.cancel()

@@ -1,32 +1,40 @@
-"""The fleet as `fleet/starting.py` wants to know it: what runs, what is idle, and the memory of the nodes."""
+"""The fleet as starting.py wants to know it: what runs, since when it is idle, and the memory of the nodes. Times are
+kept in `server.data`, so that a restart of the gateway goes on counting."""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from gateway.apps.control.planning import presence_of
 from gateway.apps.control.starting import Room, StartMember
 from gateway.apps.control.unit_commands import stop_commands
-from gateway.apps.control.use import UseTracker, has_work
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Backend, Mode, Snapshot
+from gateway.config.sources import keep, read_kept
 from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import TRAITS
 from gateway.domain.health_state import State
 from gateway.health.nodes import Machine
 
 if TYPE_CHECKING:
-    from gateway.apps.control.memory.demand import Demand
+    from gateway.apps.control.memory.arithmetic import Demand
 
 Demands = Mapping[str, Mapping[str, "Demand"]]
 """Node -> backend -> what it asks of that node."""
 
+log = logging.getLogger("gateway")
+
+FILE = "on_request.json"
 GIB = 1024**3  # bytes
 REPORTED_LATELY = 30.0  # seconds for which a report of a node's exporter counts
-_MAY_BE_STOPPED = frozenset({State.READY, State.BUSY, State.SUSPECT, State.MISCONFIGURED})
+RUNS = frozenset({State.READY, State.BUSY, State.SUSPECT, State.MISCONFIGURED})
 
 
 def demands_of(snapshot: Snapshot) -> Demands:
@@ -78,7 +86,7 @@ def members_of(
 
 def _member(snapshot: Snapshot, state: BackendState, use: UseTracker, waiting: Mapping[str, int]) -> StartMember:
     backend, known = state.backend, use.known.get(state.name)
-    rests = known is not None and state.health.state in _MAY_BE_STOPPED and not has_work(state, waiting)
+    rests = known is not None and state.health.state in RUNS and not has_work(state, waiting)
     return StartMember(
         backend.name,
         backend.nodes,
@@ -112,3 +120,72 @@ def why_unstoppable(snapshot: Snapshot, backend: Backend) -> str:
         return ""
     same = [b.name for b in snapshot.backends.values() if b is not backend and b.url and b.origin == backend.origin]
     return f"has one server with {', '.join(same)}" if same else ""
+
+
+# -- use --------------------------------------------------------------------------------------------------------------
+
+
+class Use(msgspec.Struct):
+    """When a backend that requests start became ready, and when it last had work, in Unix seconds."""
+
+    ran_since: float
+    used_at: float
+
+
+class UseTracker:
+    """`known`: backend -> its use, of those that run. `changed`: something is known that was not stored."""
+
+    def __init__(self, folder: Path) -> None:
+        self.known: dict[str, Use] = {}
+        self.changed = False
+        self._file = folder / FILE
+
+    def load(self) -> None:
+        """Read what was stored. Blocks. A file that cannot be read counts as none: what runs has just become idle."""
+        stored = read_kept(self._file, dict[str, Use], log, "idle times begin at 0") or {}
+        now = time.time()  # the clock may have been set back
+        self.known = {name: Use(min(use.ran_since, now), min(use.used_at, now)) for name, use in stored.items()}
+
+    def save(self, encoded: bytes) -> None:
+        """Store `encode()`. Blocks."""
+        keep(self._file, msgspec.Raw(encoded), log)
+
+    def encode(self) -> bytes:
+        self.changed = False
+        return msgspec.json.encode(self.known)
+
+    def look(self, states: Iterable[BackendState], waiting: Mapping[str, int]) -> None:
+        """Note which of these backends have work now. `waiting`: backend -> requests in its queue."""
+        now, present = time.time(), set()
+        for state in states:
+            present.add(state.name)
+            use = self.known.get(state.name)
+            if state.health.state in (State.PARKED, State.DRAINING):
+                self.changed |= self.known.pop(state.name, None) is not None
+            elif state.health.state in RUNS and use is None:
+                self.known[state.name] = Use(now, now)
+                self.changed = True
+            elif use is not None and (used := _used_at(state, waiting, now)) > use.used_at:
+                use.used_at = used
+                self.changed = True
+        for name in self.known.keys() - present:
+            del self.known[name]
+            self.changed = True
+
+    def idle(self, name: str) -> float | None:
+        """Seconds since it last had work; None = it does not run."""
+        use = self.known.get(name)
+        return None if use is None else max(0.0, time.time() - use.used_at)
+
+
+def has_work(state: BackendState, waiting: Mapping[str, int]) -> bool:
+    """Does it have a request, of this gateway, another one or another client of the engine, or one that waits?"""
+    return bool(state.under_way or state.shared.elsewhere_lately or state.foreign or waiting.get(state.name, 0))
+
+
+def _used_at(state: BackendState, waiting: Mapping[str, int], now: float) -> float:
+    """When it last had work, as far as is known here. Between two looks a request may have come and gone."""
+    if has_work(state, waiting):
+        return now
+    answered = state.evidence.answered_at
+    return now - (time.monotonic() - answered) if answered else 0.0

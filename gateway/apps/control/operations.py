@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from gateway.apps.control import way_back
+from gateway.apps.control.lanes import StartTimes, lanes_of
 from gateway.apps.control.other_gateways import OtherGateways
 from gateway.apps.control.planning import beside_units, presence_of, steps_of
 from gateway.apps.control.record import (
@@ -27,23 +28,21 @@ from gateway.apps.control.record import (
     saved,
 )
 from gateway.apps.control.runner import CommandLimits, Runner
-from gateway.apps.control.start_times import StartTimes, lanes_of
 from gateway.apps.control.switching import Presence, Steps
 from gateway.apps.control.unit_commands import units_of
 from gateway.apps.control.units import activity, look
-from gateway.config.snapshot import Backend, Snapshot
+from gateway.config.snapshot import Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.events import Event
 from gateway.errors import GatewayError
 from gateway.runtime.gateway import Gateway
-from gateway.supervision import Failures
+from gateway.supervision import Failures, cancel
 
 log = logging.getLogger("gateway.operations")
 
 KEPT = 20  # operations that are known by their id
 LOOK_MOST = 12.0  # seconds for which a plan waits for the nodes to tell how their units are
 CHECK_MOST = 2.0  # seconds for which a plan waits for the checks of drained backends
-_LOUD = ("failed",)
 
 
 class Operations:
@@ -69,35 +68,20 @@ class Operations:
     async def open(self) -> None:
         """Read the latest operation. One that ran when the last process ended has failed, and its mode is the one in
         force if a backend was stopped."""
-        await self._open()
-        if self._elsewhere is not None:
-            self._elsewhere.open()
-
-    async def _open(self) -> None:
         await asyncio.to_thread(self.times.load)
         operation = await asyncio.to_thread(saved, self._data)
-        if operation is None:
-            return
-        seen = self._known.get(operation.id)
-        if seen is not None and seen.state != "running":  # another gateway has recorded how it ended
-            return
-        self._known[operation.id] = operation
-        if operation.state != "running":
-            return
-        await self.interrupted(operation, INTERRUPTED)
+        seen = self._known.get(operation.id) if operation is not None else None
+        if operation is not None and (seen is None or seen.state == "running"):  # else another gateway knows its end
+            self._known[operation.id] = operation
+            if operation.state == "running":
+                await self.interrupted(operation, INTERRUPTED)
+        if self._elsewhere is not None:
+            self._elsewhere.open()
 
     async def close(self) -> None:
         """Ends an operation under way: it has failed, and says where it was."""
         self._closed = True
-        self._leave_way_back()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    def _leave_way_back(self) -> None:
-        if self._way_back is not None:
-            self._way_back.cancel()
-            self._way_back = None
+        await cancel(self._way_back, self._task)
 
     # -- what there is --------------------------------------------------------------------------------------------
 
@@ -124,18 +108,14 @@ class Operations:
     async def planned(self, kind: Kind, name: str, *, profile: str | None = None) -> Steps:
         """The steps to the mode, or for the backend, of this name. `profile`: the one to start the backend with, "" =
         none; None = that of the mode in force. Raises `not_found`."""
-        return await self._planned(kind, name, self._gateway.written, profile)
-
-    async def _planned(self, kind: Kind, name: str, snapshot: Snapshot, profile: str | None) -> Steps:
-        self._check_name(kind, name, snapshot)
-        if profile:
-            _check_profile(snapshot.backends[name], profile)
+        snapshot = self._gateway.written
+        _check_name(kind, name, snapshot, profile)
         states = self._gateway.fleet.states
         await self._check_drained(states.values())
         presence = {one: presence_of(state) for one, state in states.items()}
         if (unasked := self._unasked()) is not None and presence.get(unasked.backend or "") == "away":
             presence[unasked.backend or ""] = "drained"  # it loads, and goes on loading when its start gives way
-        started, idle = self._profiles(), self.latest.not_started if self.latest is not None else ()
+        started, idle = self.profiles, self.latest.not_started if self.latest is not None else ()
         known = await self._seen(snapshot, presence), started, idle
         return await asyncio.to_thread(steps_of, kind, name, snapshot, self._gateway.snapshot.mode, *known, profile)
 
@@ -156,18 +136,7 @@ class Operations:
     @property
     def profiles(self) -> dict[str, str]:
         """Backend -> the profile that the gateway last started it with."""
-        return self._profiles()
-
-    def _profiles(self) -> dict[str, str]:
-        """Backend -> the profile that the gateway last started it with."""
         return dict(self.latest.profiles) if self.latest is not None else {}
-
-    def _check_name(self, kind: Kind, name: str, snapshot: Snapshot) -> None:
-        if kind == "switch" and name not in snapshot.modes:
-            there = ", ".join(snapshot.modes) or "none: routes.yaml has no `modes`"
-            raise GatewayError("not_found", f"There is no mode '{name}'. Modes: {there}.", param="mode")
-        if kind != "switch" and name not in snapshot.backends:
-            raise GatewayError("not_found", f"There is no backend '{name}'.")
 
     def lanes(self, steps: Steps) -> tuple[list[dict[str, Any]], float | None]:
         """What these steps start on each node, and the seconds that it takes by earlier starts."""
@@ -187,12 +156,14 @@ class Operations:
         self._planning, self._switching_to = True, name if kind == "switch" else None
         try:
             written = self._gateway.written
-            steps = await self._planned(kind, name, written, profile)
+            steps = await self.planned(kind, name, profile=profile)
             if steps.refusals and not force:
                 raise GatewayError("operation_refused", f"{'; '.join(steps.refusals)} (`force` begins anyway)")
             self._check_open()
-            await self._end_unasked()
-            return await self._begin(kind, name, steps, written, force, by=by)
+            if self._unasked() is not None:
+                await self._end(GAVE_WAY)
+            mode = self._gateway.snapshot.mode
+            return await self._begin(new_operation(kind, name, mode, steps, forced=force, by=by), steps, written)
         finally:
             self._planning, self._switching_to = False, None
 
@@ -202,7 +173,8 @@ class Operations:
         self._check_free()
         self._planning = True
         try:
-            return await self._begin(kind, name, steps, self._gateway.written, False, cause)
+            operation = new_operation(kind, name, self._gateway.snapshot.mode, steps, cause=cause)
+            return await self._begin(operation, steps, self._gateway.written)
         finally:
             self._planning = False
 
@@ -211,18 +183,8 @@ class Operations:
         if self._task is not None:
             await asyncio.wait({self._task})
 
-    async def _begin(
-        self,
-        kind: Kind,
-        name: str,
-        steps: Steps,
-        written: Snapshot,
-        force: bool,
-        cause: Cause = "operator",
-        by: str = "",
-    ) -> Operation:
-        operation = new_operation(kind, name, self._gateway.snapshot.mode, steps, forced=force, cause=cause, by=by)
-        operation.profiles = self._profiles()
+    async def _begin(self, operation: Operation, steps: Steps, written: Snapshot) -> Operation:
+        operation.profiles = self.profiles
         operation.lanes, operation.expected = self.lanes(steps)
         if self._elsewhere is not None:
             await self._elsewhere.claim(operation)
@@ -230,13 +192,14 @@ class Operations:
             self._check_open()
             await self._save(operation)
         except BaseException:
-            self._release()
+            if self._elsewhere is not None:
+                self._elsewhere.release()
             raise
         self.know(operation)
-        self._leave_way_back()
+        if self._way_back is not None:
+            self._way_back.cancel()
         runner = Runner(self._gateway, operation, steps, written, self._changed, self._save, self.limits)
-        failures = self._gateway.metrics.failures
-        self._task = failures.once("operation", self._run(runner, operation), operation.title)
+        self._task = self.failures.once("operation", self._run(runner, operation), operation.title)
         return operation
 
     @property
@@ -277,10 +240,6 @@ class Operations:
             await self._end(f"{CANCELLED} by {by}" if by else CANCELLED)
         return operation
 
-    async def _end_unasked(self) -> None:
-        if self._unasked() is not None:
-            await self._end(GAVE_WAY)
-
     async def _end(self, why: str) -> None:
         """End the operation of this gateway."""
         if self._task is None:
@@ -319,21 +278,16 @@ class Operations:
             operation.end(error)
             self._tell(operation, None)
             self._count(operation)
-            # Others learn in one message that it has ended and that they may begin one, before a slow disk has it.
-            self._publish(operation)
-            self._release()
+            if self._elsewhere is not None:
+                # They learn in one message that it has ended and that they may begin one, before a slow disk has it.
+                self._elsewhere.publish(operation)
+                self._elsewhere.release()
             await asyncio.shield(self._write(operation))
             if way_back.is_impossible(operation) and not self._closed:
-                self._way_back = self._gateway.metrics.failures.once(
-                    "operation", way_back.watch(self._gateway, operation), "way back"
-                )
+                watching = way_back.watch(self._gateway, operation)
+                self._way_back = self.failures.once("operation", watching, "way back")
             if self.times.note(operation):
                 await asyncio.shield(asyncio.to_thread(self.times.save))
-
-    def _release(self) -> None:
-        """Another gateway may begin an operation now."""
-        if self._elsewhere is not None:
-            self._elsewhere.release()
 
     async def _changed(self, operation: Operation, step: Step) -> None:
         """A step has begun or ended."""
@@ -345,7 +299,7 @@ class Operations:
         state = operation.state if step is None else step.state
         what = operation.title if step is None else f"{operation.title}: {step.what} {step.backend}"
         output = (operation.error or "") if step is None else step.output.replace("\n", "; ")
-        level = logging.WARNING if state in _LOUD or (state == "running" and output) else logging.INFO  # a death
+        level = logging.WARNING if state == "failed" or (state == "running" and output) else logging.INFO  # a death
         log.log(level, "%s: %s%s", what, state, f": {output}" if output else "")
         # Without the output: everybody who may read the status reads events.
         self._gateway.emit(Event(time.time(), "operation", step.backend if step else "", what, after=state))
@@ -355,13 +309,9 @@ class Operations:
             self._gateway.metrics.switches.inc(operation.state)
 
     async def _save(self, operation: Operation) -> None:
-        self._publish(operation)
-        await self._write(operation)
-
-    def _publish(self, operation: Operation) -> None:
-        """For the other gateways."""
         if self._elsewhere is not None:
             self._elsewhere.publish(operation)
+        await self._write(operation)
 
     async def _write(self, operation: Operation) -> None:
         """A file that cannot be written stops nothing: the engines are more important than the record."""
@@ -372,10 +322,13 @@ class Operations:
             log.warning("%s cannot be recorded in %s: %s", operation.title, self._data, error)
 
 
-def _check_profile(backend: Backend, profile: str) -> None:
-    """Raises `not_found` where the backend has no such profile."""
-    if profile not in backend.profiles:
-        there = ", ".join(backend.profiles) or "none"
-        raise GatewayError(
-            "not_found", f"'{backend.name}' has no profile '{profile}'. Profiles: {there}.", param="profile"
-        )
+def _check_name(kind: Kind, name: str, snapshot: Snapshot, profile: str | None) -> None:
+    """Raises `not_found` where routes.yaml has no such mode, backend or profile."""
+    if kind == "switch" and name not in snapshot.modes:
+        there = ", ".join(snapshot.modes) or "none: routes.yaml has no `modes`"
+        raise GatewayError("not_found", f"There is no mode '{name}'. Modes: {there}.", param="mode")
+    if kind != "switch" and name not in snapshot.backends:
+        raise GatewayError("not_found", f"There is no backend '{name}'.")
+    if profile and profile not in (profiles := snapshot.backends[name].profiles):
+        there = ", ".join(profiles) or "none"
+        raise GatewayError("not_found", f"'{name}' has no profile '{profile}'. Profiles: {there}.", param="profile")

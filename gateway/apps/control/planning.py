@@ -6,7 +6,6 @@ The planner of memory is imported by the first plan: a gateway that only serves 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gateway.apps.control.record import Kind
@@ -49,15 +48,16 @@ def steps_of(
     if kind == "stop":
         return stop_steps(snapshot, name, presence)
     if kind == "switch":
-        steps = switch_steps(snapshot, name, current, presence, _memory_plan(snapshot, name), started, idle)
-        return replace(steps, notes=(*_lost(snapshot, name, current), *steps.notes))
-    if kind == "restart":
-        return restart_steps(snapshot, name, presence, started.get(name, usual_profile(snapshot, name, current)))
+        steps = switch_steps(snapshot, name, current, presence, memory_plan(snapshot, name), started, idle)
+        steps.notes[:0] = _lost(snapshot, name, current)
+        return steps
     usual = usual_profile(snapshot, name, current)
     runs = started.get(name, usual)
+    if kind == "restart":
+        return restart_steps(snapshot, name, presence, runs)
     is_there = presence.get(name, "away") != "away"
     wanted = profile if profile is not None else runs if is_there else usual
-    found = _memory_plan(beside(snapshot, name, presence, current, wanted), None)
+    found = memory_plan(beside(snapshot, name, presence, current, wanted), None)
     return start_steps(snapshot, name, presence, found, wanted, runs)
 
 
@@ -91,7 +91,7 @@ def assumed_presence(snapshot: Snapshot, current: str | None) -> dict[str, Prese
     return {name: "up" if name in running else "away" for name in snapshot.backends}
 
 
-def _memory_plan(snapshot: Snapshot, mode: str | None) -> FleetPlan | str:
+def memory_plan(snapshot: Snapshot, mode: str | None) -> FleetPlan | str:
     """The memory plan of a mode; a text instead says what is wrong with the operator's catalogue."""
     from gateway.apps.control.memory.model_catalog import models_of
     from gateway.apps.control.memory.model_files import read_models

@@ -197,7 +197,7 @@ def described(kind: Kind, name: str, current: str | None, steps: Steps) -> dict[
     for step, planned in zip(found["steps"], steps.steps, strict=True):
         step["output"] = step["output"] or "; ".join(command.shown for command in planned.commands)
     shown = {key: found[key] for key in ("kind", "mode", "before", "backend", "steps")}
-    return {**shown, "notes": list(steps.notes), "refusals": list(steps.refusals)}
+    return {**shown, "notes": steps.notes, "refusals": steps.refusals}
 
 
 def save(operation: bytes, folder: Path) -> None:

@@ -25,6 +25,7 @@ from gateway.domain.events import Event
 from gateway.domain.health_state import State
 from gateway.errors import GatewayError
 from gateway.runtime.gateway import Gateway
+from gateway.supervision import cancel
 
 log = logging.getLogger("gateway.operations")
 
@@ -82,9 +83,7 @@ class Recovery:
         self._watching = self._gateway.metrics.failures.task("recovery", self._watch)
 
     async def close(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+        await cancel(self._watching)
 
     async def _watch(self) -> None:
         while True:

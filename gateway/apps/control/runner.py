@@ -15,11 +15,10 @@ from itertools import groupby
 
 from gateway.apps.control.command import run
 from gateway.apps.control.lanes import run_lanes
-from gateway.apps.control.ordered import run_ordered
 from gateway.apps.control.record import Operation, Step
 from gateway.apps.control.ssh_errors import problem_of
-from gateway.apps.control.start_watch import StartWatch
 from gateway.apps.control.switching import LOADS, PlannedStep, Steps
+from gateway.apps.control.troubles import StartWatch
 from gateway.apps.control.unit_commands import (
     SSH,
     Command,
@@ -29,7 +28,7 @@ from gateway.apps.control.unit_commands import (
     units_of,
     with_credentials,
 )
-from gateway.apps.control.units import RUNS, look
+from gateway.apps.control.units import RUNS, look, run_ordered
 from gateway.config.snapshot import Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import WELL, State, Transition
@@ -375,14 +374,14 @@ class Runner:
     async def _watch(self, step: Step, watching: StartWatch) -> None:
         """Note the last sign of life of its units, and a death at once. Raises StepFailed where no more is to be
         expected."""
-        seen = await watching.look()
-        if seen.sign != step.sign:
-            step.sign, step.sign_at = seen.sign, time.time()
-        if seen.death:
+        has_died = await watching.look()
+        if watching.sign != step.sign:
+            step.sign, step.sign_at = watching.sign, time.time()
+        if has_died:
             step.output = "\n".join(watching.deaths)
             await self._changed(self._operation, step)
-        if seen.over:
-            raise StepFailed("\n".join([*watching.told, seen.over]), seen.over)
+        if watching.over:
+            raise StepFailed("\n".join([*watching.told, watching.over]), watching.over)
 
     async def _resume(self, name: str) -> str:
         await self._put_in_force()

@@ -7,44 +7,41 @@ other. Requests for a backend that starts wait, or go elsewhere: routing and adm
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Coroutine, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.apps.control.facts import Demands, demands_of, members_of, rooms_of, why_unstoppable
+from gateway.apps.control.facts import (
+    RUNS,
+    Demands,
+    UseTracker,
+    demands_of,
+    has_work,
+    members_of,
+    rooms_of,
+    why_unstoppable,
+)
 from gateway.apps.control.operations import Operations
 from gateway.apps.control.record import GAVE_WAY, INTERRUPTED, Cause, Kind, Operation
 from gateway.apps.control.starting import decide
 from gateway.apps.control.switching import Steps, request_steps, stop_steps
 from gateway.apps.control.unit_commands import start_commands
-from gateway.apps.control.use import UseTracker, has_work
 from gateway.config.snapshot import Alias, Client, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import WELL, State, Transition
 from gateway.domain.start_decision import StartDecision
 from gateway.errors import GatewayError
 from gateway.runtime.gateway import Gateway
+from gateway.supervision import cancel
 
-log = logging.getLogger("gateway.operations")
-
+LOOK = 1.0  # seconds between two looks at what is idle
+PAUSE_FIRST, PAUSE_MOST = 30.0, 3600.0  # seconds after a failed start; each pause is twice the one before
 SAVE_EVERY = 5.0  # seconds between two writes of the idle times
 BUSY_AGAIN = 0.1  # seconds until an operation is tried again where another one was planned at that moment
 STEADY = 60.0  # seconds, at least, that a backend has to run until its failed starts are forgotten
-_RUNS = frozenset({State.READY, State.BUSY, State.SUSPECT, State.MISCONFIGURED})
-
-
-@dataclass(slots=True)
-class Pace:
-    """Seconds. `look`: between two looks at what is idle. `pause_first`, `pause_most`: after a failed start until the
-    backend is started again; each pause is twice the one before."""
-
-    look: float = 1.0
-    pause_first: float = 30.0
-    pause_most: float = 3600.0
 
 
 @dataclass(slots=True)
@@ -56,22 +53,19 @@ class FailedStarts:
     why: str = ""
 
 
-Turn = Callable[[], AbstractAsyncContextManager[object]]
-"""Held while this gateway starts or stops what requests start: no other gateway does then."""
-
-
 class Starter:
     """Starts and stops as operations, in turn with the other gateways that share the fleet."""
 
     def __init__(self, gateway: Gateway, operations: Operations) -> None:
-        self.pace = Pace()
+        self.look_every = LOOK
         self.use = UseTracker(Path(gateway.snapshot.server.data))
         self.failed: dict[str, FailedStarts] = {}
         self._gateway = gateway
         self._operations = operations
         self._waiting = gateway.admission.queue_depth
         self._shares = gateway.shared is not None
-        self._turn_of_gateways: Turn = gateway.shared.turn.held if gateway.shared is not None else nullcontext
+        # Held while this gateway starts or stops what requests start: no other gateway does then.
+        self._turn_of_gateways = gateway.shared.turn.held if gateway.shared is not None else nullcontext
         self._demands: Demands = {}
         self._turn = asyncio.Lock()  # one start or stop at a time
         self._starts: dict[str, asyncio.Task[Any]] = {}  # backend -> its start
@@ -101,14 +95,7 @@ class Starter:
         self._watching = self._gateway.metrics.failures.task("starts", self._watch)
 
     async def close(self) -> None:
-        tasks = [
-            *self._starts.values(),
-            *self._stops.values(),
-            *([self._watching] if self._watching is not None else []),
-        ]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*self._starts.values(), *self._stops.values(), self._watching)
         if self._watching is not None:
             await self._save()
 
@@ -245,23 +232,23 @@ class Starter:
     def _note_failure(self, name: str, why: str) -> str:
         failed = self.failed.setdefault(name, FailedStarts())
         failed.count += 1
-        pause = min(self.pace.pause_most, self.pace.pause_first * 2.0 ** min(failed.count - 1, 16))
+        pause = min(PAUSE_MOST, PAUSE_FIRST * 2.0 ** min(failed.count - 1, 16))
         failed.until, failed.why = time.monotonic() + pause, why
         return why
 
     async def _stop_remains(self, state: BackendState) -> None:
         """Its start has failed: what is left of it must not keep memory."""
         steps = stop_steps(self._gateway.snapshot, state.name, {})
-        stop = tuple(step for step in steps.steps if step.what == "stop" and not step.skip)
-        if stop:
-            while not await self._stop(state.name, Steps(stop), "request", "failed_start"):
+        steps.steps = [step for step in steps.steps if step.what == "stop" and not step.skip]
+        if steps.steps:
+            while not await self._stop(state.name, steps, "request", "failed_start"):
                 await self._operations.finished()
 
     # -- stopping -------------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(self.pace.look)
+            await asyncio.sleep(self.look_every)
             self.look()
             if self.use.changed and time.monotonic() - self._saved >= SAVE_EVERY:
                 await self._save()
@@ -309,7 +296,7 @@ class Starter:
     def _on_transition(self, transition: Transition) -> None:
         """An engine that ends soon after its start has not started well."""
         state = self._gateway.fleet.states.get(transition.backend)
-        if state is None or state.backend.run != "on_request" or transition.before not in _RUNS:
+        if state is None or state.backend.run != "on_request" or transition.before not in RUNS:
             return
         if transition.after is State.PARKED and not state.health.outside and not self._has_been_steady(state):
             self._note_failure(state.name, "it ended by itself soon after its start")
@@ -318,7 +305,7 @@ class Starter:
         after, idle = state.backend.stop_after, self.use.idle(state.name)
         if after is None or idle is None or idle < after or state.name in self._stops:
             return False
-        return state.health.state in _RUNS and not has_work(state, waiting)
+        return state.health.state in RUNS and not has_work(state, waiting)
 
     async def _stop_idle(self, state: BackendState) -> None:
         """It is looked at again when its turn has come: it may have had a request meanwhile."""
@@ -328,7 +315,7 @@ class Starter:
                 waiting, states = self._waiting(), self._of_requests()
                 self.use.look(states, waiting)
                 idle, after = self.use.idle(state.name), state.backend.stop_after
-                if idle is None or after is None or idle < after or state.health.state not in _RUNS:
+                if idle is None or after is None or idle < after or state.health.state not in RUNS:
                     return
                 steps = stop_steps(self._gateway.snapshot, state.name, {})
                 if await self._stop(state.name, steps, "idle", "idle"):
@@ -347,7 +334,7 @@ class Starter:
         """Run an operation, and wait for its end; None = another one was faster. From now on no request is sent to
         those of `stops`: they have been found idle."""
         states = self._gateway.fleet.states
-        drained = [states[stop] for stop in stops if stop in states and states[stop].health.state in _RUNS]
+        drained = [states[stop] for stop in stops if stop in states and states[stop].health.state in RUNS]
         for state in drained:
             state.evidence.drain(reason="is about to be stopped by the gateway")
         operation: Operation | None = None

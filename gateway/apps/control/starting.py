@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gateway.domain.start_decision import StartDecision
 
 if TYPE_CHECKING:
-    from gateway.apps.control.memory.demand import Demand
+    from gateway.apps.control.memory.arithmetic import Demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _missing(
 
 
 def _missing_on(node: str, name: str, others: Sequence[StartMember], room: Room, gone: set[str]) -> str:
-    from gateway.apps.control.memory.demand import Demand
+    from gateway.apps.control.memory.arithmetic import Demand
 
     demand = room.demands.get(name, Demand(name, verdict="unknown"))
     if demand.verdict == "no":

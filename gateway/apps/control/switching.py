@@ -45,18 +45,10 @@ class PlannedStep:
     early: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """`refusals`: why it must not begin, unless it is forced. `notes`: remarks for the operator."""
-
-    steps: tuple[PlannedStep, ...]
-    refusals: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
 @dataclass(slots=True)
-class _StepList:
-    """Steps in the making."""
+class Steps:
+    """The steps of one operation in their order, as each method adds them. `presence`: of the backends, before the
+    first step. `refusals`: why it must not begin, unless it is forced. `notes`: remarks for the operator."""
 
     snapshot: Snapshot
     presence: Mapping[str, Presence]
@@ -105,15 +97,11 @@ class _StepList:
 
     def resume(self, names: Iterable[str]) -> None:
         """Let requests go again to what answers."""
-        self.steps += [PlannedStep(self.snapshot.backends[name].name, "resume") for name in names]
+        self.steps += [PlannedStep(name, "resume") for name in names]
 
     def wait(self, names: Iterable[str]) -> None:
         """Until they serve."""
-        backends = (self.snapshot.backends[name] for name in names)
-        self.steps += [PlannedStep(backend.name, "wait", skip=_unprobed(backend)) for backend in backends]
-
-    def finished(self) -> Steps:
-        return Steps(tuple(self.steps), tuple(self.refusals), tuple(self.notes))
+        self.steps += [PlannedStep(name, "wait", skip=_unprobed(self.snapshot.backends[name])) for name in names]
 
 
 def switch_steps(
@@ -130,7 +118,7 @@ def switch_steps(
     knows not to have started. Backends that are in no mode, and clouds, are left alone."""
     modes = snapshot.modes
     mode, before = modes[target], modes.get(current) if current is not None else None
-    draft = _StepList(snapshot, presence, refusals=_misfits(plan))
+    draft = Steps(snapshot, presence, refusals=_misfits(plan))
     again = [
         name for name in mode.backends if _runs_otherwise(name, before, mode, started) or presence.get(name) == "partly"
     ]
@@ -143,7 +131,7 @@ def switch_steps(
     draft.resume(drained)  # what runs serves while the others load
     draft.come(load_order(coming, plan), mode.profiles, again)
     draft.wait(drained)
-    return draft.finished()
+    return draft
 
 
 def start_steps(
@@ -156,7 +144,7 @@ def start_steps(
 ) -> Steps:
     """Start one backend with a profile. `plan`: the memory plan of `beside`. `runs`: the profile that it runs with, if
     it runs: with another one it is stopped first."""
-    draft = _StepList(snapshot, presence, refusals=_misfits(plan))
+    draft = Steps(snapshot, presence, refusals=_misfits(plan))
     if presence.get(name, "away") == "away" or (presence[name] == "loading" and runs == profile):
         draft.come([name], {name: profile})
     elif runs != profile or presence[name] == "partly":
@@ -166,35 +154,35 @@ def start_steps(
         draft.notes.append(f"{name} runs already")
         draft.resume([name])
         draft.wait([name])
-    return draft.finished()
+    return draft
 
 
 def request_steps(snapshot: Snapshot, name: str, stops: Iterable[str], notes: Iterable[str]) -> Steps:
     """Start one backend for a request, after these were stopped for it."""
-    draft = _StepList(snapshot, {}, notes=list(notes))
+    draft = Steps(snapshot, {}, notes=list(notes))
     draft.leave(stops)
     draft.come([name])
-    return draft.finished()
+    return draft
 
 
 def stop_steps(snapshot: Snapshot, name: str, presence: Mapping[str, Presence]) -> Steps:
     """Stop one backend."""
-    draft = _StepList(snapshot, presence)
+    draft = Steps(snapshot, presence)
     draft.leave([name])
     if not draft.steps[-1].commands and not draft.refusals:
         draft.refusals.append(_no_command(snapshot.backends[name], "stop"))
-    return draft.finished()
+    return draft
 
 
 def restart_steps(
     snapshot: Snapshot, name: str, presence: Mapping[str, Presence], profile: str = "", notes: Iterable[str] = ()
 ) -> Steps:
     """Stop one backend and start it again, with the profile that it runs with."""
-    draft = _StepList(snapshot, presence, notes=list(notes))
+    draft = Steps(snapshot, presence, notes=list(notes))
     draft.look_ahead([name], {name: profile})
     draft.leave([name])
     draft.come([name], {name: profile}, [name])
-    return draft.finished()
+    return draft
 
 
 def beside(

@@ -100,7 +100,7 @@ def start_commands(backend: Backend, nodes: Mapping[str, Node], profile: str = "
     if backend.start is not None:
         return (_written(backend.name, "start", backend.start),)
     order = backend.nodes[:0:-1] + backend.nodes[:1]
-    units = _units(backend, nodes, ("start", "--no-block"), order)
+    units = _ordered(_rendered(backend, nodes, order), "start", "--no-block")
     return (*_choices(backend, nodes, order, profile), *units) if units else ()
 
 
@@ -120,23 +120,18 @@ def stop_commands(backend: Backend, nodes: Mapping[str, Node]) -> tuple[Command,
     known."""
     if backend.stop is not None:
         return (_written(backend.name, "stop", backend.stop),)
-    return _units(backend, nodes, ("stop",), backend.nodes)
+    return _ordered(_rendered(backend, nodes, backend.nodes), "stop")
 
 
 def journal_of(backend: Backend, nodes: Mapping[str, Node]) -> str:
     """The command that shows why the rendered unit does not start; empty where another command starts the backend."""
-    if backend.start is not None or not start_commands(backend, nodes):
-        return ""
-    return f"ssh {nodes[backend.nodes[0]].ssh} journalctl -u {unit_name(backend.name)} -n 50"
+    units = units_of(backend, nodes)
+    return f"ssh {units[0].target} journalctl -u {units[0].name} -n 50" if units else ""
 
 
 def units_of(backend: Backend, nodes: Mapping[str, Node]) -> tuple[Unit, ...]:
     """The rendered units of a backend, the head first; empty where another command starts it."""
-    targets = [nodes[name].ssh if name in nodes else None for name in backend.nodes]
-    if backend.start is not None or backend.launch is None or not backend.launch.starts or not all(targets):
-        return ()
-    name = unit_name(backend.name)
-    return tuple(Unit(node, str(target), name) for node, target in zip(backend.nodes, targets, strict=True))
+    return () if backend.start is not None else _rendered(backend, nodes, backend.nodes)
 
 
 def park_commands(snapshot: Snapshot, mode: str) -> tuple[Command, ...]:
@@ -167,20 +162,23 @@ def _written(backend: str, key: str, line: str) -> Command:
     return Command(split(line).words, f"backends.{backend}.{key}")
 
 
-def _units(
-    backend: Backend, nodes: Mapping[str, Node], verb: tuple[str, ...], order: tuple[str, ...]
-) -> tuple[Command, ...]:
+def _rendered(backend: Backend, nodes: Mapping[str, Node], order: tuple[str, ...]) -> tuple[Unit, ...]:
     """The unit that `gateway fleet render` writes, on each of these nodes. Empty where there is no such unit, or a node
     has no `ssh`: half an engine is never started."""
     targets = [nodes[name].ssh if name in nodes else None for name in order]
     if backend.launch is None or not backend.launch.starts or not all(targets):
         return ()
-    words = ("sudo", "systemctl", *verb, unit_name(backend.name))
+    name = unit_name(backend.name)
+    return tuple(Unit(node, str(target), name) for node, target in zip(order, targets, strict=True))
+
+
+def _ordered(units: tuple[Unit, ...], *verb: str) -> tuple[Command, ...]:
+    """The command of systemd for each of these."""
     return tuple(
         Command(
-            (*SSH, str(target), *words),
-            f"ssh {target} sudo systemctl {verb[0]} {words[-1]}",
-            Unit(node, str(target), words[-1]),
+            (*SSH, unit.target, "sudo", "systemctl", *verb, unit.name),
+            f"ssh {unit.target} sudo systemctl {verb[0]} {unit.name}",
+            unit,
         )
-        for node, target in zip(order, targets, strict=True)
+        for unit in units
     )

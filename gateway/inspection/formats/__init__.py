@@ -1,8 +1,8 @@
 """Every tool-call format, by the names of vLLM's `--tool-call-parser`.
 
-To add a format: write a subclass of `Format` in a file of its own here (base.py describes what it must define;
-hermes.py and kimi_k2.py are short examples), and add a line with an instance of it, and its aliases, to `_ALL` below.
-No other code has to change: the patterns that find its markers are built from `Format.markers`. A format is tried if a
+To add a format: add a line with an instance of `Format`, and its aliases, to `_ALL` below: of a class that is there,
+with other tags, or of a new subclass (base.py says what it must define; `KimiK2` in named.py is a short example). No
+other code has to change: the patterns that find its markers are built from `Format.markers`. A format is tried if a
 backend's `tool_parser` or a family of gateway/launch/families.py names it.
 """
 
@@ -11,54 +11,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from gateway.inspection.formats.base import Format, Parsed, ParsedCall
-from gateway.inspection.formats.deepseek_v3 import DeepSeekV3
-from gateway.inspection.formats.deepseek_v4 import DeepSeekV4, DeepSeekV41
-from gateway.inspection.formats.deepseek_v31 import DeepSeekV31
-from gateway.inspection.formats.deepseek_v32 import DeepSeekV32
-from gateway.inspection.formats.functiongemma import FunctionGemma
+from gateway.inspection.formats.base import Format, Parsed
+from gateway.inspection.formats.dsml import Dsml, Step3
 from gateway.inspection.formats.gemma4 import Gemma4
-from gateway.inspection.formats.glm45 import Glm45
-from gateway.inspection.formats.hermes import Hermes
-from gateway.inspection.formats.kimi_k2 import KimiK2
-from gateway.inspection.formats.kimi_k3 import KimiK3
-from gateway.inspection.formats.llama3_json import Llama3Json
-from gateway.inspection.formats.minimax_m2 import MinimaxM2
+from gateway.inspection.formats.json_calls import Hermes, Llama3Json, Phi4MiniJson
 from gateway.inspection.formats.minimax_m3 import MinimaxM3
-from gateway.inspection.formats.mistral import Mistral
-from gateway.inspection.formats.olmo3 import Olmo3
-from gateway.inspection.formats.openai import OpenAi
-from gateway.inspection.formats.phi4_mini_json import Phi4MiniJson
-from gateway.inspection.formats.pythonic import Pythonic
-from gateway.inspection.formats.qwen3_xml import Qwen3Xml
-from gateway.inspection.formats.step3 import Step3
+from gateway.inspection.formats.named import DeepSeek, KimiK2, Mistral, OpenAi
+from gateway.inspection.formats.pythonic import Olmo3, Pythonic
+from gateway.inspection.formats.tagged import Glm45, KimiK3, Qwen3Xml
 
-__all__ = ["FORMATS", "Format", "Parsed", "ParsedCall"]
+__all__ = ["FORMATS", "Format", "Parsed"]
 
 _ALL: tuple[tuple[Format, tuple[str, ...]], ...] = (
-    (Hermes(), ("qwen3_json", "granite4")),
+    (Hermes("hermes", ("<tool_call>",), "</tool_call>"), ("qwen3_json", "granite4")),
     (Hermes("longcat", ("<longcat_tool_call>",), "</longcat_tool_call>"), ()),
     (Hermes("granite", ("<|tool_call|>", "<tool_call>"), "", fit=True), ()),
     (Hermes("internlm", ("<|action_start|><|plugin|>",), "<|action_end|>"), ()),
     (Hermes("jamba", ("<tool_calls>",), "</tool_calls>"), ("hunyuan_a13b",)),
-    (Qwen3Xml(), ("qwen3_coder", "step3p5", "step5", "mimo")),
-    (Qwen3Xml("seed_oss", tag="seed:tool_call"), ()),
+    (Qwen3Xml("qwen3_xml", "tool_call"), ("qwen3_coder", "step3p5", "step5", "mimo")),
+    (Qwen3Xml("seed_oss", "seed:tool_call"), ()),
     (Pythonic(), ("llama4_pythonic",)),
     (Olmo3(), ()),
     (Llama3Json(), ("llama4_json",)),
     (Mistral(), ()),
-    (Gemma4(), ()),
-    (FunctionGemma(), ()),
-    (DeepSeekV3(), ()),
-    (DeepSeekV31(), ()),
-    (DeepSeekV32(), ()),
-    (DeepSeekV4(), ()),
-    (DeepSeekV41(), ()),
+    (Gemma4("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>'), ()),
+    (Gemma4("functiongemma", "<start_function_call>", "<end_function_call>", "<escape>"), ()),
+    (DeepSeek("deepseek_v3", names_type=True), ()),
+    (DeepSeek("deepseek_v31", names_type=False), ()),
+    (Dsml("deepseek_v32", "function_calls"), ()),
+    (Dsml("deepseek_v4", "tool_calls", also=("toolcalls", "tool")), ()),  # it writes the others at times
+    (Dsml("deepseek_v41", "calls", prefix="｜DSML｜ "), ()),
     (Glm45(), ("glm47", "ling3", "poolside_v1")),
     (KimiK2(), ()),
     (KimiK3(), ()),
     (Hermes("cohere_command4", ("<|START_ACTION|>",), "<|END_ACTION|>"), ("cohere_command3",)),
-    (MinimaxM2(), ()),
+    (Dsml("minimax_m2", "minimax:tool_call", prefix="", arguments=()), ()),
     (MinimaxM3(), ()),
     (OpenAi(), ()),
     (Phi4MiniJson(), ()),

@@ -5,19 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gateway.inspection.cursor import Cursor, NeedMore, NotACall
 from gateway.inspection.offered_tools import OfferedTools, as_json
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedCall:
-    """One parsed call. `arguments`: a JSON object as text."""
-
-    name: str
-    arguments: str
+from gateway.inspection.segments import Call
 
 
 class Parsed(NamedTuple):
@@ -26,7 +18,7 @@ class Parsed(NamedTuple):
     `calls` and `consumed` characters | not a call (no calls) | `need_more`. `looked`: the number of characters from the
     marker on that decided it; the result is the same for every longer text."""
 
-    calls: tuple[ParsedCall, ...] = ()
+    calls: tuple[Call, ...] = ()
     consumed: int = 0
     looked: int = 0
     need_more: bool = False
@@ -52,14 +44,12 @@ class Format:
     """One way of writing tool calls as text. Stateless."""
 
     name: str
-    markers: tuple[str, ...]
-    """The strings that can start a call."""
-    closers: tuple[str, ...]
-    """The strings that may complete a call: only a hint when to parse it."""
-    separators: str = ""
-    """Characters, beside white space, that may stand between two calls."""
-    only_at_start = False
-    """Calls count only where no other content precedes them."""
+    markers: tuple[str, ...]  # the strings that can start a call
+    closers: tuple[str, ...]  # the strings that may complete a call: only a hint when to parse it
+    opens: tuple[str, ...] = ()  # the tags that open a wrapper around several calls, which may be missing
+    closes: tuple[str, ...] = ()  # those that close it
+    separators: str = ""  # characters, beside white space, that may stand between two calls
+    only_at_start = False  # calls count only where no other content precedes them
 
     def follow(self, marker: str) -> str:
         """A pattern for what must follow `marker`; it also matches if the text ends too early. It is a quick test
@@ -77,8 +67,15 @@ class Format:
             return Parsed(looked=max(error.at, cursor.looked) - start)
         return Parsed(tuple(calls), cursor.pos - start, max(cursor.looked, cursor.pos) - start)
 
-    def read(self, cursor: Cursor, tools: OfferedTools) -> list[ParsedCall]:
+    def read(self, cursor: Cursor, tools: OfferedTools) -> list[Call]:
         """Read at least one call and leave the cursor behind it. Raises NeedMore or NotACall."""
+        if not (self.opens and cursor.skip(*self.opens)):
+            return [self.read_call(cursor, tools)]
+        cursor.space()
+        return several(cursor, lambda: self.read_call(cursor, tools), lambda: cursor.close(*self.closes))
+
+    def read_call(self, cursor: Cursor, tools: OfferedTools) -> Call:
+        """Read one call, without the wrapper. Raises as `read`."""
         raise NotImplementedError
 
 
@@ -92,7 +89,7 @@ def read_name(cursor: Cursor, tools: OfferedTools) -> str:
     return cursor.name(tools.has, tools.could_become)
 
 
-def several(cursor: Cursor, one: Callable[[], ParsedCall], done: Callable[[], bool]) -> list[ParsedCall]:
+def several(cursor: Cursor, one: Callable[[], Call], done: Callable[[], bool]) -> list[Call]:
     """Read calls until `done` reports that the wrapper is closed. Text that is no call ends the list; the calls before
     it count."""
     calls = [one()]
@@ -111,18 +108,18 @@ def several(cursor: Cursor, one: Callable[[], ParsedCall], done: Callable[[], bo
 
 def make_call(
     cursor: Cursor, name: str, arguments: Mapping[str, Any], fit: Callable[[str, str, Any], Any] | None = None
-) -> ParsedCall:
+) -> Call:
     """The call, with its arguments as JSON. `fit`: `OfferedTools.fitted`, for formats whose models confuse declared
     types."""
     try:
         if fit is not None:
             arguments = {key: fit(name, key, value) for key, value in arguments.items()}
-        return ParsedCall(name, as_json(arguments))
+        return Call(name, as_json(arguments))
     except (ValueError, RecursionError):
         cursor.fail()
 
 
-def call_of(cursor: Cursor, value: Any, tools: OfferedTools, *, fit: bool = False) -> ParsedCall:
+def call_of(cursor: Cursor, value: Any, tools: OfferedTools, *, fit: bool = False) -> Call:
     """The call that a JSON object describes: `name` (or `tool_name`) and `arguments` (or `parameters`), flat or under
     `function`. `fit`: its arguments are converted to the declared types."""
     function = value.get("function", value) if isinstance(value, dict) else None
@@ -156,7 +153,7 @@ _HEAD = re.compile(r'\s*\{\s*"(?:tool_)?name"\s*:\s*"([^"\\]*)"')
 _BROKEN = re.compile(r'\s*\{\s*(?:[^\s"}]|"[^"\\]*"\s*[^\s:])')
 
 
-def read_calls(cursor: Cursor, tools: OfferedTools, *, fit: bool = False) -> list[ParsedCall]:
+def read_calls(cursor: Cursor, tools: OfferedTools, *, fit: bool = False) -> list[Call]:
     """Read a JSON object that describes a call, or a list of them. An object that names no offered tool is refused at
     its name. In a list that is cut off, or continues with something else, the calls before that count."""
     if not cursor.skip("["):
@@ -171,7 +168,7 @@ def _next_item(cursor: Cursor) -> bool:
     return False
 
 
-def _read_call(cursor: Cursor, tools: OfferedTools, fit: bool) -> ParsedCall:
+def _read_call(cursor: Cursor, tools: OfferedTools, fit: bool) -> Call:
     head = _HEAD.match(cursor.text, cursor.pos)
     if head and head.group(1) not in tools:
         cursor.fail(head.end())

@@ -1,4 +1,5 @@
-"""DeepSeek's DSML, of V3.2 on: `<｜DSML｜invoke name="..."><｜DSML｜parameter name="..." string="true">...`."""
+"""DeepSeek's DSML, of V3.2 on: `<｜DSML｜invoke name="..."><｜DSML｜parameter name="..." string="true">...`; with other
+prefixes MiniMax M2 and Step 3."""
 
 from __future__ import annotations
 
@@ -7,9 +8,10 @@ import re
 from typing import Any
 
 from gateway.inspection.cursor import Cursor
-from gateway.inspection.formats.base import NAMED, SPACED, Format, ParsedCall, literal, make_call, read_name, several
+from gateway.inspection.formats.base import NAMED, SPACED, Format, literal, make_call, read_name
 from gateway.inspection.formats.tagged import read_value, value_end
 from gateway.inspection.offered_tools import ANY, OfferedTools, typed
+from gateway.inspection.segments import Call
 
 ANYTHING = frozenset(("null", "boolean", "integer", "number", "string", "array", "object"))
 _KEYS = {
@@ -36,16 +38,16 @@ class Dsml(Format):
     ) -> None:
         self.name = name
         self._wrapper, self._also = wrapper, also
-        self._opens = tuple(f"<{prefix}{tag}>" for tag in (wrapper, *also))
-        self._closes = tuple(f"</{prefix}{tag}>" for tag in (wrapper, *also))
-        self._arguments = arguments
+        self.opens = tuple(f"<{prefix}{tag}>" for tag in (wrapper, *also))
+        self.closes = tuple(f"</{prefix}{tag}>" for tag in (wrapper, *also))
+        self._outer, self._arguments = self.closes, arguments
         self._invoke, self._invoke_end = f"<{prefix}invoke", f"</{prefix}invoke>"
         self._parameter, self._parameter_end = f"<{prefix}parameter", f"</{prefix}parameter>"
         self._invoked = SPACED + literal("name=") + rf"(?:\Z|[\"']?{NAMED})"
-        self.markers = (*self._opens, self._invoke)
-        self.closers = (*self._closes, self._invoke_end)
+        self.markers = (*self.opens, self._invoke)
+        self.closers = (*self.closes, self._invoke_end)
         self._inner = re.compile(re.escape(self._parameter) + _ATTRIBUTES)
-        self._end = value_end(self._parameter_end, self._parameter, self._invoke_end, *self._closes)
+        self._end = value_end(self._parameter_end, self._parameter, self._invoke_end, *self.closes)
 
     @property
     def variants(self) -> tuple[Dsml, ...]:
@@ -58,13 +60,7 @@ class Dsml(Format):
     def follow(self, marker: str) -> str:
         return self._invoked if marker == self._invoke else SPACED + literal(self._invoke) + self._invoked
 
-    def read(self, cursor: Cursor, tools: OfferedTools) -> list[ParsedCall]:
-        if not cursor.skip(*self._opens):
-            return [self._call(cursor, tools)]
-        cursor.space()
-        return several(cursor, lambda: self._call(cursor, tools), lambda: cursor.close(*self._closes))
-
-    def _call(self, cursor: Cursor, tools: OfferedTools) -> ParsedCall:
+    def read_call(self, cursor: Cursor, tools: OfferedTools) -> Call:
         cursor.expect(self._invoke)
         quote = self._name(cursor)
         name = read_name(cursor, tools)
@@ -79,7 +75,7 @@ class Dsml(Format):
                 key, word = self._argument(cursor)
                 for part_key, part_word, part in self._parts(key, word, read_value(cursor, self._end), name, tools):
                     arguments[part_key] = self._value(part_key, part_word, part, name, tools)
-            elif cursor.close(self._invoke_end, min_prefix=2) or cursor.at(*self._closes):
+            elif cursor.close(self._invoke_end, min_prefix=2) or cursor.at(*self._outer):
                 return make_call(cursor, name, self._unwrapped(arguments, name, tools))
             else:
                 cursor.fail(cursor.pos + 1)
@@ -96,18 +92,14 @@ class Dsml(Format):
     def _argument(self, cursor: Cursor) -> tuple[str, str]:
         """(an argument's name, the value of its `string` attribute: "true", "false" or "")."""
         quote = self._name(cursor)
-        match = _KEYS[quote].match(cursor.text, cursor.pos)
-        assert match is not None  # the patterns also match nothing
-        if match.end() == len(cursor.text):
-            cursor.short()
-        cursor.pos = match.end()
+        key = cursor.run(_KEYS[quote])
         if quote:
             cursor.expect(quote)
         cursor.space()
         word = "true" if cursor.skip('string="true"') else "false" if cursor.skip('string="false"') else ""
         cursor.space()
         cursor.expect(">")
-        return match.group().strip(), word
+        return key.strip(), word
 
     def _parts(self, key: str, word: str, value: str, name: str, tools: OfferedTools) -> list[tuple[str, str, str]]:
         """An argument, split if its closing tag was missing and its value contains the arguments behind it. Only a tag
@@ -142,3 +134,38 @@ class Dsml(Format):
         if not isinstance(inner, dict) or not inner or not all(tools.declares(name, inner_key) for inner_key in inner):
             return arguments
         return {inner_key: tools.fitted(name, inner_key, value) for inner_key, value in inner.items()}
+
+
+CALLS, CALLS_END = "<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"
+CALL, CALL_END, SEPARATOR = "<｜tool_call_begin｜>", "<｜tool_call_end｜>", "<｜tool_sep｜>"
+
+
+class Step3(Dsml):
+    """`<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="..."><steptml:parameter name="...">...` in
+    `<｜tool_calls_begin｜>`: wrappers that look like DeepSeek V3's, each of which may be missing."""
+
+    def __init__(self) -> None:
+        super().__init__("step3", "invokes", prefix="steptml:", arguments=())
+        self.opens, self.closes = (CALLS,), (CALLS_END,)
+        self.markers = (CALLS, CALL, self._invoke)
+        self.closers = (CALLS_END, CALL_END, self._invoke_end)
+
+    def follow(self, marker: str) -> str:
+        invoke = SPACED + literal(self._invoke) + self._invoked
+        function = SPACED + literal("function") + SPACED + literal(SEPARATOR) + invoke
+        if marker == CALLS:
+            return f"{SPACED}(?:{literal(CALL)}{function}|{literal(self._invoke)}{self._invoked})"
+        return function if marker == CALL else self._invoked
+
+    def read_call(self, cursor: Cursor, tools: OfferedTools) -> Call:
+        wrapped = cursor.skip(CALL)
+        if wrapped:
+            cursor.space()
+            cursor.expect("function")
+            cursor.space()
+            cursor.expect(SEPARATOR)
+            cursor.space()
+        call = super().read_call(cursor, tools)
+        if wrapped:
+            cursor.close(CALL_END)
+        return call

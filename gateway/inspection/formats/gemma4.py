@@ -1,4 +1,4 @@
-"""Gemma 4: `<|tool_call>call:NAME{key:<|"|>text<|"|>,count:3}<tool_call|>`."""
+"""Gemma 4: `<|tool_call>call:NAME{key:<|"|>text<|"|>,count:3}<tool_call|>`; FunctionGemma with other tags."""
 
 from __future__ import annotations
 
@@ -6,17 +6,9 @@ import re
 from typing import Any
 
 from gateway.inspection.cursor import Cursor
-from gateway.inspection.formats.base import (
-    NAMED,
-    SPACED,
-    Format,
-    ParsedCall,
-    literal,
-    make_call,
-    read_name,
-    read_object,
-)
+from gateway.inspection.formats.base import NAMED, SPACED, Format, literal, make_call, read_name, read_object
 from gateway.inspection.offered_tools import OfferedTools, Shape, typed
+from gateway.inspection.segments import Call
 
 MAX_DEPTH = 100
 # Bare text in an object ends at its brace or at a comma that a key follows; in a list at any comma.
@@ -29,19 +21,17 @@ _SCALARS = frozenset(("null", "boolean", "integer", "number"))
 class Gemma4(Format):
     """Arguments look like JSON with bare keys and special quotes; real JSON is accepted too."""
 
-    name = "gemma4"
-    opening, closing, quote = "<|tool_call>", "<tool_call|>", '<|"|>'
-
-    def __init__(self) -> None:
-        self.markers = (self.opening,)
-        self.closers = (self.closing, "}")
-        self._quoted = re.compile(re.escape(self.quote))
+    def __init__(self, name: str, opening: str, closing: str, quote: str) -> None:
+        self.name = name
+        self.markers, self.closers = (opening,), (closing, "}")
+        self._closing, self._quote = closing, quote
+        self._quoted = re.compile(re.escape(quote))
 
     def follow(self, marker: str) -> str:
         return f"{SPACED}(?:{literal('call:')}|{literal(':')}|){NAMED}"
 
-    def read(self, cursor: Cursor, tools: OfferedTools) -> list[ParsedCall]:
-        cursor.expect(self.opening)
+    def read_call(self, cursor: Cursor, tools: OfferedTools) -> Call:
+        cursor.expect(*self.markers)
         cursor.space()
         cursor.skip("call:", ":")
         name = read_name(cursor, tools)
@@ -49,8 +39,8 @@ class Gemma4(Format):
         arguments = self._json(cursor)
         if arguments is None:
             arguments = self._object(cursor, MAX_DEPTH, tools.shape(name))
-        cursor.close(self.closing)
-        return [make_call(cursor, name, arguments)]
+        cursor.close(self._closing)
+        return make_call(cursor, name, arguments)
 
     def _json(self, cursor: Cursor) -> dict[str, Any] | None:
         start = cursor.pos
@@ -75,14 +65,7 @@ class Gemma4(Format):
                 return fields
 
     def _key(self, cursor: Cursor) -> str:
-        if cursor.skip(self.quote):
-            key = self._text(cursor)
-        else:
-            match = _KEY.match(cursor.text, cursor.pos)
-            assert match is not None  # the pattern also matches nothing
-            if match.end() == len(cursor.text):
-                cursor.short()
-            key, cursor.pos = match.group(), match.end()
+        key = self._text(cursor) if cursor.skip(self._quote) else cursor.run(_KEY)
         cursor.space()
         cursor.expect(":")
         return key
@@ -93,7 +76,7 @@ class Gemma4(Format):
         cursor.space()
         if depth <= 0:
             cursor.fail()
-        if cursor.skip(self.quote):
+        if cursor.skip(self._quote):
             return shape.fitted(self._text(cursor))
         if cursor.at("{"):
             return self._object(cursor, depth, shape)

@@ -7,12 +7,13 @@ import re
 from typing import Any
 
 from gateway.inspection.cursor import Cursor
-from gateway.inspection.formats.base import NAMED, SPACED, Format, ParsedCall, literal, make_call, read_name, several
+from gateway.inspection.formats.base import NAMED, SPACED, Format, literal, make_call, read_name
 from gateway.inspection.formats.tagged import read_key
 from gateway.inspection.offered_tools import OfferedTools, Shape, typed
+from gateway.inspection.segments import Call
 
 PREFIX = "]<]minimax[>["
-OPEN, CLOSE = f"{PREFIX}<tool_call>", f"{PREFIX}</tool_call>"
+OPEN = f"{PREFIX}<tool_call>"
 INVOKE, INVOKE_END = f'{PREFIX}<invoke name="', f"{PREFIX}</invoke>"
 ARGUMENT, ARGUMENT_END = f"{PREFIX}<", f"{PREFIX}</"
 MAX_DEPTH = 100
@@ -22,22 +23,14 @@ Element = str | list[tuple[str, "Element"]]  # its text, or its child elements w
 
 
 class MinimaxM3(Format):
-    """The wrapper may be missing."""
-
     name = "minimax_m3"
-    markers = (OPEN, INVOKE)
-    closers = (CLOSE, INVOKE_END)
+    opens, closes = (OPEN,), (f"{PREFIX}</tool_call>",)
+    markers, closers = (OPEN, INVOKE), (*closes, INVOKE_END)
 
     def follow(self, marker: str) -> str:
         return NAMED if marker == INVOKE else SPACED + literal(INVOKE) + NAMED
 
-    def read(self, cursor: Cursor, tools: OfferedTools) -> list[ParsedCall]:
-        if not cursor.skip(OPEN):
-            return [self._call(cursor, tools)]
-        cursor.space()
-        return several(cursor, lambda: self._call(cursor, tools), lambda: cursor.close(CLOSE))
-
-    def _call(self, cursor: Cursor, tools: OfferedTools) -> ParsedCall:
+    def read_call(self, cursor: Cursor, tools: OfferedTools) -> Call:
         cursor.expect(INVOKE)
         name = read_name(cursor, tools)
         cursor.expect('">')

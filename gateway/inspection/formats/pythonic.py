@@ -1,4 +1,4 @@
-"""Python calls in a list, as the whole answer: `[get_weather(city='Oslo'), ping()]` (Llama 3.2 and 4, and others)."""
+"""Calls as Python writes them. Only keyword arguments with literal values; no code is evaluated."""
 
 from __future__ import annotations
 
@@ -6,39 +6,28 @@ import re
 from typing import Any
 
 from gateway.inspection.cursor import Cursor
-from gateway.inspection.formats.base import NAMED, SPACED, Format, ParsedCall, literal, make_call, read_name
+from gateway.inspection.formats.base import NAMED, SPACED, Format, literal, make_call, read_name
 from gateway.inspection.offered_tools import OfferedTools
 from gateway.inspection.python_literals import MAX_DEPTH, PLAIN, has_any, has_more, plain_value, read_plain, read_value
+from gateway.inspection.segments import Call
 
 START, END = "<|python_start|>", "<|python_end|>"
 _KEY = re.compile(r"(?:[^\W\d]\w{0,127})?")
 _ARGUMENT = re.compile(r"\s*(?P<key>[^\W\d]\w{0,127})\s*=" + PLAIN)
 
 
-class Pythonic(Format):
-    """Only keyword arguments with literal values; no code is evaluated."""
+class Olmo3(Format):
+    """One a line, in `<function_calls>`. JSON's true, false and null are accepted too."""
 
-    name = "pythonic"
-    markers: tuple[str, ...] = ("[", START)
-    closers: tuple[str, ...] = (")]", ") ]", ")\n]", END)
-    only_at_start = True
+    name = "olmo3"
+    opens, closes = ("<function_calls>",), ("</function_calls>",)
+    markers: tuple[str, ...] = opens
+    closers: tuple[str, ...] = (*closes, ")")
 
     def follow(self, marker: str) -> str:
-        return SPACED + (NAMED if marker == "[" else literal("["))
+        return SPACED + NAMED
 
-    def read(self, cursor: Cursor, tools: OfferedTools) -> list[ParsedCall]:
-        wrapped = cursor.skip(START)
-        cursor.space()
-        cursor.expect("[")
-        cursor.space()
-        calls = [self._call(cursor, tools)]
-        while has_more(cursor, "]"):
-            calls.append(self._call(cursor, tools))
-        if wrapped:
-            cursor.close(END)
-        return calls
-
-    def _call(self, cursor: Cursor, tools: OfferedTools) -> ParsedCall:
+    def read_call(self, cursor: Cursor, tools: OfferedTools) -> Call:
         name = read_name(cursor, tools)
         cursor.expect("(")
         arguments: dict[str, Any] = {}
@@ -54,13 +43,33 @@ class Pythonic(Format):
         return make_call(cursor, name, arguments)
 
     def _key(self, cursor: Cursor) -> str:
-        match = _KEY.match(cursor.text, cursor.pos)
-        assert match is not None  # the pattern also matches nothing
-        if match.end() == len(cursor.text):
-            cursor.short()
-        if not match.group():
+        key = cursor.run(_KEY)
+        if not key:
             cursor.fail(cursor.pos + 1)
-        cursor.pos = match.end()
         cursor.space()
         cursor.expect("=")
-        return match.group()
+        return key
+
+
+class Pythonic(Olmo3):
+    """In a list, as the whole answer: `[get_weather(city='Oslo'), ping()]` (Llama 3.2 and 4, and others)."""
+
+    name = "pythonic"
+    markers = ("[", START)
+    closers = (")]", ") ]", ")\n]", END)
+    only_at_start = True
+
+    def follow(self, marker: str) -> str:
+        return SPACED + (NAMED if marker == "[" else literal("["))
+
+    def read(self, cursor: Cursor, tools: OfferedTools) -> list[Call]:
+        wrapped = cursor.skip(START)
+        cursor.space()
+        cursor.expect("[")
+        cursor.space()
+        calls = [self.read_call(cursor, tools)]
+        while has_more(cursor, "]"):
+            calls.append(self.read_call(cursor, tools))
+        if wrapped:
+            cursor.close(END)
+        return calls

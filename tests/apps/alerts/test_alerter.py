@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from gateway.accounting.accounts import today
-from gateway.apps.alerts.alerts import Alert, Timing
+from gateway.apps.alerts.alert import Alert, Timing
 from gateway.apps.alerts.sender import RetryPolicy
 from gateway.config.snapshot import Alerts, Secret
 from gateway.observe import history
@@ -75,6 +75,25 @@ async def test_a_backend_that_dies_and_comes_back_is_told_of_twice() -> None:
         assert f.hook.told() == [("backend_down", "a"), ("backend_back", "a")]
 
 
+async def test_five_backends_that_die_at_once_are_one_message_and_so_is_their_return() -> None:
+    names = "a b c d e"
+    async with fleet(f"{names} f", "aliases: {w: [a, f], x: [b, f], y: [c]}") as f:
+        for name in names.split():
+            await f.sims[name].kill()
+        await f.hook.until_asked(1)
+        assert {name for kind, name in f.hook.told() if kind == "backend_down"} == set(names.split())
+        text = f.hook.texts()[0]
+        assert "5 of 6 backends on 127.0.0.1 are down. a, b, c, d, e: /health: Connect call failed" in text
+        assert "alias y has nothing left" in text
+        assert "aliases w, x are on a fallback: f serves them" in text
+        for name in names.split():
+            await f.sims[name].revive()
+        await f.hook.until(partial(_was_told, f.hook, "alias_back", "y"))
+        (end,) = [text for text in f.hook.texts() if " back, after " in text]
+        assert "a, b, c, d, e are back, after " in end
+        assert end.endswith("meanwhile nobody did")
+
+
 async def test_an_audio_server_and_a_plain_one_are_told_of_too() -> None:
     async with AsyncExitStack() as stack:
         speech, plain = SimAudio("speech", ["speech"]), SimVllm("plain")
@@ -101,7 +120,7 @@ async def test_an_alias_that_falls_back_is_told_of_and_so_is_its_return() -> Non
         await f.sims["a"].kill()
         await f.hook.until(lambda: ("alias_fallback", "w") in f.hook.told())
         assert gateway.metric("gateway_alias_on_fallback", alias="w") == 1.0
-        assert any("alias w is on a fallback: b serves it; a is " in text for text in f.hook.texts())
+        assert any("a is down: " in text and "alias w is on a fallback: b serves it" in text for text in f.hook.texts())
         await f.sims["a"].revive()
         await f.hook.until(lambda: ("alias_back", "w") in f.hook.told())
         assert gateway.metric("gateway_alias_on_fallback", alias="w") == 0.0

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.apps.alerts.alerts import Alert, AlertState, FleetPicture, Timing, duration_text
+from gateway.apps.alerts.alert import Alert, FleetPicture, Timing, duration_text
+from gateway.apps.alerts.alerts import AlertState
 from gateway.domain.health_state import WELL, State
 from gateway.routing.alias_status import AliasView, BackendView
 
@@ -178,7 +179,7 @@ def test_on_a_fallback_and_back_are_each_told_once() -> None:
     assert watched.over(90_000.0, FALLBACK, every=60.0) == ["alias_fallback"]
     assert watched.last.text == "alias w is on a fallback: b serves it; a is down (connection refused)"
     assert watched.over(100.0, HOME) == ["alias_back"]
-    assert watched.last.text == "alias w is back: a serves it, after 25 h 0 min"
+    assert watched.last.text == "alias w is back: a serves it, after 25 h 0 min; meanwhile b served"
 
 
 def test_a_fallback_of_seconds_is_not_told() -> None:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gateway.apps.alerts import channels
-from gateway.apps.alerts.alerts import Alert
+from gateway.apps.alerts.alert import Alert
 from gateway.apps.alerts.channels import (
     AlertMessage,
     Channel,
@@ -62,8 +62,15 @@ async def test_a_webhook_gets_a_text_for_slack_and_each_alert() -> None:
         body = asked.json
         assert body["text"] == "[spark1] a is down: &lt;think&gt; &amp; so on\nb is down"
         assert body["alerts"] == [
-            {"kind": "backend_down", "name": "a", "text": "a is down: <think> & so on", "good": False},
-            {"kind": "backend_down", "name": "a", "text": "b is down", "good": False},
+            {
+                "kind": "backend_down",
+                "name": "a",
+                "text": "a is down: <think> & so on",
+                "good": False,
+                "cause": "",
+                "do": "",
+            },
+            {"kind": "backend_down", "name": "a", "text": "b is down", "good": False, "cause": "", "do": ""},
         ]
         assert body["gateway"] == "spark1"
         assert abs(body["at"] - time.time()) < PATIENCE

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gateway.apps.alerts.alerts import Alert
+from gateway.apps.alerts.alert import Alert
 from gateway.apps.alerts.channels import (
     AlertMessage,
     DeliveryResult,

@@ -34,7 +34,7 @@ async def called(
     found = {**(keys or {}), **further}
     backends = "".join(there.backend(name, found.get(name, "")) for name in there.sims)
     async with running_gateway(f"{FAST}{NODE}{more}backends:\n{backends}") as gateway:
-        gateway.gateway.apps.control.starter.pace.look = 0.02
+        gateway.gateway.apps.control.starter.look_every = 0.02
         await gateway.until(lambda: State.UNKNOWN not in {gateway.state(name) for name in there.sims})
         await gateway.until_ready(*(name for name, sim in there.sims.items() if sim.alive))
         yield gateway

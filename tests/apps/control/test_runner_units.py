@@ -127,7 +127,7 @@ async def test_a_wait_shows_the_last_sign_of_life(tmp_path: Path, monkeypatch: p
 async def test_ssh_that_is_cut_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, verb: str
 ) -> None:
-    monkeypatch.setattr("gateway.apps.control.ordered.AGAIN", 0.01)
+    monkeypatch.setattr("gateway.apps.control.units.AGAIN", 0.01)
     async with fleet(tmp_path, monkeypatch, "a", away="c", modes=DAILY, nodes={}) as (gateway, there, node):
         (tmp_path / "cut").write_text(f"sudo systemctl {verb}")
         done = await switched(gateway, "ds4")

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.apps.control.memory.arithmetic import SYSTEM_GIB
-from gateway.apps.control.memory.demand import Demand
+from gateway.apps.control.memory.arithmetic import SYSTEM_GIB, Demand
 from gateway.apps.control.starting import Room, StartMember, decide
 from gateway.domain.start_decision import StartDecision
 

@@ -63,7 +63,7 @@ def test_everything_that_leaves_is_drained_before_the_first_stop() -> None:
         "preflight both", "drain small", "drain big", "stop small", "stop big",
         "preflight both", "start both", "wait both", "resume both",
     ]  # fmt: skip
-    assert found.refusals == found.notes == ()
+    assert found.refusals == found.notes == []
 
 
 def test_the_biggest_of_a_node_comes_first() -> None:
@@ -133,9 +133,9 @@ def test_a_start_command_of_the_operators_has_to_see_to_profiles() -> None:
     both = replace(routes.backends["both"], start="./start both")
     routes = replace(routes, backends={**routes.backends, "both": both})
     found = switch_steps(routes, "long", None, {}, plan(routes, "long"))
-    assert found.notes == (
+    assert found.notes == [
         "both is to run with profile latency, and its `start` is a command of your own: it has to see to that",
-    )
+    ]
 
 
 def test_what_runs_serves_while_the_others_load() -> None:
@@ -157,7 +157,7 @@ def test_what_cannot_be_started_or_stopped_is_refused() -> None:
     found = switch("daily", "odd", hand="up", own="up", small="up", big="up")
     assert found.refusals[0].startswith("hand cannot be stopped")
     away = switch("daily", "odd", own="up", small="up", big="up")
-    assert away.refusals == (), "it does not run"
+    assert away.refusals == [], "it does not run"
     assert "stop hand: no `stop` command" in said(away)
 
 
@@ -170,6 +170,6 @@ def test_a_preflight_needs_ssh() -> None:
 def test_one_backend() -> None:
     routes = snapshot()
     assert said(stop_steps(routes, "big", {"big": "up"})) == ["drain big", "stop big"]
-    assert stop_steps(routes, "hand", {}).refusals != ()
+    assert stop_steps(routes, "hand", {}).refusals != []
     assert said(start_steps(routes, "big", {}, plan(routes, "daily")))[:2] == ["preflight big", "start big"]
     assert said(start_steps(routes, "big", {"big": "up"}, plan(routes, "daily"))) == ["resume big", "wait big"]

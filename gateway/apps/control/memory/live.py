@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from gateway.apps.control.memory.demand import Demand
+from gateway.apps.control.memory.arithmetic import Demand
 from gateway.apps.control.memory.plan import FleetPlan, NodePlan
 
 TOLERANCE = 0.10  # a plan that is further off than this is a wrong plan

@@ -10,8 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.apps.control.memory.arithmetic import ADVISED_FREE_GIB, GIB, LOADING_MARGIN_GIB, SYSTEM_GIB
-from gateway.apps.control.memory.demand import Demand, Place, Verdict
+from gateway.apps.control.memory.arithmetic import (
+    ADVISED_FREE_GIB,
+    GIB,
+    LOADING_MARGIN_GIB,
+    SYSTEM_GIB,
+    Demand,
+    Place,
+    Verdict,
+)
 from gateway.apps.control.memory.launches import demand_of
 from gateway.apps.control.memory.model_catalog import SPARK_GIB, ModelCatalog
 from gateway.apps.control.memory.model_files import ModelFiles

@@ -12,7 +12,7 @@ from textwrap import wrap
 from typing import Literal
 from xml.sax.saxutils import escape
 
-from gateway.apps.control.memory.demand import Demand, Verdict
+from gateway.apps.control.memory.arithmetic import Demand, Verdict
 from gateway.apps.control.memory.plan import FleetPlan, NodePlan
 from gateway.printable import visible
 

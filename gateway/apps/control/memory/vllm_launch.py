@@ -13,6 +13,8 @@ from gateway.apps.control.memory.arithmetic import (
     NODES_GIB,
     SYSTEM_GIB,
     CacheSettings,
+    Demand,
+    Place,
     Pool,
     cache_layout,
     longest_window,
@@ -21,7 +23,6 @@ from gateway.apps.control.memory.arithmetic import (
     profile_gib,
     resident_gib,
 )
-from gateway.apps.control.memory.demand import Demand, Place
 from gateway.apps.control.memory.geometry import Geometry
 from gateway.apps.control.memory.model_catalog import FieldReport, MeasuredMemory, ModelCatalog, ModelRow, weights_of
 from gateway.apps.control.memory.model_files import ModelFiles

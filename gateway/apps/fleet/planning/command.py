@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from gateway.apps.control.memory.demand import Demand
+from gateway.apps.control.memory.arithmetic import Demand
 from gateway.apps.control.memory.live import with_observed
 from gateway.apps.control.memory.model_files import read_models
 from gateway.apps.control.memory.plan import FleetPlan, NodePlan, plan, plan_json

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.apps.control.memory.arithmetic import GIB
-from gateway.apps.control.memory.demand import Demand
+from gateway.apps.control.memory.arithmetic import GIB, Demand
 from gateway.apps.control.memory.model_catalog import ModelCatalog, shipped_models
 from gateway.apps.control.memory.plan import FleetPlan, NodePlan, plan
 from gateway.config.snapshot import Backend, Launch, Mode, Node, Snapshot

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.apps.control.memory.demand import Demand
+from gateway.apps.control.memory.arithmetic import Demand
 from gateway.apps.control.memory.live import TOLERANCE, beside_the_plan
 from gateway.apps.control.memory.plan import NodePlan
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.apps.control.causes import cause_of
+from gateway.apps.control.troubles import cause_of
 from gateway.apps.control.unit_commands import Unit
 
 UNIT = Unit("spark1", "ops@spark1", "spark-c")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.apps.control.start_times import FILE, StartTimes, lanes_of
+from gateway.apps.control.lanes import FILE, StartTimes, lanes_of
 from tests.apps.control.machine import switched
 from tests.apps.control.node import fleet
 

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.apps.control.facts import FILE, Use, UseTracker
 from gateway.apps.control.record import INTERRUPTED
-from gateway.apps.control.use import FILE, Use, UseTracker
 from gateway.domain.health_state import State
 from tests.apps.control.machine import FAST, Machine, begin, ended, gateway_of, machine, steps, switched
 from tests.apps.control.requested import CALLED, CHAT, ask, asking
