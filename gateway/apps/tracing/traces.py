@@ -236,8 +236,8 @@ def url_of(endpoint: str) -> str:
 
 
 class Exporter(SpanExporter):
-    """Called by the thread of the SDK's batch processor. When the receiver accepts nothing, that is logged once, and the
-    exporter pauses; meanwhile spans are dropped without being encoded. `lost`: spans that were dropped."""
+    """Called by the thread of the SDK's batch processor. When the receiver accepts nothing, that is logged once, and
+    the exporter pauses; meanwhile spans are dropped without being encoded. `lost`: spans that were dropped."""
 
     def __init__(self, endpoint: str, failures: Failures | None = None) -> None:
         self.lost = 0
