@@ -13,7 +13,7 @@ from gateway.accounting.budgets import Account, Budgets
 from gateway.accounting.ledger import Ledger
 from gateway.accounting.ledger_file import DAY
 from gateway.accounting.limits import RateLimits
-from gateway.accounting.prices import FREE, Prices, costs_money
+from gateway.accounting.prices import FREE, Prices, costs_money, pictures_usd
 from gateway.config.snapshot import Backend, Budget, Client, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.request import InferenceRequest
@@ -100,7 +100,8 @@ class Accounts:
     def probable_cost(self, state: BackendState, request: InferenceRequest) -> float:
         """The estimated cost in USD; 0 if the price is unknown."""
         rates = self.prices.of(state.backend)
-        return 0.0 if rates is None else rates.usd(self.probable_tokens(state, request))
+        pictures = pictures_usd(state.backend, request.endpoint, request.choices)
+        return pictures + (0.0 if rates is None else rates.usd(self.probable_tokens(state, request)))
 
     def probable_tokens(self, state: BackendState, request: InferenceRequest) -> Tokens:
         """The estimated tokens of prompt and answer, before a backend has counted them."""

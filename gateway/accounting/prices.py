@@ -9,6 +9,7 @@ from typing import Any
 
 from gateway.config.snapshot import Backend
 from gateway.domain.engine_traits import traits_of
+from gateway.domain.request import PICTURES, Endpoint
 from gateway.domain.usage import Tokens
 
 LONG_PROMPT = 200_000  # tokens; some models cost more beyond
@@ -67,7 +68,12 @@ def declared(backend: Backend) -> Rates | None:
 def costs_money(backend: Backend) -> bool:
     """May a request to this backend cost money? True also for a cloud whose price is unknown."""
     price = backend.price
-    return backend.cloud if price is None else price.input > 0.0 or price.output > 0.0
+    return backend.cloud if price is None else max(price.input, price.output, price.image) > 0.0
+
+
+def pictures_usd(backend: Backend, endpoint: Endpoint, pictures: int) -> float:
+    """What so many pictures cost there; 0 if they have no price of their own."""
+    return backend.price.image * pictures if backend.price is not None and endpoint in PICTURES else 0.0
 
 
 def litellm_rates(costs: Mapping[str, Any], model: str) -> Rates | None:

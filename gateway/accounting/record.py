@@ -38,6 +38,7 @@ class AttemptRecord:
     unsent: bool = False  # not a byte of it went to the backend
     answered: bool = False  # the client has the answer, or its end is being sent
     first_token: float = 0.0  # when the first content was sent to the client, in the loop's seconds; 0 = none
+    pictures: int = 0  # that were made
     usage: dict[str, Any] | None = None  # reported with the answer that the client got
     tokens: Tokens = NO_TOKENS  # of the usage that was counted
     audio_seconds: float = 0.0  # of speech that was read or spoken, as far as it is known

@@ -10,7 +10,7 @@ from msgspec.structs import astuple
 
 from gateway.accounting.accounts import Accounts
 from gateway.accounting.ledger_file import DAY, Entry
-from gateway.accounting.prices import costs_money
+from gateway.accounting.prices import costs_money, pictures_usd
 from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.domain.backend import BackendState
 from gateway.domain.request import SPEECH
@@ -82,6 +82,8 @@ class Settler:
         sent = trying.track.output_tokens(state.ratio.probably) if trying.track is not None else 0
         used = Tokens(known_tokens(state, trying.request), sent)
         usd = self._accounts.cost(state.backend, record.client, used)
+        if pictures := pictures_usd(state.backend, record.endpoint, trying.request.choices):
+            usd = (usd or 0.0) + pictures
         self._spend(record, state, usd)
         if sent:
             trying.tokens = Tokens(completion=sent)  # those of the prompt were not reported
@@ -116,13 +118,17 @@ class Settler:
     def _book(self, record: RequestRecord, attempt: AttemptRecord, used: Tokens, outcome: str, seconds: float) -> None:
         state = attempt.state
         usd = self._accounts.cost(state.backend, record.client, used) if used.total else 0.0
+        if attempt.pictures and (pictures := pictures_usd(state.backend, record.endpoint, attempt.pictures)):
+            usd = (usd or 0.0) + pictures
         if usd:
             self._spend(record, state, usd)
         self._enter(record, state.name, used, outcome, seconds, usd, attempt.audio_seconds)
 
     def _book_unreported(self, record: RequestRecord, served: AttemptRecord) -> None:
         """An answer whose tokens are not known, such as speech: nor is its cost, unless it is free."""
-        usd = None if costs_money(served.state.backend) else 0.0
+        backend = served.state.backend
+        usd = pictures_usd(backend, record.endpoint, served.pictures) or (None if costs_money(backend) else 0.0)
+        self._spend(record, served.state, usd)
         self._enter(record, served.state.name, NO_TOKENS, record.outcome, record.seconds, usd, served.audio_seconds)
 
     def _book_estimate(self, record: RequestRecord, attempt: AttemptRecord, outcome: str, seconds: float) -> int:

@@ -129,6 +129,20 @@ class SlotAcquirer:
             waiter.deadline = max(waiter.deadline, until)
         return bool(starting) and now < waiter.deadline
 
+    def waits(self, now: float) -> str:
+        """What the request waits for, in words for a person; "" if it does not wait."""
+        waiter = self.waiter
+        if waiter is None:
+            return ""
+        starting = [skip.state.name for skip in self._failover.plan.skipped if skip.kind == STARTING]
+        if starting:
+            return f"{' and '.join(starting)} is being started, {now - self._began:.0f} s so far"
+        names = " or ".join(state.name for state in waiter.choices)
+        if waiter.pending:
+            return f"Waiting for {names} to come back"
+        left = self._admission.scheduler.expected_wait(waiter, now)
+        return f"Waiting for a free slot of {names}" + ("" if left is None else f", about {left:.0f} s")
+
     # -- waiting --------------------------------------------------------------------------------------------------
 
     async def _wait(self, returning: bool) -> Lease | None:

@@ -427,6 +427,8 @@ class _BackendResolver:
         if price is None:
             return None
         missing = [key for key in ("input", "output") if key not in price.model_fields_set]
+        if len(missing) == 2 and "image" in price.model_fields_set:
+            return built(Price, price, input=0.0, output=0.0)
         for key in missing:
             if not was_tried(key, (*self.path, "price"), self.report):
                 self._error("price", f"'{key}' is missing", "write {input: 0.50, output: 1.50}")

@@ -120,11 +120,12 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """USD per million tokens."""
+    """USD per million tokens, and per picture."""
 
     input: k.Usd = field(metadata=about("Per million prompt tokens."))
     output: k.Usd = field(metadata=about("Per million answer tokens."))
     cached: k.Usd | None = setting(None, "Per million prompt tokens that were cached; omitted = as `input`.")
+    image: k.Usd = setting(0.0, "Per picture that is made (USD, not per million); with it, tokens may have no price.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +306,9 @@ class Alias:
     priority: Priority = setting("interactive", "Batch waits behind interactive.")
     describe_images: k.Text | None = setting(
         None, "The alias that describes pictures in words, where none of the first step is known to see.", names=True
+    )
+    notice: k.Yes = setting(
+        False, "A chat answer says in one line that another model or a cloud gave it, and what it waits for."
     )
     resume: k.Yes = setting(False, "A plain-text stream whose backend dies goes on at another one with the same model.")
     while_starting: Literal["wait", "next"] = setting(

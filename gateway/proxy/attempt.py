@@ -50,6 +50,7 @@ from gateway.large_bodies import LARGE, apart
 from gateway.proxy.exchange import ClientGone
 from gateway.proxy.failures import AttemptFailed, StreamBroken
 from gateway.proxy.feedback import count_found, learn_forms, verdict_of, verdict_of_told
+from gateway.proxy.notice import notice_of
 from gateway.proxy.reply import (
     LOADING_TOLD,
     Header,
@@ -95,6 +96,8 @@ class Attempt:
         self._headers: list[Header] = []  # response headers about this attempt
         self._kept: BrokenStream | None = None  # what was sent, where another backend could go on with it
         self._called: EngineRequest | None = None
+        states, detour = context.services.fleet.states, self.record.detour
+        self._notice = notice_of(self.alias, self.request, self.candidate.state, states, detour)
         self._sent_id = ""  # the backend's id of this request, where the client chose it
 
     async def run(self) -> None:
@@ -294,7 +297,8 @@ class Attempt:
             b"" if is_stream(response) else await read_otherwise(response, self.request.endpoint, most, self.exchange)
         )
         gaps = self.metrics.inter_token.child(state.name)
-        relay = StreamRelay(reply, track, state, timer, gaps, self._kept.sent if self._kept is not None else None)
+        kept = self._kept.sent if self._kept is not None else None
+        relay = StreamRelay(reply, track, state, timer, gaps, kept, self._notice)
         goes_on = self._admitted.goes_on is not None
         self.record.track = track
         unread = first if first and not relay.pass_on(first) else b""
@@ -355,7 +359,8 @@ class Attempt:
 
     async def _deliver_held(self, reply: StreamReply, track: StreamTrack) -> None:
         await self._begin(reply)
-        await reply.send(track.release_held())
+        held = track.release_held()
+        await reply.send(held if self._notice is None else self._notice.put_into(held))
 
     async def _drain(self, response: Response) -> None:
         """After the last event was sent: read the end of the upstream body, so that its connection can be reused."""
@@ -390,6 +395,8 @@ class Attempt:
         self._answered(answer)
         self._expect_reader()
         answer.body = rewrite.whole(answer.body, answer.model, self.request.model)
+        if self._notice is not None:
+            answer.body = self._notice.end(answer.body)
         await send_whole(self.exchange, 200, answer.body, headers, self.timer.last_write)
 
     def _expect_reader(self) -> None:

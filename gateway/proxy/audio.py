@@ -210,6 +210,7 @@ class AudioAttempt(Attempt):
             if events.error:  # the client has it, and the connection is cut
                 raise StreamBroken(f"{self.candidate.state.name} sent an error within its answer")
             self.record.audio_seconds, self.record.usage = events.seconds, events.tokens
+            self.record.pictures = self.request.choices
         self.record.audio_seconds = self.record.audio_seconds or file_seconds(beginning, size) or self._upload_seconds()
         await self._end_answer()
 
@@ -242,6 +243,8 @@ class AudioAttempt(Attempt):
             raise AttemptFailed(Verdict("failed", "answered with a page for browsers"))
         self.record.audio_seconds = said_seconds(answer) or self._upload_seconds()
         self.record.usage = said_tokens(answer)
+        made = answer.get("data") if isinstance(answer, dict) else None
+        self.record.pictures = len(made) if isinstance(made, list) else self.request.choices
         self._expect_reader()
         await self._begin_answer(response, kind, length=len(body))
         await self._end_answer(body)

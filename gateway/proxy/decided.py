@@ -47,7 +47,7 @@ TABLE: Mapping[type, Fields] = {
         decided="name steps also params thinking reasoning_field",
         each="balance resume ask_all",
         # Queues, clouds, starts and what cannot be served are for requests that the first step does not serve at once.
-        nothing="on_busy cloud_when on_unsupported priority while_starting failover listed implicit",
+        nothing="on_busy cloud_when on_unsupported priority while_starting failover listed implicit notice",
         never="min_max_tokens describe_images",
     ),
     Client: Fields(

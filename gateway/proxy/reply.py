@@ -13,6 +13,7 @@ import contextlib
 import random
 import re
 from collections.abc import Callable, Iterable
+from math import inf
 from time import time
 
 import msgspec
@@ -25,6 +26,7 @@ from gateway.proxy.exchange import Exchange, nothing
 
 _REQUEST_ID = re.compile(rb"[\w.-]{1,128}")
 HEARTBEAT = 10.0  # seconds without anything sent
+WAIT_TOLD = 5.0  # seconds of a wait until a person is told of it
 LOADING_TOLD = 15.0  # seconds until a stream is told that the model is being loaded
 LAST_WORDS = 5.0  # seconds in which the client must read a stream's error event
 STREAM_HEADERS = [
@@ -58,8 +60,16 @@ class StreamReply:
         self.committed = False  # the status is committed
         self.early = False  # the status was committed before any backend's output
         self.content = False  # content is committed
+        self._waits: Callable[[], str] | None = None  # what a person is told of the wait; None: nothing is told
+        self._hold_until = inf  # until when the status is held back while there is nothing to tell
         self.loading: Callable[[], str] = str  # for how long the model is being loaded, "" where it is not
         self.served_by = ""  # the backend that the headers or the last comment named
+
+    def tell_waits(self, waits: Callable[[], str]) -> None:
+        """Say as thoughts what the request waits for (`waits`: "" = for nothing but its answer), before it is held back
+        as long as it may be."""
+        self._waits, self._hold_until = waits, self._timer.beat_at
+        self._timer.beat_at = min(self._timer.beat_at, self._timer.now() + WAIT_TOLD)
 
     async def begin(self, backend: str, headers: list[Header]) -> None:
         """Status commit: the headers say how the request is served. After an early commit, a comment does."""
@@ -96,15 +106,20 @@ class StreamReply:
         """Commit the status early if need be, and send one empty chunk."""
         if self._timer.writing:
             return  # the client has not read what was sent before
+        wait = self._waits() if self._waits is not None and not self.content else ""
+        if not (wait or self.committed) and self._timer.now() < self._hold_until < inf:
+            self._timer.beat_at = min(self._timer.now() + WAIT_TOLD, self._hold_until)
+            return
         if not self.committed:
             self.committed = self.early = True
             await self.exchange.start(200, [*STREAM_HEADERS, *self._base, (b"x-gateway-committed", b"early")])
         self.identity.fix(self._endpoint.id_prefix + self._request_id, int(time()))
         loading = self.loading()
-        await self.send((f": {loading}\n\n".encode() if loading else b"") + self._heartbeat())
+        await self.send((f": {loading}\n\n".encode() if loading else b"") + self._heartbeat(wait))
 
-    def _heartbeat(self) -> bytes:
-        empty: dict[str, object] = {"delta": {}} if self._endpoint.id_prefix == "chatcmpl-" else {"text": ""}
+    def _heartbeat(self, wait: str) -> bytes:
+        delta = {"reasoning_content": f"{wait}\n"} if wait else {}
+        empty: dict[str, object] = {"delta": delta} if self._endpoint.id_prefix == "chatcmpl-" else {"text": ""}
         chunk = {
             "id": self.identity.id,
             "object": self._endpoint.chunk_object,

@@ -27,6 +27,7 @@ from gateway.engines.outgoing import JSON, outgoing_headers
 from gateway.proxy.decisions import Decision
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.feedback import Feedback
+from gateway.proxy.notice import load_words, may_notice
 from gateway.proxy.reply import LOADING_TOLD, StreamReply, base_headers
 from gateway.proxy.services import Services
 from gateway.routing.balance import missing_tokens
@@ -199,6 +200,8 @@ class PlannedRequest:
         self._slots: SlotAcquirer | None = None
         # The reply to a client that streams; None = the answer is sent as a whole.
         self.reply = stream_reply(context, received, self.first) if received.request.stream else None
+        if received.alias.notice and self.reply is not None and may_notice(received.alias, received.request):
+            self.reply.tell_waits(self._waits)
 
     def begin_prompt(self, state: BackendState) -> PromptUnderWay | None:
         """This backend computes the prompt now; None where there is never a choice between several."""
@@ -238,6 +241,13 @@ class PlannedRequest:
     def plan(self) -> Plan | None:
         """The latest plan; None: none was needed."""
         return None if self._failover is None else self._failover.plan
+
+    def _waits(self) -> str:
+        """What the request waits for now, in words for a person; "" where an answer is being computed."""
+        asked, now = self._context.record.trying, time.monotonic()
+        if asked is not None:
+            return load_words(asked.state, now)
+        return "" if self._slots is None else self._slots.waits(now)
 
     @property
     def slots(self) -> SlotAcquirer:

@@ -18,6 +18,7 @@ from gateway.large_bodies import LARGE, apart
 from gateway.metrics.counters import Histogram
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.failures import AttemptFailed
+from gateway.proxy.notice import Notice
 from gateway.proxy.reply import HEARTBEAT, StreamReply
 from gateway.transport.held import HeldBytes
 from gateway.transport.sse import Framer
@@ -45,9 +46,22 @@ async def read_otherwise(response: Response, endpoint: Endpoint, most: int, exch
 class StreamRelay:
     """`out`: bytes for the client from the latest read, not sent yet. `begun`: the backend has sent output.
     `unread`: the latest read, which may complete a large event. `kept`: what was sent, where another backend could go
-    on with it."""
+    on with it. `notice`: the line for the end of the text, if there is one."""
 
-    __slots__ = ("_framer", "_gaps", "_held", "_kept", "_reply", "_state", "_timer", "begun", "out", "track", "unread")
+    __slots__ = (
+        "_framer",
+        "_gaps",
+        "_held",
+        "_kept",
+        "_notice",
+        "_reply",
+        "_state",
+        "_timer",
+        "begun",
+        "out",
+        "track",
+        "unread",
+    )
 
     def __init__(
         self,
@@ -57,6 +71,7 @@ class StreamRelay:
         timer: RequestTimer,
         gaps: Histogram,
         kept: SentText | None,
+        notice: Notice | None = None,
     ) -> None:
         self.track = track
         self.out = b""
@@ -67,6 +82,7 @@ class StreamRelay:
         self._timer = timer
         self._gaps = gaps
         self._kept = kept
+        self._notice = notice
         self._framer = Framer()
         self._held = HeldBytes(reply.exchange.share)
 
@@ -142,6 +158,8 @@ class StreamRelay:
         """Sets `out` (given where the events are read already), and notes when the backend was heard."""
         track, timer = self.track, self._timer
         self.out = track.feed(events) if out is None else out
+        if self._notice is not None:
+            self.out = self._notice.put_into(self.out)
         self._held.set(self._framer.unfinished + track.held.size)
         if not track.progress:
             return

@@ -66,9 +66,14 @@ def may_continue(request: InferenceRequest, alias: Alias, fields: Mapping[str, R
         return False
     if alias.reasoning_field == "none":  # thoughts would not be noticed
         return False
-    if any(_is_set(value_of(fields[name])) for name in RULING_OUT.intersection(fields)):
+    if not asks_for_text(fields):
         return False
     return all(value_of(fields.get(name)) is not False for name in _REFUSING)
+
+
+def asks_for_text(fields: Mapping[str, Raw]) -> bool:
+    """Is its answer a text that may be written as it comes, of no given form?"""
+    return not any(_is_set(value_of(fields[name])) for name in RULING_OUT.intersection(fields))
 
 
 def _is_set(value: object) -> bool:

@@ -80,6 +80,7 @@ def test_a_url_is_kept_without_its_slash() -> None:
 def test_money_and_sizes() -> None:
     found = backend("price: {input: 0.5, output: 2}, budget: 5 USD/day")
     assert (found.price, found.budget) == (Price(0.5, 2.0), Budget(5.0, "day"))
+    assert backend("price: {image: 0.04}").price == Price(0.0, 0.0, image=0.04)
     text = 'server: {max_body: 1GiB, shutdown: 0s, listen: ":8080"}\nnodes: {n: {memory: 119.67GiB}}\n'
     loaded = snapshot(text + 'backends: {a: {url: "http://x:1", node: [n]}}\n')
     assert (loaded.server.max_body, loaded.server.shutdown) == (2**30, 0)

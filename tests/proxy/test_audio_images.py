@@ -10,7 +10,9 @@ import httpx
 import pytest
 from openai import AsyncOpenAI
 
+from gateway.accounting.record import RequestLine
 from simulator.audio import form_fields
+from tests.raw_client import raw_client
 from tests.scripted import ScriptedBackend, Turn, json_answer, scripted
 from tests.support import RunningGateway, running_gateway
 
@@ -105,3 +107,39 @@ async def test_a_transcription_still_has_one_file() -> None:
         files = [("file", ("a.wav", b"a")), ("file", ("b.wav", b"b"))]
         reply = await gateway.client.post("/v1/audio/transcriptions", files=files)
         assert "more than one file" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_each_picture_has_its_price(count: int) -> None:
+    async def several(turn: Turn) -> None:
+        await turn.send(json_answer({"created": 1, "data": ANSWER["data"] * count}))
+
+    async with scripted(several) as paint:
+        routes = ROUTES.replace("model: sd,", "price: {{image: 0.04}},").format(
+            paint=paint.url, other="http://x:1", paths="{}"
+        )
+        async with running_gateway(routes) as gateway:
+            lines: list[RequestLine] = []
+            gateway.gateway.services.line_observers.append(lines.append)
+            asked = {"model": "draw", "prompt": "a lighthouse", "n": count}
+            assert (await gateway.client.post("/v1/images/generations", json=asked)).status_code == 200
+            await gateway.until(lambda: bool(lines))
+            assert lines[0].usd == pytest.approx(0.04 * count)
+
+
+async def test_who_leaves_before_its_pictures_are_made_pays_for_them() -> None:
+    async def never(turn: Turn) -> None:
+        await turn.until_lost()
+
+    async with scripted(never) as paint:
+        routes = ROUTES.replace("model: sd,", "price: {{image: 0.04}},").format(
+            paint=paint.url, other="http://x:1", paths="{}"
+        )
+        async with running_gateway(routes) as gateway, raw_client(gateway.url) as client:
+            lines: list[RequestLine] = []
+            gateway.gateway.services.line_observers.append(lines.append)
+            await client.post("/v1/images/generations", {"model": "draw", "prompt": "a lighthouse", "n": 2})
+            await gateway.until(lambda: bool(paint.turns))
+            client.close()
+            await gateway.until(lambda: bool(lines))
+            assert (lines[0].outcome, lines[0].usd) == ("client_gone", pytest.approx(0.08))
