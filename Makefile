@@ -50,10 +50,11 @@ schema: $(VENV)/.dev         ## write routes.schema.json anew
 docs: $(VENV)/.dev           ## the pages of docs/ as a site, in site/
 	$(BIN)/mkdocs build --strict --quiet
 
-reference: $(VENV)/.dev      ## write docs/reference.md anew
+reference: $(VENV)/.dev      ## write docs/reference.md anew, and the tables of other pages that are made from the code
 	$(BIN)/python docs/tools/reference.py > $(VENV)/reference.md
 	mv $(VENV)/reference.md docs/reference.md
 	$(BIN)/python docs/tools/servers.py
+	$(BIN)/python docs/tools/tables.py
 
 release: $(VENV)/.dev        ## dist/: wheel and sdist (installed and tried), the image, an SBOM and hashes; uploads nothing
 	VENV=$(VENV) deploy/release/release.sh

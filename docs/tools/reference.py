@@ -1,15 +1,14 @@
-"""Prints docs/reference.md: every key, path, header, error code, metric and command, read off the code that has them.
+"""Prints docs/reference.md: every path and every command with its options, read off the code that has them.
 
-`make reference` writes the file; tests/program/test_reference.py checks that it is current and complete.
+`make reference` writes the file; tests/program/test_reference.py checks that it is current and complete. The tables of
+keys, metrics and commands on other pages are written by tables.py, with the rows from here.
 """
 
 from __future__ import annotations
 
 import inspect
-import re
 import typing
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
@@ -22,11 +21,14 @@ from gateway.config.schema import definitions
 from gateway.config.setting import Setting, kind_in, members, section_in, settings_of
 from gateway.config.snapshot import Defaults, Snapshot
 from gateway.domain.request import ENDPOINTS, UPLOADS
-from gateway.errors import CATALOGUE
 from gateway.http.app import App
 
-HEADERS = Path(__file__).parents[1] / "headers.md"
-"""The page that has the headers in full: its tables are the source of the short ones here."""
+OTHERS = (
+    ("keys of `routes.yaml`", "routes"),
+    ("headers", "request-path"),
+    ("errors", "errors"),
+    ("metrics", "metrics"),
+)
 
 
 def main() -> None:
@@ -36,14 +38,17 @@ def main() -> None:
 def page() -> Iterator[str]:
     yield "# Reference"
     yield ""
-    yield "Made from the code by `make reference`: do not edit. The pages behind the links say more."
+    yield "Every path, and every command with its options. Made from the code by `make reference`: do not edit."
+    yield ""
+    others = (
+        ("Keys of `routes.yaml`", "routes"),
+        ("headers", "request-path"),
+        ("error codes", "errors"),
+        ("metrics", "metrics"),
+    )
+    yield "; ".join(f"{what}: [{name}.md]({name}.md)" for what, name in others) + "."
     parts = (
-        ("Keys of routes.yaml", "routes.md", keys()),
         ("Paths", "operating.md", paths()),
-        ("Request headers", "headers.md", headers("Requests")),
-        ("Response headers", "headers.md", headers("Responses")),
-        ("Error codes", "errors.md", errors()),
-        ("Metrics", "metrics.md", metrics()),
         ("Commands", "commands.md", commands()),
     )
     for title, link, lines in parts:
@@ -61,13 +66,6 @@ def row(*cells: str) -> str:
 
 
 # -- routes.yaml ------------------------------------------------------------------------------------------------------
-
-
-def keys() -> Iterator[str]:
-    yield from table("key", "value", "default", "meaning")
-    for path, setting in leaves():
-        default = f"`{setting.shown_default}`" if setting.shown_default else ""
-        yield row(f"`{path}`", words(setting.hint), default, setting.help)
 
 
 def leaves() -> Iterator[tuple[str, Setting]]:
@@ -132,31 +130,14 @@ def _description(page: Page) -> dict[str, str]:
     return {"description": inspect.cleandoc(page.__doc__)} if page.__doc__ else {}
 
 
-def headers(section: str) -> Iterator[str]:
-    """Each header of this section of docs/headers.md, with the first sentence about it."""
-    yield from table("header", "meaning")
-    (text,) = re.findall(rf"^## {section}$(.*?)(?=^## |\Z)", HEADERS.read_text(), re.M | re.S)
-    for names, meaning in re.findall(r"^\| (`[^|]*) \| (.*) \|$", text, re.M):
-        first = re.split(r"(?<=[a-z`)\]])\. (?=[A-Z])", meaning)[0].rstrip(".")
-        for name in re.findall(r"`([a-z-]+)", names):
-            yield row(f"`{name}`", f"{first}.".replace("](#", f"]({HEADERS.name}#"))
-
-
-def errors() -> Iterator[str]:
-    yield from table("code", "status", "type", "meaning")
-    for code in CATALOGUE.values():
-        status = "in the stream" if code.name == "stream_interrupted" else str(code.status)
-        yield row(f"`{code.name}`", status, f"`{code.type}`", code.meaning)
-
-
 def metrics() -> Iterator[str]:
-    yield from table("metric", "kind", "labels", "meaning")
+    yield from table("metric", "labels", "kind", "meaning")
     known: list[Metric] = list(an_app().gateway.metrics.registry.collect())
     found = [metric for metric in known if metric.name.startswith("gateway_")]  # not those of any process
     for metric in sorted(found, key=lambda metric: metric.name):
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
         labels = getattr(metric, "_labelnames", ())  # the families have no public attribute for their labels
-        yield row(f"`{name}`", metric.type, " ".join(f"`{label}`" for label in labels), metric.documentation)
+        yield row(f"`{name}`", " ".join(f"`{label}`" for label in labels), metric.type, metric.documentation)
 
 
 # -- commands ---------------------------------------------------------------------------------------------------------
@@ -182,6 +163,18 @@ def command_rows(name: str, command: click.Command) -> Iterator[str]:
         for inner in command.list_commands(context):
             if (found := command.get_command(context, inner)) is not None:
                 yield from command_rows(f"{name} {inner}", found)
+
+
+def leaf_commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    """Each command below it that is no group, with its words and arguments."""
+    context = click.Context(command)
+    if isinstance(command, click.Group):
+        for inner in command.list_commands(context):
+            if (found := command.get_command(context, inner)) is not None:
+                yield from leaf_commands(f"{name} {inner}", found)
+    else:
+        arguments = "".join(f" {p.make_metavar(context)}" for p in command.params if isinstance(p, click.Argument))
+        yield f"{name}{arguments}", command
 
 
 def option_default(option: click.Option) -> str:

@@ -24,7 +24,7 @@ from gateway.config.snapshot import RoutesFile, Snapshot
 
 ROOT = Path(__file__).parents[2]
 SOURCES = {path.name: ast.parse(path.read_text()) for path in (ROOT / "gateway/config").glob("*.py")}
-ROWS = dict(re.findall(r"^\| `([\w.*]+)` \| [^|]* \| `?([^|`]*)`? \|", (ROOT / "docs/reference.md").read_text(), re.M))
+ROWS = dict(re.findall(r"^\| `([\w.*]+)` \| [^|]* \| `?([^|`]*)`? \|", (ROOT / "docs/routes.md").read_text(), re.M))
 SMALLEST = """
 backends: {a: {url: "http://spark1:8001"}}
 nodes: {n: {}}
