@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, MutableMapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -18,7 +18,7 @@ from gateway.api.answering import body_of
 from gateway.api.caller import keeping, owner_of
 from gateway.api.status import Receive, Send, until_left
 from gateway.apps.batches.batches import PIECE, PURPOSES, Batches
-from gateway.apps.batches.records import FileRecord
+from gateway.apps.batches.records import BatchRecord, FileRecord
 from gateway.apps.batches.store import DAY, NoEntry, Page
 from gateway.errors import GatewayError
 from gateway.proxy.header_map import header_map
@@ -108,7 +108,11 @@ def batches_router(gateway: Gateway, batches: Batches) -> APIRouter:
         async with body_of(gateway, request) as body:
             new = _new_batch(body)
         asked = new.input_file_id, new.endpoint, new.completion_window, new.metadata
-        record = await batches.create(owner, *asked, kept=_seconds_kept(new), privacy=privacy)
+        after = new.output_expires_after
+        kept = None
+        if after is not None:
+            kept = seconds_kept("output_expires_after", after.get("anchor"), after.get("seconds"))
+        record = await batches.create(owner, *asked, kept=kept, privacy=privacy)
         return JSONResponse(record.as_json())
 
     async def list_batches(request: Request) -> Response:
@@ -132,12 +136,6 @@ def batches_router(gateway: Gateway, batches: Batches) -> APIRouter:
         routes.add_api_route(f"{prefix}/batches/{{name}}", get_batch, methods=["GET"])
         routes.add_api_route(f"{prefix}/batches/{{name}}/cancel", cancel, methods=["POST"])
     return routes
-
-
-def _seconds_kept(new: NewBatch) -> int | None:
-    """How long the files that the batch writes are kept; None = as long as usual."""
-    asked = new.output_expires_after
-    return None if asked is None else seconds_kept("output_expires_after", asked.get("anchor"), asked.get("seconds"))
 
 
 def _new_batch(body: bytes) -> NewBatch:
@@ -178,15 +176,6 @@ class StoredFile(Response):
             self._share.close()
 
 
-class Listed(Protocol):
-    """An object of a list."""
-
-    @property
-    def id(self) -> str: ...
-
-    def as_json(self) -> dict[str, Any]: ...
-
-
 def asked_page(request: Request, most: int) -> Page:
     """The page of a list that the query asks for. Raises `invalid_request_body`."""
     asked = request.query_params
@@ -215,7 +204,7 @@ def no_entry(page: Page) -> GatewayError:
     return GatewayError("invalid_request_body", message, param="after")
 
 
-def listed(page: Page, found: Sequence[Listed]) -> Response:
+def listed(page: Page, found: Sequence[FileRecord | BatchRecord]) -> Response:
     """A page as OpenAI shows it: `{object, data, first_id, last_id, has_more}`. `found`: its entries, and one more
     where there are more."""
     shown = found[: page.limit]

@@ -120,7 +120,7 @@ class Batches:
         run, done = self._runs.get(record.id), record.completed + record.failed
         rate = run.progress.rate(done, clock) if run is not None and record.status in RUNNING else None
         left = (record.total - done) / rate if rate else None
-        return {"rate": _rounded(rate, 2), "left": _rounded(left, 0)}
+        return {"rate": rate and round(rate, 2), "left": left and round(left, 0)}
 
     # -- files ----------------------------------------------------------------------------------------------------
 
@@ -319,14 +319,9 @@ class Batches:
 
     def _begin(self, record: BatchRecord) -> None:
         run = self._runs[record.id] = BatchRun(record)
-        task = self._failures.task("batches", lambda: self._runner.run(self._resumed(run)), record.id)
+        task = self._failures.task("batches", lambda: self._runner.run(run), record.id)
         self._tasks[record.id] = task
         task.add_done_callback(lambda _: self._ended(run))
-
-    def _resumed(self, run: BatchRun) -> BatchRun:
-        """The same batch once more, after the run before has failed inside the gateway."""
-        run.stopping = False
-        return run
 
     def _ended(self, run: BatchRun) -> None:
         self._runs.pop(run.record.id, None)
@@ -373,10 +368,6 @@ class Batches:
             run.follow(record)
         elif not self._store.shared or self._runner.knows(record.owner) or record.expires_at <= now():
             self._begin(record)
-
-
-def _rounded(value: float | None, digits: int) -> float | None:
-    return None if value is None else round(value, digits)
 
 
 def _lost(record: FileRecord) -> GatewayError:

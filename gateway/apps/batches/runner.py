@@ -143,7 +143,9 @@ class BatchRunner:
     # -- one batch ------------------------------------------------------------------------------------------------
 
     async def run(self, run: BatchRun) -> None:
-        """Take the batch from where it is to its end. Cancelled = the gateway stops: the batch goes on later."""
+        """Take the batch from where it is to its end. Cancelled = the gateway stops: the batch goes on later. Run once
+        more after it has failed inside the gateway."""
+        run.stopping = False
         try:
             while run.record.unfinished:
                 before = run.record.status

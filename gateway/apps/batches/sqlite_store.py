@@ -63,17 +63,15 @@ CREATE TABLE IF NOT EXISTS results (
   PRIMARY KEY (batch, number)
 );
 """
-# Beside the files, in files from before too: a gateway that does not know them goes on with the rest.
-_MARKS = "CREATE TABLE IF NOT EXISTS file_marks (id TEXT PRIMARY KEY, privacy BLOB NOT NULL)"
+# What a store of an older gateway has not: indexes for the lists of one client, and marks of files beside the files, so
+# that a gateway that does not know them goes on with the rest.
+_ADDED = """
+CREATE TABLE IF NOT EXISTS file_marks (id TEXT PRIMARY KEY, privacy BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS files_of ON files (owner, created_at);
+CREATE INDEX IF NOT EXISTS batches_of ON batches (owner, created_at);
+CREATE INDEX IF NOT EXISTS batches_in ON batches (status);
+"""
 _FILES = "SELECT files.*, file_marks.privacy FROM files LEFT JOIN file_marks USING (id)"
-
-
-def _add_later(connection: sqlite3.Connection) -> None:
-    """What a store of an older gateway has not: marks of files, and indexes for the lists of one client."""
-    connection.execute(_MARKS)
-    connection.execute("CREATE INDEX IF NOT EXISTS files_of ON files (owner, created_at)")
-    connection.execute("CREATE INDEX IF NOT EXISTS batches_of ON batches (owner, created_at)")
-    connection.execute("CREATE INDEX IF NOT EXISTS batches_in ON batches (status)")
 
 
 class SqliteBatchStore(BatchStore):
@@ -86,7 +84,9 @@ class SqliteBatchStore(BatchStore):
         self.where = f"{NAME} in its `server.data`"
         self.folder = folder / FILES
         self._files = FileFolder(self.folder)
-        self._file = SqliteFile(folder / NAME, _SCHEMA, VERSION, private=True, prepare=_add_later)
+        self._file = SqliteFile(
+            folder / NAME, _SCHEMA, VERSION, private=True, prepare=lambda db: db.executescript(_ADDED)
+        )
 
     @property
     def there(self) -> bool:

@@ -211,11 +211,11 @@ class Benchmark:
             on_step(f"{length:,} tokens, {name}", total)
             await self._pause(by_name[name])
             sample = await self._sample(by_name[name], self._sizing.words(length), settings.tokens, seed=repeat)
-            self.results.add_single(name, length, sample)
+            self.results.single[name, length].append(sample)
         for _, level, name in run_order(settings.concurrency, list(by_name), settings.repeats):
             on_step(f"{level} at a time, {name}", total)
             await self._pause(by_name[name])
-            self.results.add_block(name, level, await self._block(by_name[name], level))
+            self.results.sweep[name, level].append(await self._block(by_name[name], level))
 
     async def _pause(self, target: Target) -> None:
         """Until the step before is over at the engine too. The pause follows the wait, so every step begins alike."""

@@ -176,7 +176,6 @@ def remarks(results: Results) -> list[str]:
         *_on_spreads(results),
         *_on_streams(good),
         *_on_prompts(results),
-        *_on_thoughts(good),
     ]
 
 
@@ -214,6 +213,8 @@ def _on_streams(good: list[RequestSample]) -> Iterator[str]:
         )
     if cached := sum(not sample.is_fresh for sample in good):
         yield f"{cached} prompts came partly out of the prefix cache: their prefill rate is not claimed"
+    if thoughts := sum((sample.reasoning or 0) > 0 for sample in good):
+        yield f"{thoughts} of {len(good)} answers hold thoughts, which count as tokens like any other"
 
 
 def _on_prompts(results: Results) -> Iterator[str]:
@@ -225,11 +226,6 @@ def _on_prompts(results: Results) -> Iterator[str]:
             f"of a prompt of about {length:,} tokens the server counted {count:,}: it may have cut it without a "
             "word, as Ollama's /v1 does beyond the window that the model was loaded with"
         )
-
-
-def _on_thoughts(good: list[RequestSample]) -> Iterator[str]:
-    if thoughts := sum((sample.reasoning or 0) > 0 for sample in good):
-        yield f"{thoughts} of {len(good)} answers hold thoughts, which count as tokens like any other"
 
 
 # -- JSON -------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -150,15 +150,10 @@ class Results:
     expected: str | None = None
     notes: list[str] = field(default_factory=list)
     warm_up: list[tuple[str, RequestSample]] = field(default_factory=list)
-    single: dict[tuple[str, int], list[RequestSample]] = field(default_factory=dict)  # (target, tokens of the prompt)
-    sweep: dict[tuple[str, int], list[Block]] = field(default_factory=dict)  # (target, concurrency)
+    # (target, tokens of the prompt) -> samples; (target, concurrency) -> blocks
+    single: defaultdict[tuple[str, int], list[RequestSample]] = field(default_factory=lambda: defaultdict(list))
+    sweep: defaultdict[tuple[str, int], list[Block]] = field(default_factory=lambda: defaultdict(list))
     stopped: bool = False  # by the user, before everything was measured
-
-    def add_single(self, target: str, length: int, sample: RequestSample) -> None:
-        self.single.setdefault((target, length), []).append(sample)
-
-    def add_block(self, target: str, concurrency: int, block: Block) -> None:
-        self.sweep.setdefault((target, concurrency), []).append(block)
 
     @property
     def samples(self) -> list[tuple[str, RequestSample]]:

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -44,23 +44,6 @@ class UnmeasurableTarget(Exception):
     """A target cannot be measured; the text says why."""
 
 
-class Target(Protocol):
-    """A server to measure. `name` stands in the tables."""
-
-    name: str
-
-    async def look(self) -> None:
-        """Read what has to be known before the first request. Raises UnmeasurableTarget if there is no answer."""
-        ...
-
-    def prepare(self, spec: RequestSpec) -> Send:
-        """Do all work of this process that is not to be timed: the request is ready to be sent. Raises
-        UnmeasurableTarget."""
-        ...
-
-    async def close(self) -> None: ...
-
-
 class UrlTarget:
     """An OpenAI-compatible server, the gateway or any other, at a base URL with or without /v1. `look` sets `model`,
     unless it is given, and `window` (tokens; None if not reported)."""
@@ -77,6 +60,7 @@ class UrlTarget:
         self._headers = [*headers, *([("authorization", f"Bearer {key}")] if key else [])]
 
     async def look(self) -> None:
+        """Read what has to be known before the first request. Raises UnmeasurableTarget if there is no answer."""
         models = ENGINES["openai"].read_models(await self._get(self._address.api_path + "/models"))
         if self.model is None:
             if not models:
@@ -85,6 +69,7 @@ class UrlTarget:
         self.window = models.get(self.model)
 
     def prepare(self, spec: RequestSpec) -> Send:
+        """Do all work of this process that is not to be timed: the request is ready to be sent."""
         content = body(spec, self.model)
         headers = [JSON, *self._headers, ("x-request-id", f"bench-{uuid.uuid4().hex}")]
         path = self._address.api_path + CHAT.path
@@ -189,6 +174,7 @@ class BackendTarget:
             self._state.saw_model(self._state.reported.model, models.get(self._state.model))
 
     def prepare(self, spec: RequestSpec) -> Send:
+        """The same. Raises UnmeasurableTarget."""
         request = parse(CHAT, _encode(body(spec, self._alias.name)))
         plan = make_plan(self._alias, self._states, request, time.monotonic())
         adapt = next((c.adapt for c in plan.candidates if c.state is self._state), None)
@@ -208,6 +194,9 @@ class BackendTarget:
     async def close(self) -> None:
         if self._state.client is not None:
             await self._state.client.close()
+
+
+Target = UrlTarget | BackendTarget
 
 
 async def find_backend(snapshot: Snapshot, alias: Alias, name: str, gateway: GatewayTarget) -> BackendTarget:

@@ -204,15 +204,6 @@ class BadTarget(Exception):
     """Not a host, host:port or URL; the text says how to write one."""
 
 
-@dataclass(frozen=True)
-class Scan:
-    """`servers` answered, in the order of the targets; `exporters` are the hosts with a metrics exporter (host ->
-    URL)."""
-
-    servers: list[FoundServer]
-    exporters: dict[str, str]
-
-
 def targets(hosts: Iterable[str], ports: Iterable[int]) -> list[str]:
     """Root URLs to look at: each host with all ports, one that names a port (or is a URL) alone. Raises BadTarget."""
     ports = list(ports)
@@ -232,8 +223,9 @@ def targets(hosts: Iterable[str], ports: Iterable[int]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-async def scan(urls: list[str], on_seen: OnSeen) -> Scan:
-    """Scan all URLs. `on_seen` is called for each server when it has answered."""
+async def scan(urls: list[str], on_seen: OnSeen) -> tuple[list[FoundServer], dict[str, str]]:
+    """(the servers that answered, in the order of the URLs; host -> URL of its metrics exporter, where it has one).
+    `on_seen` is called for each server when it has answered."""
     limits = asyncio.Semaphore(AT_ONCE)
     timeout = httpx.Timeout(READ, connect=CONNECT)
     async with async_client(timeout) as client:
@@ -249,7 +241,7 @@ async def scan(urls: list[str], on_seen: OnSeen) -> Scan:
         servers = [server for server in seen if server is not None]
         hosts = list(dict.fromkeys(urlsplit(server.url).hostname or "" for server in servers))
         found = await asyncio.gather(*(_exporter(client, host) for host in hosts))
-    return Scan(servers, {host: url for host, url in zip(hosts, found, strict=True) if url is not None})
+    return servers, {host: url for host, url in zip(hosts, found, strict=True) if url is not None}
 
 
 async def _identify(client: httpx.AsyncClient, url: str) -> FoundServer | None:

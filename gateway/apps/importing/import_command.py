@@ -32,8 +32,19 @@ from gateway.config.problems import ConfigError
 from gateway.config.sources import read_file
 from gateway.printable import visible
 
-_FORMATS = ("litellm", "llama-swap", "olla")
-_STARTS = ("systemd", "compose", "shell", "sparkrun", "kubernetes")  # what starts engines: they become launch blocks
+FORMATS: Mapping[str, Callable[[SourceFile], Draft]] = {
+    "litellm": litellm.convert,
+    "llama-swap": llama_swap.convert,
+    "olla": olla.convert,
+}
+# What starts engines on a machine: (text, name of the file, address of the machine or None) -> Draft.
+STARTS: Mapping[str, Callable[[str, str, str | None], Draft]] = {
+    "systemd": systemd.convert,
+    "compose": compose.convert,
+    "shell": shell_script.convert,
+    "sparkrun": sparkrun.convert,
+    "kubernetes": kubernetes.convert,
+}
 _WORDS = {"to_do": "to do", "changed": "changed", "left_out": "left out"}
 _COLOURS = {"to_do": "yellow", "changed": "cyan", "left_out": "bright_black"}
 _MOST = 4 * 1024 * 1024  # bytes of a source
@@ -49,7 +60,7 @@ _MOST = 4 * 1024 * 1024  # bytes of a source
 )
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--from", "kind", type=click.Choice((*_FORMATS, *_STARTS)), help="Format of FILE; default: detected.")
+@click.option("--from", "kind", type=click.Choice((*FORMATS, *STARTS)), help="Format of FILE; default: detected.")
 @click.option(
     "--address", metavar="HOST", help="The machine on which a unit, a script or a compose file starts engines."
 )
@@ -89,7 +100,7 @@ def _converted(file: Path, kind: str | None, address: str | None, as_json: bool)
             return kind, _with_head(STARTS[kind](text, file.name, address), file.name, kind)
         assert source is not None
         if address is not None:
-            raise click.UsageError(f"--address is for {', '.join(_STARTS)}: a config of {kind} has addresses")
+            raise click.UsageError(f"--address is for {', '.join(STARTS)}: a config of {kind} has addresses")
         return kind, _with_head(FORMATS[kind](source), file.name, kind)
     except ConfigError as error:
         fail_with(error, as_json=as_json)
@@ -127,7 +138,7 @@ def _kind(source: SourceFile | None, file: Path) -> str:
         raise click.UsageError(f"'{file}' is {why}")
     if kind is None:
         raise click.UsageError(
-            f"'{file}' does not look like a config of {', '.join((*_FORMATS, *_STARTS))}: choose the format with --from"
+            f"'{file}' does not look like a config of {', '.join((*FORMATS, *STARTS))}: choose the format with --from"
         )
     return kind
 
@@ -188,19 +199,6 @@ def _print(kind: str, draft: Draft, loaded: LoadedFile | None, file: Path, outpu
 # -- the formats, and how a file is recognised ------------------------------------------------------------------------
 
 
-FORMATS: Mapping[str, Callable[[SourceFile], Draft]] = {
-    "litellm": litellm.convert,
-    "llama-swap": llama_swap.convert,
-    "olla": olla.convert,
-}
-# What starts engines on a machine: (text, name of the file, address of the machine or None) -> Draft.
-STARTS: Mapping[str, Callable[[str, str, str | None], Draft]] = {
-    "systemd": systemd.convert,
-    "compose": compose.convert,
-    "shell": shell_script.convert,
-    "sparkrun": sparkrun.convert,
-    "kubernetes": kubernetes.convert,
-}
 OURS = "routes.yaml"
 _UNIT = re.compile(r"^\s*\[(Service|Unit|Install)\]\s*$", re.M)
 _START = re.compile(r"^[^#\n]*\b(docker|podman)\s+(container\s+)?run\b|^[^#\n]*\bvllm\s+serve\b", re.M)

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from gateway.apps.importing.discovery import PORTS, BadTarget, FoundServer, Scan, scan, targets
+from gateway.apps.importing.discovery import PORTS, BadTarget, FoundServer, scan, targets
 from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.output import STDOUT, deliver, output_options, refuse_to_overwrite, render_and_verify
 from gateway.apps.importing.server_draft import apply_findings, draft_of, recipe_files, recipe_nodes, recipe_text
@@ -71,8 +71,8 @@ def command(
     ask = not yes and not as_json and sys.stdin.isatty()
     if ask and not hosts:
         hosts = tuple(click.prompt("Hosts to scan", default="localhost", err=True).split())
-    found = _scan(hosts or ("localhost",), ports, quiet=as_json)
-    draft = draft_of(found.servers, found.exporters)
+    found, exporters = _scan(hosts or ("localhost",), ports, quiet=as_json)
+    draft = draft_of(found, exporters)
     if containers := sparkrun_containers():
         note_sparkrun(draft, containers, recipe_of(containers[0]))
     if not draft.backends:
@@ -115,7 +115,7 @@ def _write_recipe(name: str, hosts: tuple[str, ...], output: Path, *, force: boo
 # -- discovery --------------------------------------------------------------------------------------------------------
 
 
-def _scan(hosts: tuple[str, ...], ports: str | None, *, quiet: bool) -> Scan:
+def _scan(hosts: tuple[str, ...], ports: str | None, *, quiet: bool) -> tuple[list[FoundServer], dict[str, str]]:
     try:
         urls = targets(hosts, _ports(ports) if ports is not None else PORTS)
     except BadTarget as problem:
@@ -148,7 +148,7 @@ def _server_line(server: FoundServer) -> str:
     return f"{server.url}  {kind}  {', '.join(models) or 'no model'}{more}"
 
 
-def _nothing(found: Scan, as_json: bool) -> None:
+def _nothing(found: list[FoundServer], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"ok": False, "written": None, "servers": _servers(found)}, indent=2))
         sys.exit(1)
@@ -158,7 +158,9 @@ def _nothing(found: Scan, as_json: bool) -> None:
     )
 
 
-def _probe(draft: Draft, loaded: LoadedFile, found: Scan, output: Path, *, quiet: bool) -> tuple[str, LoadedFile]:
+def _probe(
+    draft: Draft, loaded: LoadedFile, found: list[FoundServer], output: Path, *, quiet: bool
+) -> tuple[str, LoadedFile]:
     """Probe the backends that are ready. Returns the file's text and the loaded file with the findings."""
 
     def on_seen(backend: str, check: str, result: str) -> None:
@@ -172,17 +174,17 @@ def _probe(draft: Draft, loaded: LoadedFile, found: Scan, output: Path, *, quiet
     return render_and_verify(draft, output)
 
 
-def _is_ready(backend: Backend, found: Scan) -> bool:
+def _is_ready(backend: Backend, found: list[FoundServer]) -> bool:
     """Is it a chat model that is loaded?"""
-    models = (model for server in found.servers if server.url == backend.url for model in server.models)
+    models = (model for server in found if server.url == backend.url for model in server.models)
     return any((model.name or None) == backend.model and model.chat and model.ready for model in models)
 
 
 # -- output -----------------------------------------------------------------------------------------------------------
 
 
-def _servers(found: Scan) -> list[dict[str, Any]]:
-    return [asdict(server) for server in found.servers]
+def _servers(found: list[FoundServer]) -> list[dict[str, Any]]:
+    return [asdict(server) for server in found]
 
 
 def _print(draft: Draft, loaded: LoadedFile, output: Path) -> None:

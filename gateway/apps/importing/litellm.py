@@ -69,6 +69,8 @@ class _Aliases:
         return names
 
     def build(self) -> None:
+        strategy = text_of(self.source.section("router_settings").get("routing_strategy"))
+        balance = _BALANCE.get(strategy or "")
         for group, members in self.groups.items():
             entry = DraftEntry({"use": short_steps(self._chain(group))})
             if is_glob(group):
@@ -78,7 +80,7 @@ class _Aliases:
                 self.notes.changed(
                     members[0].path, f"an alias cannot be called '{group}'", f"it is {self.names[group]}"
                 )
-            if (balance := self._balance()) is not None and any(len(s) > 1 for s in self._steps(group)):
+            if balance is not None and any(len(s) > 1 for s in self._steps(group)):
                 entry.keys["balance"] = balance
             if params := self._params(members):
                 entry.keys["params"] = params
@@ -160,27 +162,20 @@ class _Aliases:
         return [name for name in dict.fromkeys(found) if name != group]
 
     def _known(self, groups: Any, path: Path) -> list[str]:
+        aliases = mapping(self.source.section("router_settings").get("model_group_alias"))
         found = []
         for name in listed(groups):
-            given = text_of(name) or text_of(mapping(name).get("model")) or ""
+            given = _model_of(name) or ""
             if isinstance(name, dict) and len(name) > 1:
                 self.notes.left_out(path, "a fallback cannot change the request", "write an alias with params for it")
-            target = self._aliased(given)
+            target = _model_of(aliases.get(given)) or given
             if target in self.groups:
                 found.append(target)
             elif given:
                 self.notes.left_out(path, f"'{given}' is not among the models that were imported")
         return found
 
-    def _aliased(self, name: str) -> str:
-        value = mapping(self.source.section("router_settings").get("model_group_alias")).get(name)
-        return text_of(value) or text_of(mapping(value).get("model")) or name
-
     # -- the rest of an alias -------------------------------------------------------------------------------------
-
-    def _balance(self) -> Balance | None:
-        strategy = text_of(self.source.section("router_settings").get("routing_strategy"))
-        return _BALANCE.get(strategy or "")
 
     def _params(self, members: list[Deployment]) -> dict[str, Any]:
         """The parameters that all deployments of the group share: aliases have parameters, backends have none."""
@@ -209,7 +204,7 @@ class _Aliases:
     def _further_names(self) -> None:
         path: Path = ("router_settings", "model_group_alias")
         for name, value in mapping(self.source.section("router_settings").get("model_group_alias")).items():
-            target = text_of(value) or text_of(mapping(value).get("model"))
+            target = _model_of(value)
             if target not in self.groups:
                 self.notes.left_out((*path, name), f"'{target}' is not among the models that were imported")
             elif name in self.groups or name in self.draft.aliases:
@@ -219,6 +214,11 @@ class _Aliases:
                 entry = self.draft.aliases[self.names[target]]
                 entry.keys.setdefault("also", []).append(name)
                 entry.origins[name] = (*path, name)
+
+
+def _model_of(value: Any) -> str | None:
+    """A name, or a mapping's `model`."""
+    return text_of(value) or text_of(mapping(value).get("model"))
 
 
 def _words(serves: set[str]) -> str:

@@ -203,18 +203,14 @@ class DeploymentReader:
             keys["context"] = context
         if (slots := count_of(params.get("max_parallel_requests"))) is not None:
             keys["slots"] = slots
-        self._capabilities(keys, info)
+        if isinstance(vision := info.get("supports_vision"), bool):
+            keys["vision"] = vision
+        if info.get("supports_function_calling") is False:
+            keys["tool_parser"] = "none"
         if (key := self._key(params, inside, provider, group)) is not None:
             keys["api_key"] = key
         self._money(keys, params, info, inside)
         return keys
-
-    def _capabilities(self, keys: dict[str, Any], info: dict[str, Any]) -> None:
-        vision = info.get("supports_vision")
-        if isinstance(vision, bool):
-            keys["vision"] = vision
-        if info.get("supports_function_calling") is False:
-            keys["tool_parser"] = "none"
 
     def _key(self, params: dict[str, Any], path: Path, provider: Provider, group: str) -> str | None:
         written = text_of(params.get("api_key"))
@@ -321,12 +317,8 @@ def entries_of(deployments: list[Deployment], source: SourceFile) -> dict[str, D
             entries[name].keys["serves"] = list(dict.fromkeys(one for served_by in lists for one in served_by))
         else:
             entries[name].keys.pop("serves", None)
-    return {name: _shortened(entry) for name, entry in entries.items()}
-
-
-def _shortened(entry: DraftEntry) -> DraftEntry:
-    if len(entry.comment) > 1:
-        first, *more = entry.comment
-        groups = ", ".join(line.partition(", ")[2] for line in more)
-        entry.comment = [f"{first}, {groups}"[:160]]
-    return entry
+    for entry in entries.values():
+        if len(entry.comment) > 1:
+            first, *more = entry.comment
+            entry.comment = [", ".join([first, *(line.partition(", ")[2] for line in more)])[:160]]
+    return entries

@@ -42,7 +42,7 @@ from gateway.apps.importing.source_values import (
 )
 from gateway.config.problems import Path
 from gateway.launch.command import parse
-from gateway.launch.docker import is_docker_run, read_docker_run
+from gateway.launch.docker import DockerRun, is_docker_run, read_docker_run
 from gateway.launch.words import split
 
 START_PORT = 5800  # llama-swap's default of the first ${PORT}
@@ -50,17 +50,8 @@ _MACRO = re.compile(r"\$\{([A-Za-z0-9_-]+)\}")
 _ROUNDS = 8  # nested macros are expanded so many times
 
 _STARTING = ("cmdStop", "env", "ttl", "sendLoadingState", "timeouts", "metadata", "capabilities", "name", "description")
-_READ = (
-    "cmd",
-    "proxy",
-    "aliases",
-    "useModelName",
-    "filters",
-    "unlisted",
-    "concurrencyLimit",
-    "checkEndpoint",
-    "macros",
-)
+_READ = ("cmd", "proxy", "aliases", "useModelName", "filters", "unlisted", "concurrencyLimit", "checkEndpoint",
+         "macros")  # fmt: skip
 _STRIPS = ("stripParams", "strip_params")  # the second is its name in older files
 _SILENT = ("models", "peers", "apiKeys", "macros", "startPort", "logLevel", "logTimeFormat", "logToStdout",
            "metricsMaxInMemory", "captureBuffer", "sendLoadingState", "includeAliasesInList")  # fmt: skip
@@ -203,12 +194,11 @@ class _Converter:
         for name, value in self.source.section("peers").items():
             path: Path = ("peers", name)
             peer = mapping(value)
-            if (
-                url := url_of(self._expanded(text_of(peer.get("proxy")) or "", name, peer, None), path, self.notes)
-            ) is None:
+            proxy = self._expanded(text_of(peer.get("proxy")) or "", name, peer, None)
+            if (url := url_of(proxy, path, self.notes)) is None:
                 continue
-            written = text_of(peer.get("apiKey"))
-            key = self.keys.key(written, (*path, "apiKey"), variable_name(f"{name}_API_KEY")) if written else None
+            written, variable = text_of(peer.get("apiKey")), variable_name(f"{name}_API_KEY")
+            key = self.keys.key(written, (*path, "apiKey"), variable) if written else None
             for model in listed(peer.get("models")):
                 if (asked := text_of(model)) is not None:
                     self._peer_model(name, url, asked, key, path)
@@ -247,27 +237,19 @@ _SHORT = {"-c": "--ctx-size", "-np": "--parallel"}
 def backend_keys(command: str) -> dict[str, Any]:
     """The backend's keys. vLLM is the default engine and not named; any other command gets `engine: openai`."""
     words = list(split(command).words)
-    if _is_vllm(words):
+    if any(re.search(r"(^|/)vllm($|[/:-])|vllm\.entrypoints", word) for word in words):
         return _of_vllm(words)
     flags = _flags([_SHORT.get(word, word) for word in words])
-    found = {key: _count(flags[flag]) for flag, key in _LLAMA.items() if flag in flags}
+    found = {key: count_of(flags[flag]) for flag, key in _LLAMA.items() if flag in flags}
     context, slots = found.get("context"), found.get("slots")
     if context and slots and "--kv-unified" not in flags and "-kvu" not in flags:
         found["context"] = context // slots  # llama.cpp divides its window among its slots
     return {"engine": "openai", **{key: value for key, value in found.items() if value}}
 
 
-def _is_vllm(words: list[str]) -> bool:
-    return any(re.search(r"(^|/)vllm($|[/:-])|vllm\.entrypoints", word) for word in words)
-
-
 def _of_vllm(words: list[str]) -> dict[str, Any]:
-    run = read_docker_run(words) if is_docker_run(words) else None
-    command = (
-        parse(shlex.join(words))
-        if run is None
-        else parse(shlex.join(run.command), image=run.image, entrypoint=run.entrypoint)
-    )
+    run = read_docker_run(words) if is_docker_run(words) else DockerRun(command=tuple(words))
+    command = parse(shlex.join(run.command), image=run.image, entrypoint=run.entrypoint)
     flags = command.flags
     keys = {key: flags[flag] for flag, key in _VLLM.items() if flag in flags}
     keys = {k: v for k, v in keys.items() if (isinstance(v, int) and v > 0 if k in ("context", "slots") else v)}
@@ -289,7 +271,3 @@ def _flags(words: list[str]) -> dict[str, str]:
             value = words[i + 1]
         found[flag] = value
     return found
-
-
-def _count(text: str) -> int | None:
-    return int(text) or None if re.fullmatch(r"\d{1,9}", text, re.ASCII) else None

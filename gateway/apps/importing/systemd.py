@@ -116,17 +116,9 @@ def _expanded_words(word: str, env: dict[str, str]) -> list[Word]:
     """`$NAME` alone is as many words as its value has, and none where it is not set; other forms are one word."""
     alone = re.fullmatch(r"\$([A-Za-z_]\w*)", word, re.ASCII)
     if alone is None:
-        return [Word(_expanded(word, env))]
+        return [Word(_REFERENCE.sub(lambda match: env.get(name := match[1] or match[2], f"${{{name}}}"), word))]
     value = env.get(alone[1])
     return [Word(f"${{{alone[1]}}}", unset=True)] if value is None else [Word(part) for part in value.split()]
-
-
-def _expanded(word: str, env: dict[str, str]) -> str:
-    def value(match: re.Match[str]) -> str:
-        name = match[1] or match[2]
-        return env.get(name, f"${{{name}}}")
-
-    return _REFERENCE.sub(value, word)
 
 
 def _words(text: str, line: UnitLine, launches: Launches) -> list[str]:

@@ -164,12 +164,15 @@ def compare(folder: Path, find: FindScore) -> JudgeComparison:
             f"{folder} has the answers of {len(ready)} judge(s) ({names}): two are needed, see `batch run`"
         )
     judges = [_judge(state, folder, find) for state in ready]
-    pairs = [_agreement(one, other) for one, other in combinations(judges, 2)]
+    agreements = []
+    for one, other in combinations(judges, 2):
+        both = [(score, other.scores[name]) for name, score in one.scores.items() if name in other.scores]
+        agreements.append(agreement(one.name, other.name, both))
     lines_of = dict.fromkeys(
         name for judge in judges for name in (*judge.scores, *sorted(judge.unscored | judge.failed))
     )
     lines = sorted((_line(name, judges) for name in lines_of), key=_first_read)
-    return JudgeComparison(folder, judges, pairs, lines)
+    return JudgeComparison(folder, judges, agreements, lines)
 
 
 def _judge(state: JudgeState, folder: Path, find: FindScore) -> Judge:
@@ -187,11 +190,6 @@ def _judge(state: JudgeState, folder: Path, find: FindScore) -> Judge:
         names = (row.get("custom_id") for row in rows_of(state.errors(folder)))
         judge.failed |= {name for name in names if isinstance(name, str) and name}
     return judge
-
-
-def _agreement(one: Judge, other: Judge) -> Agreement:
-    both = [(score, other.scores[name]) for name, score in one.scores.items() if name in other.scores]
-    return agreement(one.name, other.name, both)
 
 
 def _line(name: str, judges: Sequence[Judge]) -> ScoredLine:

@@ -129,41 +129,19 @@ def past_request(line: RequestLine) -> dict[str, Any]:
     """The fields of the log's line (docs/logs.md), and why: `left` has the reason of each failed attempt, `skipped`
     that of each backend that could not serve, `error` is the message that the client got. `at`: Unix seconds of its
     end. `usd`: None where the cost is not known. What has nothing to say is left out."""
-    tokens, first = line.tokens, line.first_token
-    always = {
-        "at": round(line.at, 3),
-        "id": line.id,
-        "client": line.client,
-        "alias": line.alias,
-        "endpoint": line.endpoint,
-        "stream": line.stream,
-        "backend": line.backend,
-        "attempts": line.attempts,
-        "outcome": line.outcome,
-        "tokens_in": tokens.prompt,
-        "tokens_out": tokens.completion,
-        "tokens_cached": tokens.cached,
-        "tokens_reasoning": tokens.reasoning,
-        "queued_ms": round(line.queued * 1000),
-        "total_ms": round(line.total * 1000),
-    }
-    always |= {} if first is None else {"first_token_ms": round(first * 1000)}
-    always |= {} if line.usd == 0.0 else {"usd": None if line.usd is None else round(line.usd, 6)}
+    past = {"at": round(line.at, 3), **line.shown()}
+    past |= {} if line.usd == 0.0 else {"usd": None if line.usd is None else round(line.usd, 6)}
     further = {
-        **dict((line.detour,) if line.detour is not None else ()),
-        "resumed": line.resumed,
-        "adapted": list(line.adapted),
         "mended": sorted(line.mended),
-        "left_out": list(line.left_out),
+        "left_out": line.left_out,
         "left": [{"backend": one.backend, "kind": one.kind, "reason": one.reason[:REASON_MOST]} for one in line.left],
         "skipped": [{"backend": name, "reason": reason[:REASON_MOST]} for name, reason in line.skipped],
         "translated": line.translated,
         "local_only": line.local_only,
-        "audio_seconds": round(line.audio_seconds, 2),
         "error": line.error[:REASON_MOST],
         "failed": is_failure(line.outcome),
     }
-    return always | {name: value for name, value in further.items() if value}
+    return past | {name: value for name, value in further.items() if value}
 
 
 def _row(line: RequestLine) -> tuple[Any, ...]:

@@ -24,10 +24,6 @@ from gateway.runtime.gateway import Gateway
 SHOWN_MOST = 256 * 1024  # characters of one part of an answer
 
 
-class _Named(msgspec.Struct):
-    model: str
-
-
 async def replay(gateway: Gateway, captured: CapturedRequest, on: str | None) -> dict[str, Any]:
     """Send it again for its client, by that client's rules as they are now; `on`: to this backend alone. `{id, backend,
     status, then, now}`, the answers as `said`. Raises GatewayError where it cannot be sent."""
@@ -62,8 +58,10 @@ def _alias(
 ) -> Alias:
     """The alias that the request names, or of it the one step `on`."""
     try:
-        model = msgspec.json.decode(captured.request, type=_Named).model
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        model = msgspec.json.decode(captured.request, type=dict[str, Any])["model"]
+        if not isinstance(model, str):
+            raise TypeError
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError, TypeError):
         raise GatewayError("operation_refused", "Its body names no `model`.") from None
     alias = find_alias(snapshot, identity, model)
     if on is None:

@@ -3,7 +3,6 @@ Everything here blocks: the event loop calls it in a thread."""
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import closing
@@ -132,7 +131,10 @@ class CapturedStore:
     def __init__(self, folder: Path) -> None:
         self.path = folder / CAPTURED
         self._using = threading.Lock()
-        self._file = SqliteFile(self.path, _CAPTURED_SCHEMA, VERSION, private=True, prepare=_overwrite_deleted)
+        overwrite = "PRAGMA secure_delete = ON"  # what is deleted
+        self._file = SqliteFile(
+            self.path, _CAPTURED_SCHEMA, VERSION, private=True, prepare=lambda db: db.execute(overwrite)
+        )
 
     def add(self, one: CapturedRequest) -> None:
         check_disk(self.path.parent, 2 * (len(one.request) + len(one.answer)))
@@ -163,7 +165,3 @@ class CapturedStore:
     def close(self) -> None:
         with self._using:
             self._file.close()
-
-
-def _overwrite_deleted(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA secure_delete = ON")

@@ -15,14 +15,18 @@ from gateway.apps.batches.records import BatchRecord, FileRecord
 from gateway.apps.batches.redis_files import CHUNK, KEYS
 from gateway.apps.batches.redis_store import RedisBatchStore
 from gateway.apps.batches.runner import now
-from gateway.apps.batches.store import Bounds, StoreAway, StoreFailed, StoreFull
+from gateway.apps.batches.store import Bounds
 from gateway.config.snapshot import Secret
 from tests.apps.batches.filed import CHAT, jsonl, last, line
 from tests.apps.cluster.redis_server import RedisServer
 from tests.waiting import wait_until
 
 MIB = 1024 * 1024
+
+
 LINE_MOST = MIB
+
+
 NewStore = Callable[[], RedisBatchStore]
 
 
@@ -185,36 +189,6 @@ def test_of_two_that_move_a_batch_one_does(new_store: NewStore) -> None:
     assert (late.status, late.stamps.get("finalizing_at")) == ("cancelling", None)
 
 
-def test_a_file_is_kept_in_values_of_a_bounded_size(new_store: NewStore, redis: RedisServer) -> None:
-    store = new_store()
-    content = bytes(range(256)) * (5 * MIB // 256) + b"end"
-    record = put_file(store, "file-big", content)
-    with redis.client() as there:
-        sizes = [there.strlen(key) for key in there.scan_iter(f"{KEYS}file:*")]
-        assert (max(sizes), sum(sizes)) == (CHUNK, len(content))
-        assert {there.ttl(key) for key in there.scan_iter(f"{KEYS}file:*")} == {-1}
-        for at, size in ((0, 10), (CHUNK - 5, 10), (CHUNK, CHUNK), (len(content) - 3, 100), (len(content), 5)):
-            assert store.read_file(record.id, at, size) == content[at : at + size]
-        store.drop_file(record.id)
-        assert list(there.scan_iter(f"{KEYS}file:*")) == []
-
-
-def test_an_upload_that_never_ends_does_not_stay(new_store: NewStore, redis: RedisServer) -> None:
-    store = new_store()
-    cut, kept = store.new_file("file-cut"), store.new_file("file-lost")
-    for writer in (cut, kept):
-        writer.write(bytes(2 * CHUNK))
-    with redis.client() as there:
-        assert all(0 < there.ttl(key) <= redis_files.UPLOAD_KEPT for key in there.scan_iter(f"{KEYS}file:*"))
-        cut.drop()
-        assert len(list(there.scan_iter(f"{KEYS}file:*"))) == 2
-        there.delete(f"{KEYS}file:file-lost:0")
-    kept.finish()
-    with pytest.raises(StoreAway):
-        store.add_file(FileRecord("file-lost", "open", "batch", "in", 2 * CHUNK, now()))
-    assert store.files("open") == []
-
-
 def test_many_lines_take_little_memory_of_the_gateway(new_store: NewStore, redis: RedisServer) -> None:
     """What a gateway holds does not grow with the lines of a batch: 20,000 of them are a file of 4 MB."""
     store = new_store()
@@ -290,50 +264,3 @@ def test_a_batch_whose_input_was_lost_in_part_fails(new_store: NewStore, redis: 
     store.save(record)
     record = last(store.index(record, Bounds(LINE_MOST, 10**9), now()))
     assert (record.status, record.errors[0]["code"]) == ("failed", "input_file_lost")
-
-
-def test_a_redis_that_takes_no_writes_is_away(new_store: NewStore, redis: RedisServer) -> None:
-    store = new_store()
-    record = new_batch(store, 3)
-    with redis.client() as there:
-        there.execute_command("REPLICAOF", "127.0.0.1", 1)
-        try:
-            for work in (
-                lambda: store.add_result("batch_x", 0, b"row\n", ok=True),
-                lambda: store.save(record),
-                lambda: put_file(store, "file-new", b"{}\n"),
-            ):
-                with pytest.raises(StoreAway, match="READONLY"):
-                    work()
-        finally:
-            there.execute_command("REPLICAOF", "NO", "ONE")
-    assert store.add_result("batch_x", 0, b"row\n", ok=True).completed == 1
-
-
-def test_a_redis_that_others_have_filled_is_full(new_store: NewStore, redis: RedisServer) -> None:
-    store = new_store()
-    record = new_batch(store, 3)
-    store.check_room(1)  # holds for a moment, in which others write
-    with redis.client() as there:
-        there.execute_command("CONFIG", "SET", "maxmemory", 1)
-        try:
-            asked: tuple[Callable[[], object], ...] = (lambda: store.put_chunk("x", b"x"), lambda: store.save(record))
-            for work in asked:
-                with pytest.raises(StoreFull):
-                    work()
-        finally:
-            there.execute_command("CONFIG", "SET", "maxmemory", 0)
-
-
-def test_a_redis_that_refuses_has_failed_and_says_why(new_store: NewStore, redis: RedisServer) -> None:
-    with redis.client() as there:
-        there.execute_command("ACL", "SETUSER", "limited", "on", "nopass", "~*", "&*", "+@all", "-hget")
-    limited = RedisBatchStore(Secret(redis.url.replace("redis://", "redis://limited:x@")))
-    with pytest.raises(StoreFailed, match="no permissions to run the 'hget' command"):
-        limited.file("file-in")
-    limited.close()
-    with redis.client() as there:
-        there.delete(f"{KEYS}files")
-        there.set(f"{KEYS}files", "of somebody else")
-    with pytest.raises(StoreFailed, match="wrong kind of value"):
-        new_store().file("file-in")

@@ -13,7 +13,7 @@ from gateway.apps.batches import runner
 from gateway.apps.batches import store as store_module
 from simulator import SimVllm
 from tests.apps.batches.filed import CHAT, Filed, filed, jsonl, line
-from tests.apps.batches.test_batches import folder_of
+from tests.apps.batches.test_api import folder_of
 from tests.waiting import until_said
 
 SIZE = 64 * 1024
