@@ -1,4 +1,4 @@
-"""Every error the gateway answers with: one catalogue, one envelope.
+"""Every error the gateway answers with: one catalogue (errors.toml), one envelope.
 
 The wording is an interface for agents. The overflow text makes them compact their history, so the words that trigger
 it ("context", "max_tokens", "token limit", "input token", ...) occur in no other message of ours. "not found" would
@@ -7,8 +7,10 @@ make them give up where waiting helps (docs/errors.md).
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -27,65 +29,8 @@ class Code:
 
 
 E = TypeVar("E", bound=BaseException)
-
-CATALOGUE: dict[str, Code] = {
-    code.name: code
-    for code in (
-        Code("invalid_request_body", 400, "invalid_request_error", "The body is not a JSON object with a `model`."),
-        Code("malformed_request", 400, "invalid_request_error", "The bytes are no well-formed HTTP/1.1 request."),
-        Code("headers_too_large", 431, "invalid_request_error", "The head has more than 64 KiB or 100 fields."),
-        Code("request_timeout", 408, "invalid_request_error", "The body came at less than 1 KiB a second for 30 s."),
-        Code("too_many_connections", 503, "server_error", "The listener takes no further connection; see Retry-After."),
-        Code("request_too_large", 413, "invalid_request_error", "The body is larger than `server.max_body`."),
-        Code("unsupported_encoding", 415, "invalid_request_error", "A request body encoding other than gzip."),
-        Code("unsupported_media_type", 415, "invalid_request_error", "A request body of another type than JSON."),
-        Code("model_not_found", 404, "invalid_request_error", "No alias has this name."),
-        Code(
-            "not_found", 404, "invalid_request_error", "No such path (nothing is ever forwarded by path), or backend."
-        ),
-        Code("method_not_allowed", 405, "invalid_request_error", "The path exists, with another method."),
-        Code(
-            "context_length_exceeded", 400, "invalid_request_error", "The prompt fits no window this request may use."
-        ),
-        Code("tool_choice_unsupported", 400, "invalid_request_error", "No backend of the alias can call tools."),
-        Code("thinking_unsupported", 400, "invalid_request_error", "No backend of the alias can switch thinking so."),
-        Code(
-            "input_unsupported", 400, "invalid_request_error", "No backend of the alias takes this input or endpoint."
-        ),
-        Code("invalid_api_key", 401, "authentication_error", "Keys are configured and this is none of them."),
-        Code("model_not_allowed", 403, "permission_error", "This client may not use this alias."),
-        Code(
-            "admin_only", 403, "permission_error", "Only an admin may do this; without `clients`, this machine alone."
-        ),
-        Code("foreign_origin", 403, "permission_error", "A page of another site asked."),
-        Code("foreign_host", 403, "permission_error", "The gateway was asked by a name that it does not have."),
-        Code("rate_limit_exceeded", 429, "rate_limit_error", "A client's or a backend's limit; see Retry-After."),
-        Code("queue_full", 429, "rate_limit_error", "Too many requests already wait; see Retry-After."),
-        Code("queue_timeout", 429, "rate_limit_error", "Waited `queue.max_wait` without a slot; see Retry-After."),
-        Code("backend_warming", 429, "rate_limit_error", "A backend is starting or has just gone; see Retry-After."),
-        Code("budget_exceeded", 402, "billing_error", "Only a cloud budget stands in the way."),
-        Code(
-            "no_backend_available", 503, "server_error", "No backend of the alias can serve, and none will by itself."
-        ),
-        Code("memory_full", 503, "server_error", "`server.memory` is used up; see Retry-After."),
-        Code(
-            "resources_exhausted",
-            503,
-            "server_error",
-            "The gateway itself is short of files, memory, ports, threads, disk.",
-        ),
-        Code("upstream_error", 502, "server_error", "Every backend that was tried failed."),
-        Code("upstream_timeout", 504, "server_error", "The last backend that was tried stayed silent too long."),
-        Code("request_cancelled", 499, "invalid_request_error", "An admin has ended this request; do not repeat it."),
-        Code("stream_interrupted", 500, "server_error", "In a stream only: it broke after content had been sent."),
-        Code("invalid_config", 409, "invalid_request_error", "routes.yaml is not valid: of `/admin/reload` only."),
-        Code("operation_running", 409, "invalid_request_error", "Of `/admin`: another operation is under way."),
-        Code(
-            "operation_refused", 409, "invalid_request_error", "Of `/admin`: it does not fit, or a command is missing."
-        ),
-        Code("internal_error", 500, "server_error", "A defect in the gateway; the log has the traceback."),
-    )
-}
+_ROWS = tomllib.loads(Path(__file__).with_name("errors.toml").read_text(encoding="utf-8"))
+CATALOGUE = {name: Code(name, *row) for name, row in _ROWS.items()}
 
 NAME_MOST = 200  # characters of a model's name in a message; the search for similar names would take too long with more
 # Hermes retries a tool call cleanly on exactly these words (docs/errors.md).

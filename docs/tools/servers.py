@@ -1,14 +1,12 @@
 """Writes the tables of servers and clouds into docs/engines.md, each between its two marks, from the rows of
-gateway/domain/engine_traits.py and gateway/domain/clouds.py. tests/program/test_reference.py checks
-that it is current."""
+gateway/domain/servers.toml. tests/program/test_reference.py checks that it is current."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
-from gateway.domain.clouds import CLOUDS
-from gateway.domain.engine_traits import TRAITS, EngineTraits
+from gateway.domain.engine_traits import CLOUDS, TRAITS, EngineTraits
 from gateway.domain.forms import Forms
 
 PAGE = Path(__file__).parents[1] / "engines.md"
@@ -98,8 +96,10 @@ FORMS: dict[str, Callable[[Forms], str]] = {
 def clouds() -> str:
     head = ["| cloud | hosts | " + " | ".join(FORMS) + " |", "|---" * (len(FORMS) + 2) + "|"]
     rows = [
-        "| " + " | ".join([f"`{name}`", ", ".join(hosts) or "any", *(cell(forms) for cell in FORMS.values())]) + " |"
-        for name, (hosts, forms) in CLOUDS.items()
+        "| "
+        + " | ".join([f"`{name}`", ", ".join(hosts) or "any", *(cell(TRAITS[name].forms) for cell in FORMS.values())])
+        + " |"
+        for name, hosts in CLOUDS.items()
     ]
     return "\n".join([*head, *rows]) + "\n"
 

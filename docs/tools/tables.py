@@ -16,7 +16,7 @@ import click
 import reference
 
 from gateway.cli.main import cli
-from gateway.domain import fields
+from gateway.domain.fields import TABLES
 from gateway.launch.families import ENFORCES, FAMILIES
 
 DOCS = Path(__file__).parents[1]
@@ -77,12 +77,12 @@ def forced(_: str) -> Iterator[str]:
 
 
 FIELDS = {
-    "`/v1/chat/completions`": fields.CHAT_FIELDS,
-    "`/v1/messages`": fields.MESSAGES_FIELDS,
-    "`/v1/messages`: blocks": fields.MESSAGES_BLOCKS,
-    "`/v1/responses`": fields.RESPONSES_FIELDS,
-    "`/v1/responses`: items": fields.RESPONSES_ITEMS,
-    "`/v1/responses`: tools": fields.RESPONSES_TOOLS,
+    "`/v1/chat/completions`": TABLES["chat"],
+    "`/v1/messages`": TABLES["messages"],
+    "`/v1/messages`: blocks": TABLES["messages_blocks"],
+    "`/v1/responses`": TABLES["responses"],
+    "`/v1/responses`: items": TABLES["responses_items"],
+    "`/v1/responses`: tools": TABLES["responses_tools"],
 }
 
 

@@ -165,8 +165,7 @@ def load_or_exit(config: Path, *, as_json: bool = False) -> LoadedFile:
 def load_or_last_good(config: Path, *, as_json: bool = False) -> tuple[LoadedFile, ConfigError | None]:
     """(the file, None); where it has mistakes: (its last good version, the mistakes). Exits as `load_or_exit` where
     none is kept."""
-    from gateway.config.last_good import last_good
-    from gateway.config.load import load
+    from gateway.config.load import last_good, load
     from gateway.config.problems import ConfigError
 
     if not is_there(config):

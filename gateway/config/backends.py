@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from gateway.config.fleet import check_profiles, check_stated, has_config, keys_from_launch
+from gateway.config.fleet import check_profiles, check_start, check_stated, has_config, keys_from_launch
 from gateway.config.kinds import AUTO
 from gateway.config.problems import Path, Report
-from gateway.config.schema import Section, built, was_tried, written
+from gateway.config.schema import Section, built, has_all, was_tried, written
 from gateway.config.secret import ExpandedText
 from gateway.config.snapshot import (
     Backend,
@@ -31,7 +31,6 @@ from gateway.config.suggest import REASONING_PARSERS, TOOL_PARSERS, closest, did
 from gateway.config.urls import check_url, is_private_host
 from gateway.launch.command import parse
 from gateway.launch.docker import is_docker_run, read_docker_flags
-from gateway.launch.words import split
 
 INSTALL_CLOUD = "pip install --require-hashes -r requirements-cloud.lock (with make: make run CLOUD=1)"
 CLOUD_MISSING = "engine litellm needs the extra 'cloud' (the litellm SDK), which is not installed"
@@ -79,12 +78,8 @@ def resolve_backends(file: Section, report: Report) -> Mapping[str, Backend]:
         for name, section in file.backends.items()
         if section.on is None
     }
-    found = {}
-    for name, section in file.backends.items():
-        backend = engines.get(name) or _adapter(name, section, file, engines, report)
-        if backend is not None:
-            found[name] = backend
-    return found
+    found = {n: engines.get(n) or _adapter(n, section, file, engines, report) for n, section in file.backends.items()}
+    return {name: backend for name, backend in found.items() if backend is not None}
 
 
 # What may differ between the models of one engine; the rest is its own.
@@ -113,17 +108,11 @@ def _adapter(
         report.error((*path, "on"), f"engine {host.engine} has no further models in one server", "remove the key")
     for key in sorted(section.model_fields_set - _OF_MODELS):
         report.error((*path, key), f"belongs to the engine of '{host.name}'", f"write it there: backends.{host.name}")
-    if section.model is None and not was_tried("model", path, report):
-        report.error(path, "'model' is missing", "write its name at the engine, as --lora-modules has it")
+    has_all(section, ("model",), path, report, "write its name at the engine, as --lora-modules has it")
     own = {key: value for key, value in written(Backend, section).items() if key in _OF_MODELS}
     return replace(
         host, **{**own, "name": name, "launch": None, "profiles": {}, "start": None, "stop": None, "nodes": ()}
     )
-
-
-def _with_assumed_slots(backend: Backend) -> Backend:
-    slots = None if backend.cloud else ASSUMED_SLOTS[backend.server or backend.engine]
-    return replace(backend, slots=slots, slots_assumed=True)
 
 
 class _BackendResolver:
@@ -133,8 +122,8 @@ class _BackendResolver:
         self.section, self.file, self.report = section, file, report
         self.path: Path = ("backends", name)
         self.launch = self._launch()
-        told = {"engine": "openai"} if section.engine == "auto" else {}
-        self.given = self._with_launch(built(Backend, section, name=name, **told))
+        named = {"name": name, "engine": "openai"} if section.engine == "auto" else {"name": name}
+        self.given = self._with_launch(built(Backend, section, **named))
 
     def backend(self) -> Backend:
         section = self.section
@@ -142,8 +131,8 @@ class _BackendResolver:
         cloud = self._cloud(url)
         self._check_engine()
         self._check_parsers()
-        self._check_commands(cloud=cloud)
         defaults = self.file.defaults
+        declares_tools = self.given.auto_tools is not None or self.given.tool_parser is None
         found = replace(
             self.given,
             url=url,
@@ -151,7 +140,7 @@ class _BackendResolver:
             nodes=self._nodes(),
             serves=self._serves(),
             context=self._context(),
-            auto_tools=self._auto_tools(),
+            auto_tools=self.given.auto_tools if declares_tools else self.given.tool_parser != "none",
             price=self._price(),
             timeouts=_merged(Timeouts, defaults.timeouts, section.timeouts),
             health=self._health(cloud),
@@ -162,11 +151,14 @@ class _BackendResolver:
             observed=None if section.observed is None else built(Observed, section.observed),
         )
         check_profiles(found, self.report)
-        self._check_on_request(found)
+        check_start(found, section.model_fields_set, self.file.nodes, self.report)
         auto = section.slots == AUTO
         if self.followed.get("slots") is not None:
             return replace(found, slots_assumed=auto)
-        return found if "slots" in section.model_fields_set and not auto else _with_assumed_slots(found)
+        if "slots" in section.model_fields_set and not auto:
+            return found
+        assumed = None if cloud else ASSUMED_SLOTS[found.server or found.engine]
+        return replace(found, slots=assumed, slots_assumed=True)
 
     def _recover(self) -> Recover | None:
         section = self.section
@@ -188,9 +180,8 @@ class _BackendResolver:
     def _url(self) -> str | None:
         if self.given.url is not None:
             return check_url(self.given.url, self._url_path(), self.report)
-        reported = self._was_tried("url") or self._was_tried("on") or self._lost_what_tells_the_url()
-        if self.given.engine != "litellm" and not reported:
-            self.report.error(self.path, "'url' is missing", self._how_to_give_the_url())
+        if self.given.engine != "litellm" and not (self._was_tried("on") or self._lost_what_tells_the_url()):
+            has_all(self.section, ("url",), self.path, self.report, self._how_to_give_the_url())
         return None
 
     def _url_path(self) -> Path:
@@ -203,8 +194,7 @@ class _BackendResolver:
             return True
         if self.launch is None:
             return False
-        nodes = self.given.nodes
-        lost = any(was_tried("address", ("nodes", name), self.report) for name in nodes)
+        lost = any(was_tried("address", ("nodes", name), self.report) for name in self.given.nodes)
         return lost or self._was_tried("node") or "url" in self.contradicted
 
     def _how_to_give_the_url(self) -> str:
@@ -278,8 +268,9 @@ class _BackendResolver:
         for name in given.serves:
             if name not in able:
                 self._error("serves", f"engine {given.engine} does not serve {name}", f"it can: {', '.join(able)}")
+        embeds = given.engine != "http" and (not given.serves or "embeddings" in given.serves)
         for key in ("dimensions", "embedding_model"):
-            if getattr(given, key) is not None and (given.engine == "http" or not _may_embed(given.serves)):
+            if getattr(given, key) is not None and not embeds:
                 self._error(key, "of a backend that embeds nothing", "add embeddings to serves, or remove the key")
 
     def _serves(self) -> tuple[Serves, ...]:
@@ -312,46 +303,6 @@ class _BackendResolver:
             message = "auto_tools without a tool_parser: vLLM answers 400 to tools"
             self.report.warn((*self.path, "auto_tools"), message, "name the --tool-call-parser")
 
-    def _check_commands(self, *, cloud: bool) -> None:
-        for key, line in (("start", self.given.start), ("stop", self.given.stop)):
-            if line is None:
-                continue
-            words, problem = split(line)
-            if problem is not None or not words:
-                self._error(key, problem or "has no word", "write the program and its arguments, as for a shell")
-            elif cloud:
-                self.report.warn((*self.path, key), "a cloud backend is never started or stopped", f"remove '{key}'")
-
-    def _check_on_request(self, given: Backend) -> None:
-        """Keys of `run: on_request` where nothing starts it, or nothing stops it."""
-        keys = self.section.model_fields_set
-        if given.run != "on_request":
-            for key in ("stop_after", "min_run"):
-                if key in keys and not self._dropped("run"):
-                    self.report.warn((*self.path, key), f"has no effect with run: {given.run}", "write run: on_request")
-            return
-        here: Path = (*self.path, "run")
-        if given.cloud:
-            self.report.warn(here, "a cloud backend is never started or stopped", "remove 'run'")
-            return
-        if given.health.every is None:
-            self.report.warn(here, "it is not probed, so nothing shows whether it has started", "remove health.every")
-        launch = self.launch
-        by_unit = launch is not None and launch.starts and bool(given.nodes) and all(map(self._has_ssh, given.nodes))
-        fix = "write the command, or a launch block and `ssh` under its nodes"
-        if given.start is None and not by_unit:
-            self.report.warn(here, "no request can start it: it has no `start` command", fix)
-        elif given.stop is None and not by_unit:
-            self.report.warn(here, "it is started and never stopped: it has no `stop` command", fix)
-        is_known = self.launch is not None and (self.launch.parsed.is_vllm or self.launch.resident)
-        if given.nodes and not is_known and given.engine != "ollama":
-            hint = "measure it: launch: {resident: 12GiB}"
-            self.report.warn(here, "what it holds is not known: it is started only where nothing else runs", hint)
-
-    def _has_ssh(self, node: str) -> bool:
-        section = self.file.nodes.get(node)
-        return section is not None and section.ssh is not None
-
     def _check_parser(self, key: str, name: str | None, known: frozenset[str], other: frozenset[str]) -> None:
         if name is None or name == "none" or name in known:
             return
@@ -359,12 +310,6 @@ class _BackendResolver:
         kind = "tool_parser" if key == "reasoning_parser" else "reasoning_parser"
         hint = f"that is a {kind}" if name in other else f"did you mean '{near}'?" if near else "fine for a plugin"
         self.report.warn((*self.path, key), f"'{name}' is no parser that vLLM ships", hint)
-
-    def _auto_tools(self) -> bool | None:
-        given = self.given
-        if given.auto_tools is not None or given.tool_parser is None:
-            return given.auto_tools
-        return given.tool_parser != "none"
 
     def _context(self) -> int | None:
         given = self.given
@@ -393,8 +338,8 @@ class _BackendResolver:
             return None
         only_measured = section.model_fields_set == {"resident"}
         here: Path = (*self.path, "launch")
-        if section.command is None and not only_measured and not was_tried("command", here, self.report):
-            self.report.error(here, "'command' is missing", "write command: vllm serve MODEL --port 8001 ...")
+        hint = "write command: vllm serve MODEL --port 8001 ..."
+        if not only_measured and not has_all(section, ("command",), here, self.report, hint):
             self.report.dropped.add((*here, "command"))
         container = read_docker_flags(section.docker)
         parsed = parse(
@@ -426,13 +371,10 @@ class _BackendResolver:
         price: Section | None = self.section.price
         if price is None:
             return None
-        missing = [key for key in ("input", "output") if key not in price.model_fields_set]
-        if len(missing) == 2 and "image" in price.model_fields_set:
-            return built(Price, price, input=0.0, output=0.0)
-        for key in missing:
-            if not was_tried(key, (*self.path, "price"), self.report):
-                self._error("price", f"'{key}' is missing", "write {input: 0.50, output: 1.50}")
-        return None if missing else built(Price, price)
+        of_tokens, path, hint = ("input", "output"), (*self.path, "price"), "write {input: 0.50, output: 1.50}"
+        if price.image is not None and price.model_fields_set.isdisjoint(of_tokens):
+            return built(Price, price, **dict.fromkeys(of_tokens, 0.0))
+        return built(Price, price) if has_all(price, of_tokens, path, self.report, hint) else None
 
     def _health(self, cloud: bool) -> HealthSettings:
         """Cloud backends are probed only when their own section asks for it, because a probe costs money there."""
@@ -450,10 +392,6 @@ class _BackendResolver:
             hint = "a path has no space and no character outside ASCII" if path.startswith("/") else f"write /{path}"
             self.report.error((*where, "path"), f"'{path}' is not a path", hint)
         return health
-
-
-def _may_embed(serves: tuple[str, ...]) -> bool:
-    return not serves or "embeddings" in serves
 
 
 def _merged(made: type[T], defaults: Section, own: Section) -> T:

@@ -24,7 +24,7 @@ def changes(before: Snapshot, after: Snapshot) -> list[str]:
     found = [*_entries("nodes", before.nodes, after.nodes), *_entries("backends", before.backends, after.backends)]
     found += _entries("aliases", _written(before.aliases), _written(after.aliases))
     found += _entries("clients", before.clients, after.clients)
-    found += _modes(before.modes, after.modes)
+    found += _entries("modes", before.modes, after.modes)
     return [*found, *_alerts(before.alerts, after.alerts), *_traces(before.traces, after.traces)]
 
 
@@ -44,17 +44,10 @@ def _entries(section: str, before: Mapping[str, Any], after: Mapping[str, Any]) 
     for name, entry in after.items():
         if name not in before:
             yield f"+ {section}.{name}"
+        elif isinstance(entry, Mode) and entry != before[name]:
+            yield f"~ {section}.{name}"
         elif entry != before[name]:
             yield from _keys(f"{section}.{name}", before[name], entry)
-
-
-def _modes(before: Mapping[str, Mode], after: Mapping[str, Mode]) -> Iterator[str]:
-    yield from (f"- modes.{name}" for name in before if name not in after)
-    for name, mode in after.items():
-        if name not in before:
-            yield f"+ modes.{name}"
-        elif mode != before[name]:
-            yield f"~ modes.{name}"
 
 
 def _keys(path: str, before: Any, after: Any) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 from gateway.config.problems import Path, Report
-from gateway.config.schema import Section, built, was_tried
+from gateway.config.schema import Section, built, has_all
 from gateway.config.secret import Secret
 from gateway.config.snapshot import Alias, Client, Tasks, Users
 from gateway.config.suggest import did_you_mean
@@ -31,10 +31,11 @@ def _client(name: str, section: Section, aliases: Mapping[str, Alias], report: R
     path: Path = ("clients", name)
     tasks = _tasks(section.tasks, path, aliases, report)
     old = _digest_of(section.old_key, (*path, "old_key"), report) if section.old_key is not None else None
-    key = _digest(section.key, path, report)
-    client = built(
-        Client, section, name=name, key_sha256=key, old_key_sha256=old, tasks=tasks, users=_users(section.users)
-    )
+    # Without a key anybody could be that client.
+    has_key = has_all(section, ("key",), path, report, 'write key: "${NAME}" or key: "sha256:<64 hex digits>"')
+    key = _digest_of(section.key, (*path, "key"), report) if has_key else None
+    users = built(Users, section.users) if section.users is not None else None
+    client = built(Client, section, name=name, key_sha256=key, old_key_sha256=old, tasks=tasks, users=users)
     if not client.aliases:
         report.warn((*path, "aliases"), "an empty list: this client may use nothing")
     for i, pattern in enumerate(section.aliases or ()):
@@ -46,16 +47,8 @@ def _client(name: str, section: Section, aliases: Mapping[str, Alias], report: R
     return client
 
 
-def _digest(key: Secret | None, path: Path, report: Report) -> str | None:
-    """Hex SHA-256 of the key. A client without a key is an error: anybody could be that client."""
-    if key is None:
-        if not was_tried("key", path, report):
-            report.error(path, "'key' is missing", 'write key: "${NAME}" or key: "sha256:<64 hex digits>"')
-        return None
-    return _digest_of(key, (*path, "key"), report)
-
-
 def _digest_of(key: Secret, path: Path, report: Report) -> str:
+    """Hex SHA-256 of the key."""
     text = key.reveal()
     scheme, separator, digest = text.partition(":")
     if separator and scheme.lower() == "sha256":
@@ -71,16 +64,9 @@ def _digest_of(key: Secret, path: Path, report: Report) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _users(section: Section | None) -> Users | None:
-    return built(Users, section) if section is not None else None
-
-
 def _tasks(section: Section | None, path: Path, aliases: Mapping[str, Alias], report: Report) -> Tasks | None:
-    if section is None:
-        return None
-    if section.alias is None:
-        if not was_tried("alias", (*path, "tasks"), report):
-            report.error((*path, "tasks"), "'alias' is missing", "name the alias that answers the task calls")
+    hint = "name the alias that answers the task calls"
+    if section is None or not has_all(section, ("alias",), (*path, "tasks"), report, hint):
         return None
     names = [*aliases, *(n for alias in aliases.values() for n in alias.also)]
     if not any(fnmatchcase(section.alias, name) for name in names) and not report.was_dropped("aliases", section.alias):

@@ -1,4 +1,4 @@
-"""What routes.yaml says of the fleet: the keys of a backend that follow from its launch command, profiles and modes.
+"""The launch of a backend: the keys that follow from its command, its profiles, and what starts and stops it.
 
 A launch block is the one source of what it says. A key that is written beside it may repeat it; one that differs is an
 error that names both lines.
@@ -6,15 +6,15 @@ error that names both lines.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from gateway.config.problems import Path, Report
-from gateway.config.secret import ExpandedText, shown
-from gateway.config.snapshot import Backend, Launch, Mode, Node
-from gateway.config.suggest import did_you_mean, listed
+from gateway.config.secret import ExpandedText
+from gateway.config.snapshot import Backend, Launch, Node
 from gateway.launch.command import ServeCommand, with_changes
 from gateway.launch.families import takes_images
+from gateway.launch.words import split
 
 # Key of a backend -> what of the command line it follows from, for messages.
 _SOURCES = {
@@ -165,78 +165,37 @@ def check_profiles(backend: Backend, report: Report) -> None:
             tell((*path, name), mistake.message, f"write {mistake.fix}" if says_words else mistake.fix)
 
 
-def resolve_modes(written: Mapping[str, Any], backends: Mapping[str, Backend], report: Report) -> Mapping[str, Mode]:
-    """The modes by name, in the file's order. A mode is a list of backends, or {backends, profiles}."""
-    modes = {}
-    for name, value in written.items():
-        path: Path = ("modes", name)
-        members: Path = (*path, "backends")
-        if isinstance(value, list):
-            value, members = {"backends": value}, path
-        if not isinstance(value, Mapping) or not isinstance(value.get("backends"), list):
-            report.error(
-                path, "is not a list of backends", "write [BACKEND, ...] or {backends: [...], profiles: {...}}"
-            )
-            continue
-        for key in value.keys() - {"backends", "profiles"}:
-            report.error((*path, str(key)), f"unknown key '{key}'", did_you_mean(str(key), ("backends", "profiles")))
-        names = _mode_backends(value["backends"], members, backends, report)
-        refused = tuple(one for one in value["backends"] if one not in names)
-        profiles = _mode_profiles(value.get("profiles"), path, names, refused, backends, report)
-        modes[name] = Mode(name, names, profiles)
-    used = {name for mode in modes.values() for name in mode.backends}
-    for backend in backends.values() if modes else ():
-        if backend.on is None and not backend.cloud and backend.run != "on_request" and backend.name not in used:
-            report.warn(("backends", backend.name), "is in no mode, so it is always parked", "put it into a mode")
-    return modes
-
-
-def _mode_backends(names: list[Any], path: Path, backends: Mapping[str, Backend], report: Report) -> tuple[str, ...]:
-    """The known backends of a mode, whose list stands at `path`."""
-    known = []
-    for i, name in enumerate(names):
-        here: Path = (*path, i)
-        if not isinstance(name, str):
-            as_text = f'write "{name}"' if isinstance(name, int | float) and f"{name}" in backends else None
-            report.error(here, f"{shown(name)} is no name of a backend", as_text or listed(backends))
-        elif name not in backends:
-            if not report.was_dropped("backends", name):
-                report.error(here, f"unknown backend '{name}'", did_you_mean(name, backends) or listed(backends))
-        elif backends[name].cloud:
-            report.error(here, f"'{name}' is a cloud backend: it runs on no machine of yours", "take it out")
-        elif (host := backends[name].on) is not None:
-            report.error(here, f"'{name}' is a model of '{host}', and runs with it", f"write {host}")
-        else:
-            known.append(str(name))  # the name alone, without what the document knows of it
-    return tuple(dict.fromkeys(known))
-
-
-def _mode_profiles(
-    written: Any,
-    path: Path,
-    names: tuple[str, ...],
-    refused: tuple[Any, ...],
-    backends: Mapping[str, Backend],
-    report: Report,
-) -> Mapping[str, str]:
-    """The profiles of a mode with the backends `names`; those that it `refused` have been reported."""
-    if written is None:
-        return {}
-    here: Path = (*path, "profiles")
-    if not isinstance(written, Mapping):
-        report.error(here, "is not a mapping of backends to profiles", "write {BACKEND: PROFILE}")
-        return {}
-    found = {}
-    for backend, profile in written.items():
-        if backend not in names:
-            if backend not in refused:
-                hint = did_you_mean(str(backend), names) or "put it among the mode's backends"
-                report.error((*here, str(backend)), f"'{backend}' is not in this mode", hint)
-        elif not isinstance(profile, str) or profile not in backends[backend].profiles:
-            known = backends[backend].profiles
-            hint = did_you_mean(str(profile), known) or f"there are {', '.join(known) or 'none'}"
-            given = profile if isinstance(profile, str) else shown(profile).strip("'")
-            report.error((*here, str(backend)), f"'{backend}' has no profile '{given}'", hint)
-        else:
-            found[str(backend)] = str(profile)  # the name alone, as above
-    return found
+def check_start(backend: Backend, keys: Collection[str], nodes: Mapping[str, Any], report: Report) -> None:
+    """The commands that start and stop a backend; and keys of `run: on_request` where nothing starts it, or nothing
+    stops it. `keys`: those that are written; `nodes`: the sections of the declared nodes."""
+    path: Path = ("backends", backend.name)
+    for key, line in (("start", backend.start), ("stop", backend.stop)):
+        words, problem = split(line or "")
+        if line is not None and (problem is not None or not words):
+            hint = "write the program and its arguments, as for a shell"
+            report.error((*path, key), problem or "has no word", hint)
+        elif line is not None and backend.cloud:
+            report.warn((*path, key), "a cloud backend is never started or stopped", f"remove '{key}'")
+    if backend.run != "on_request":
+        for key in ("stop_after", "min_run"):
+            if key in keys and not report.was_dropped(*path, "run"):
+                report.warn((*path, key), f"has no effect with run: {backend.run}", "write run: on_request")
+        return
+    here: Path = (*path, "run")
+    if backend.cloud:
+        report.warn(here, "a cloud backend is never started or stopped", "remove 'run'")
+        return
+    if backend.health.every is None:
+        report.warn(here, "it is not probed, so nothing shows whether it has started", "remove health.every")
+    launch = backend.launch
+    reached = bool(backend.nodes) and all(name in nodes and nodes[name].ssh is not None for name in backend.nodes)
+    by_unit = launch is not None and launch.starts and reached
+    fix = "write the command, or a launch block and `ssh` under its nodes"
+    if backend.start is None and not by_unit:
+        report.warn(here, "no request can start it: it has no `start` command", fix)
+    elif backend.stop is None and not by_unit:
+        report.warn(here, "it is started and never stopped: it has no `stop` command", fix)
+    is_known = launch is not None and (launch.parsed.is_vllm or launch.resident)
+    if backend.nodes and not is_known and backend.engine != "ollama":
+        hint = "measure it: launch: {resident: 12GiB}"
+        report.warn(here, "what it holds is not known: it is started only where nothing else runs", hint)

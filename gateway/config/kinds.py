@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -70,9 +71,13 @@ def read_text(value: Any) -> str:
         raise ValueError(f"{shown(value)} is not text; {hint}")
     if not value.strip():
         raise ValueError("is empty")
-    if any(ord(c) < 32 or ord(c) == 127 for c in value):
-        raise ValueError("holds a line break or another control character")
+    refuse_control_characters(value)
     return value.strip() if isinstance(value, ExpandedText) else str(value).strip()
+
+
+def refuse_control_characters(text: str) -> None:
+    if any(ord(c) < 32 or ord(c) == 127 for c in text):
+        raise ValueError("holds a line break or another control character")
 
 
 def _secret(value: Any) -> Secret:
@@ -200,17 +205,6 @@ def _or(read: Callable[[Any], Read], words: Mapping[str, Any], hint: str = "") -
     return check
 
 
-def _budget(value: Any) -> Budget | None:
-    if value == "none":
-        return None
-    if isinstance(value, str):
-        try:
-            return parse_budget(value.strip())
-        except ValueError:
-            pass
-    raise ValueError(f"{shown(value)} is not a budget; write 5 USD/day, 5 USD/week, 5 USD/month or none")
-
-
 def _per_hour(value: Any) -> int:
     found = re.fullmatch(r"([0-9]{1,4})(?: *per hour)?", str(value).strip())
     if found is None or not int(found[1]):
@@ -230,35 +224,36 @@ def _listen(value: Any) -> tuple[str, int]:
     return host or "0.0.0.0", int(port)
 
 
-def _listens(value: Any) -> tuple[tuple[str, int], ...]:
-    return _members(value, _listen)
-
-
 def _one_or_many(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         return (read_text(value),)
     if not value:
         raise ValueError("is an empty list")
-    return _many(value)
+    return tuple(each(enumerate(value), read_text))
 
 
-def _many(value: Any) -> tuple[str, ...]:
-    return _members(value, read_text)
+def _list_of(read: Callable[[Any], Read], noun: str = "list", *, once: bool = False) -> Callable[[Any], Any]:
+    """A list, each member as `read` takes it. `once`: one that is repeated counts once."""
+
+    def check(value: Any) -> tuple[Read, ...]:
+        if not isinstance(value, list):
+            hint = f"; write [{value}]" if isinstance(value, str) and not isinstance(value, ExpandedText) else ""
+            raise ValueError(f"{shown(value)} is not a {noun}{hint}")
+        found = each(enumerate(value), read)
+        return tuple(dict.fromkeys(found) if once else found)
+
+    return check
 
 
-def _members(value: Any, read: Callable[[Any], Read]) -> tuple[Read, ...]:
-    if not isinstance(value, list):
-        hint = f"; write [{value}]" if isinstance(value, str) and not isinstance(value, ExpandedText) else ""
-        raise ValueError(f"{shown(value)} is not a list{hint}")
-    return tuple(each(enumerate(value), read))
-
-
-def _host_names(value: Any) -> tuple[str, ...]:
-    """Names as a Host header has them, in lower case: no scheme, no port, no wildcard. Repeated names count once."""
-    return tuple(dict.fromkeys(_members(value, _host_name)))
+def mapping_of(value: Any, what: str) -> dict[Any, Any]:
+    """A mapping. `what`: of what, and behind "; " what to write."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{shown(value)} is not a mapping of {what}")
+    return value
 
 
 def _host_name(value: Any) -> str:
+    """A name as a Host header has it, in lower case: no scheme, no port, no wildcard."""
     text = read_text(value)
     name = text.lower().removesuffix(".")
     if not HOST_NAME.fullmatch(name):
@@ -266,12 +261,8 @@ def _host_name(value: Any) -> str:
     return name
 
 
-def _picture_sources(value: Any) -> tuple[str, ...]:
-    """Beginnings of addresses, each with its scheme, host and path: "https://" (any host) or "https://host/path"."""
-    return tuple(dict.fromkeys(_members(value, _picture_source)))
-
-
 def _picture_source(value: Any) -> str:
+    """The beginning of an address with scheme, host and path: "https://" (any host) or "https://host/path"."""
     text = read_text(value)
     parts = urlsplit(text)
     if parts.scheme not in ("https", "http") or "@" in parts.netloc or parts.query or parts.fragment:
@@ -279,10 +270,6 @@ def _picture_source(value: Any) -> str:
             f"{shown(text)} is no beginning of an address; write https://images.example.com/path or https://"
         )
     return f"{parts.scheme}://{parts.netloc.lower()}{parts.path if parts.netloc else ''}"
-
-
-def _networks(value: Any) -> tuple[Network, ...]:
-    return _members(value, _network)
 
 
 def _network(value: Any) -> Network:
@@ -299,44 +286,32 @@ def _network(value: Any) -> Network:
     raise ValueError(f"{shown(text)} is an address inside a network; write {network}, or the address alone")
 
 
-def _steps(value: Any) -> tuple[tuple[str, ...], ...]:
-    if not isinstance(value, list):
-        hint = f"; write [{value}]" if isinstance(value, str) and not isinstance(value, ExpandedText) else ""
-        raise ValueError(f"{shown(value)} is not a list of steps{hint}")
-    return tuple(each(enumerate(value), _one_or_many))
-
-
-def _params(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{shown(value)} is not a mapping of request fields, e.g. {{temperature: 0.2}}")
-    return value
-
-
 def _pattern(pattern: str, *words: str) -> dict[str, Any]:
     alternatives = "|".join([*words, pattern])
     return {"type": "string", "pattern": f"^({alternatives})$|{VARIABLE}"}
 
 
-def _number_schema(minimum: int, *, none: bool = False) -> dict[str, Any]:
-    words = f"^none$|{VARIABLE}" if none else VARIABLE
-    return {"type": ["integer", "string"], "minimum": minimum, "pattern": words}
+def _number_schema(minimum: int, **more: Any) -> dict[str, Any]:
+    return {"type": ["integer", "string"], "minimum": minimum, "pattern": VARIABLE, **more}
 
 
-def _anything(value: Any) -> Any:
-    return value
+def _duration_or(words: Mapping[str, Any], name: str) -> Kind:
+    """A duration, or one of these words, the first of which stands for None."""
+    none = next(iter(words))
+
+    def write(seconds: float | None) -> str:
+        return none if seconds is None else "none" if math.isinf(seconds) else format_duration(seconds)
+
+    return Kind(_or(_positive_duration, words), _pattern(DURATION_PATTERN, *words), name, write)
 
 
-def _duration_with(none: str) -> Callable[[float | None], str]:
-    """A duration as the file has it; `none` is the word for None."""
-    return lambda seconds: none if seconds is None else "none" if math.isinf(seconds) else format_duration(seconds)
+def _count_or(words: Mapping[str, Any], name: str) -> Kind:
+    pattern = f"^({'|'.join(words)})$|{VARIABLE}"
+    return Kind(_or(_whole(1), words, "write a number or none"), _number_schema(1, pattern=pattern), name)
 
 
 def _size_as_written(size: int | None) -> str:
     return "" if size is None else format_size(size)
-
-
-def _address(listen: tuple[str, int]) -> str:
-    return f"{listen[0]}:{listen[1]}"
 
 
 _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
@@ -355,65 +330,36 @@ HeaderSecret = Annotated[Secret | None, Kind(_header_secret, _TEXT, "text or non
 Yes = Annotated[bool, Kind(_yes, _YES, "true or false")]
 Count = Annotated[int, Kind(_whole(1), _number_schema(1), "count")]
 CountFromZero = Annotated[int, Kind(_whole(0), _number_schema(0), "count or 0")]
-CountToMillion = Annotated[
-    int, Kind(_whole(0, 10**6), {**_number_schema(0), "maximum": 10**6}, "count to a million, or 0")
-]
-CountOrNone = Annotated[
-    int | None,
-    Kind(_or(_whole(1), {"none": None}, "write a number or none"), _number_schema(1, none=True), "count or none"),
-]
+CountToMillion = Annotated[int, Kind(_whole(0, 10**6), _number_schema(0, maximum=10**6), "count to a million, or 0")]
+CountOrNone = Annotated[int | None, _count_or({"none": None}, "count or none")]
 AUTO = 0  # the word `auto` for a count
-SlotCount = Annotated[
-    int | None,
-    Kind(
-        _or(_whole(1), {"none": None, "auto": AUTO}, "write a number or none"),
-        {"type": ["integer", "string"], "minimum": 1, "pattern": f"^(none|auto)$|{VARIABLE}"},
-        "count, auto or none",
-    ),
-]
+SlotCount = Annotated[int | None, _count_or({"none": None, "auto": AUTO}, "count, auto or none")]
 Usd = Annotated[float, Kind(_number("price", sys.float_info.max, "USD per million tokens, e.g. 0.50"), _PRICE, "USD")]
-Share = Annotated[
-    float, Kind(_number("share", 1, "a number from 0 to 1, e.g. 0.1"), {**_PRICE, "maximum": 1}, "0 to 1")
-]
+_SHARE = _number("share", 1, "a number from 0 to 1, e.g. 0.1")
+Share = Annotated[float, Kind(_SHARE, {**_PRICE, "maximum": 1}, "0 to 1")]
 Number = Annotated[float, Kind(_number("number", sys.float_info.max, "e.g. 7.18"), _PRICE, "number")]
 Duration = Annotated[float, Kind(_positive_duration, _DURATION, "duration", format_duration)]
 DurationFromZero = Annotated[float, Kind(_duration, _DURATION, "duration", format_duration)]
-DurationOrNone = Annotated[
-    float | None,
-    Kind(
-        _or(_positive_duration, {"none": None}),
-        _pattern(DURATION_PATTERN, "none"),
-        "duration or none",
-        _duration_with("none"),
-    ),
-]
-DurationOrAuto = Annotated[
-    float | None,
-    Kind(
-        _or(_positive_duration, {"auto": None, "none": math.inf}),
-        _pattern(DURATION_PATTERN, "auto", "none"),
-        "duration, auto or none",
-        _duration_with("auto"),
-    ),
-]
+DurationOrNone = Annotated[float | None, _duration_or({"none": None}, "duration or none")]
+DurationOrAuto = Annotated[float | None, _duration_or({"auto": None, "none": math.inf}, "duration, auto or none")]
 Size = Annotated[int, Kind(_size, _pattern(SIZE_PATTERN), "size", _size_as_written)]
 SizeOrNone = Annotated[
     int | None, Kind(_or(_size, {"none": None}), _pattern(SIZE_PATTERN, "none"), "size or none", _size_as_written)
 ]
 PerHour = Annotated[int, Kind(_per_hour, _pattern(r"[0-9]+ per hour"), "number per hour", lambda n: f"{n} per hour")]
-BudgetText = Annotated[Budget | None, Kind(_budget, _pattern(BUDGET_PATTERN, "none"), "budget or none")]
-Listen = Annotated[tuple[str, int], Kind(_listen, _LISTEN, "HOST:PORT", _address)]
-Listens = Annotated[
-    tuple[tuple[str, int], ...], Kind(_listens, {"type": "array", "items": _LISTEN}, "list of HOST:PORT")
-]
-Names = Annotated[tuple[str, ...], Kind(_many, _TEXTS, "list of names", private=True)]
-HostNames = Annotated[tuple[str, ...], Kind(_host_names, _TEXTS, "list of names")]
-PictureSources = Annotated[tuple[str, ...], Kind(_picture_sources, _TEXTS, "list of beginnings of addresses")]
-Networks = Annotated[tuple[Network, ...], Kind(_networks, _TEXTS, "list of addresses or networks")]
+_BUDGETS = "write 5 USD/day, 5 USD/week, 5 USD/month or none"
+_BUDGET = _or(partial(_parsed, parse=parse_budget, noun="budget", hint=_BUDGETS), {"none": None}, _BUDGETS)
+BudgetText = Annotated[Budget | None, Kind(_BUDGET, _pattern(BUDGET_PATTERN, "none"), "budget or none")]
+Listen = Annotated[tuple[str, int], Kind(_listen, _LISTEN, "HOST:PORT", lambda at: f"{at[0]}:{at[1]}")]
+_LISTENS = {"type": "array", "items": _LISTEN}
+Listens = Annotated[tuple[tuple[str, int], ...], Kind(_list_of(_listen), _LISTENS, "list of HOST:PORT")]
+Names = Annotated[tuple[str, ...], Kind(_list_of(read_text), _TEXTS, "list of names", private=True)]
+HostNames = Annotated[tuple[str, ...], Kind(_list_of(_host_name, once=True), _TEXTS, "list of names")]
+_PICTURES = _list_of(_picture_source, once=True)
+PictureSources = Annotated[tuple[str, ...], Kind(_PICTURES, _TEXTS, "list of beginnings of addresses")]
+Networks = Annotated[tuple[Network, ...], Kind(_list_of(_network), _TEXTS, "list of addresses or networks")]
 OneOrMany = Annotated[tuple[str, ...], Kind(_one_or_many, _ONE_OR_MANY, "name or list of names")]
-Steps = Annotated[
-    tuple[tuple[str, ...], ...],
-    Kind(_steps, {"type": "array", "minItems": 1, "items": _ONE_OR_MANY}, "list of steps"),
-]
-Params = Annotated[Mapping[str, Any], Kind(_params, {"type": "object"}, "mapping", holds_any=True, private=True)]
-Free = Annotated[Any, Kind(_anything, {}, "anything", holds_any=True, private=True)]
+_STEPS = {"type": "array", "minItems": 1, "items": _ONE_OR_MANY}
+Steps = Annotated[tuple[tuple[str, ...], ...], Kind(_list_of(_one_or_many, "list of steps"), _STEPS, "list of steps")]
+_PARAMS = partial(mapping_of, what="request fields, e.g. {temperature: 0.2}")
+Params = Annotated[Mapping[str, Any], Kind(_PARAMS, {"type": "object"}, "mapping", holds_any=True, private=True)]

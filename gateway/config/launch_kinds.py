@@ -4,10 +4,10 @@ machine is reached."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
-from gateway.config.kinds import HOST_NAME, Kind, read_text
+from gateway.config.kinds import HOST_NAME, Kind, mapping_of, read_text, refuse_control_characters
 from gateway.config.problems import each
 from gateway.config.secret import shown
 from gateway.config.urls import is_address
@@ -29,8 +29,7 @@ def _command_line(value: Any) -> str:
 
 def _environment(value: Any) -> dict[str, str]:
     """Names of environment variables with their values as text; a number counts as its text."""
-    if not isinstance(value, dict):
-        raise ValueError(f'{shown(value)} is not a mapping of variables; write {{NAME: "value"}}')
+    value = mapping_of(value, 'variables; write {NAME: "value"}')
     return dict(each(((str(name), pair) for name, pair in zip(value, value.items(), strict=True)), _variable))
 
 
@@ -40,21 +39,21 @@ def _variable(pair: tuple[Any, Any]) -> tuple[str, str]:
         raise ValueError(f"{shown(name)} is no name of a variable; write letters, digits and _")
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"{shown(value)} is not text; write it in quotes")
-    if isinstance(value, str) and any(ord(c) < 32 or ord(c) == 127 for c in value):
-        raise ValueError("holds a line break or another control character")
+    refuse_control_characters(str(value))
     return name, str(value)
 
 
 def _profiles(value: Any) -> dict[str, dict[str, Any]]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{shown(value)} is not a mapping of profiles; write {{NAME: {{max-model-len: 200000}}}}")
-    return dict(zip(map(str, value), each(((str(name), inner) for name, inner in value.items()), _flags), strict=True))
+    return _each_by_name(mapping_of(value, "profiles; write {NAME: {max-model-len: 200000}}"), _flags)
 
 
 def _flags(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{shown(value)} is not a mapping of flags; write {{max-model-len: 200000}}")
-    return dict(zip(map(str, value), each(((str(flag), inner) for flag, inner in value.items()), _flag), strict=True))
+    return _each_by_name(mapping_of(value, "flags; write {max-model-len: 200000}"), _flag)
+
+
+def _each_by_name(value: dict[Any, Any], read: Callable[[Any], Any]) -> dict[str, Any]:
+    named = {str(name): inner for name, inner in value.items()}
+    return dict(zip(named, each(named.items(), read), strict=True))
 
 
 def _flag(value: Any) -> Any:
@@ -64,23 +63,17 @@ def _flag(value: Any) -> Any:
 
 
 def _modes(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{shown(value)} is not a mapping of modes; write {{daily: [BACKEND, BACKEND]}}")
-    return {str(name): inner for name, inner in value.items()}
+    named = mapping_of(value, "modes; write {daily: [BACKEND, BACKEND]}")
+    return {str(name): inner for name, inner in named.items()}
 
 
 CommandLine = Annotated[str, Kind(_command_line, _TEXT, "command line", private=True)]
 Environment = Annotated[
     Mapping[str, str], Kind(_environment, _TEXT_BY_NAME, "mapping of names to text", holds_any=True, private=True)
 ]
+_PROFILES = {"type": "object", "additionalProperties": {"type": "object"}}
 Profiles = Annotated[
-    Mapping[str, Mapping[str, Any]],
-    Kind(
-        _profiles,
-        {"type": "object", "additionalProperties": {"type": "object"}},
-        "mapping of names to flags",
-        holds_any=True,
-    ),
+    Mapping[str, Mapping[str, Any]], Kind(_profiles, _PROFILES, "mapping of names to flags", holds_any=True)
 ]
 Modes = Annotated[Mapping[str, Any], Kind(_modes, {"type": "object"}, "mapping of names to backends", holds_any=True)]
 

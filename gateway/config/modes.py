@@ -1,4 +1,4 @@
-"""The mode in force: which backends it parks, and how the profiles of a mode change the others. Pure."""
+"""The modes of routes.yaml, and the one in force: which backends it parks, and how its profiles change others. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 
 from gateway.config.backends import ASSUMED_SLOTS
 from gateway.config.fleet import keys_from_launch
+from gateway.config.problems import Path, Report
+from gateway.config.secret import shown
 from gateway.config.snapshot import Backend, Mode, Node, Snapshot
+from gateway.config.suggest import did_you_mean, listed
 from gateway.launch.command import with_changes
 
 
@@ -85,3 +88,80 @@ def first_step(steps: tuple[tuple[str, ...], ...], backends: Mapping[str, Backen
         if there := tuple(name for name in step if backends[name].parked is None):
             return there
     return steps[0] if steps else ()
+
+
+def resolve_modes(written: Mapping[str, Any], backends: Mapping[str, Backend], report: Report) -> Mapping[str, Mode]:
+    """The modes by name, in the file's order. A mode is a list of backends, or {backends, profiles}."""
+    modes = {}
+    for name, value in written.items():
+        path: Path = ("modes", name)
+        members: Path = (*path, "backends")
+        if isinstance(value, list):
+            value, members = {"backends": value}, path
+        if not isinstance(value, Mapping) or not isinstance(value.get("backends"), list):
+            report.error(
+                path, "is not a list of backends", "write [BACKEND, ...] or {backends: [...], profiles: {...}}"
+            )
+            continue
+        for key in value.keys() - {"backends", "profiles"}:
+            report.error((*path, str(key)), f"unknown key '{key}'", did_you_mean(str(key), ("backends", "profiles")))
+        names = _mode_backends(value["backends"], members, backends, report)
+        refused = tuple(one for one in value["backends"] if one not in names)
+        profiles = _mode_profiles(value.get("profiles"), path, names, refused, backends, report)
+        modes[name] = Mode(name, names, profiles)
+    used = {name for mode in modes.values() for name in mode.backends}
+    for backend in backends.values() if modes else ():
+        if backend.on is None and not backend.cloud and backend.run != "on_request" and backend.name not in used:
+            report.warn(("backends", backend.name), "is in no mode, so it is always parked", "put it into a mode")
+    return modes
+
+
+def _mode_backends(names: list[Any], path: Path, backends: Mapping[str, Backend], report: Report) -> tuple[str, ...]:
+    """The known backends of a mode, whose list stands at `path`."""
+    known = []
+    for i, name in enumerate(names):
+        here: Path = (*path, i)
+        if not isinstance(name, str):
+            as_text = f'write "{name}"' if isinstance(name, int | float) and f"{name}" in backends else None
+            report.error(here, f"{shown(name)} is no name of a backend", as_text or listed(backends))
+        elif name not in backends:
+            if not report.was_dropped("backends", name):
+                report.error(here, f"unknown backend '{name}'", did_you_mean(name, backends) or listed(backends))
+        elif backends[name].cloud:
+            report.error(here, f"'{name}' is a cloud backend: it runs on no machine of yours", "take it out")
+        elif (host := backends[name].on) is not None:
+            report.error(here, f"'{name}' is a model of '{host}', and runs with it", f"write {host}")
+        else:
+            known.append(str(name))  # the name alone, without what the document knows of it
+    return tuple(dict.fromkeys(known))
+
+
+def _mode_profiles(
+    written: Any,
+    path: Path,
+    names: tuple[str, ...],
+    refused: tuple[Any, ...],
+    backends: Mapping[str, Backend],
+    report: Report,
+) -> Mapping[str, str]:
+    """The profiles of a mode with the backends `names`; those that it `refused` have been reported."""
+    if written is None:
+        return {}
+    here: Path = (*path, "profiles")
+    if not isinstance(written, Mapping):
+        report.error(here, "is not a mapping of backends to profiles", "write {BACKEND: PROFILE}")
+        return {}
+    found = {}
+    for backend, profile in written.items():
+        if backend not in names:
+            if backend not in refused:
+                hint = did_you_mean(str(backend), names) or "put it among the mode's backends"
+                report.error((*here, str(backend)), f"'{backend}' is not in this mode", hint)
+        elif not isinstance(profile, str) or profile not in backends[backend].profiles:
+            known = backends[backend].profiles
+            hint = did_you_mean(str(profile), known) or f"there are {', '.join(known) or 'none'}"
+            given = profile if isinstance(profile, str) else shown(profile).strip("'")
+            report.error((*here, str(backend)), f"'{backend}' has no profile '{given}'", hint)
+        else:
+            found[str(backend)] = str(profile)  # the name alone, as above
+    return found

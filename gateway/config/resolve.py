@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 from gateway.config.aliases import resolve_aliases
 from gateway.config.backends import resolve_backends
 from gateway.config.clients import resolve_clients
-from gateway.config.fleet import resolve_modes
+from gateway.config.modes import resolve_modes
 from gateway.config.problems import Path, Report
-from gateway.config.schema import Section, built, was_tried
+from gateway.config.schema import Section, built, has_all, was_tried
 from gateway.config.secret import Secret
 from gateway.config.services import INSTALL, service_of
 from gateway.config.setting import settings_of
@@ -116,21 +116,17 @@ def _tls(section: Section | None, report: Report) -> Tls | None:
     if section is None:
         return None
     path: Path = ("server", "tls")
+    whole = has_all(section, settings_of(Tls), path, report, "write {cert: /path/cert.pem, key: /path/key.pem}")
     for key in settings_of(Tls):
-        file = getattr(section, key)
-        if file is None and not was_tried(key, path, report):
-            report.error(path, f"'{key}' is missing", "write {cert: /path/cert.pem, key: /path/key.pem}")
-        elif file is not None and not is_file(file):
+        if (file := getattr(section, key)) is not None and not is_file(file):
             report.warn((*path, key), f"there is no file {file}", "the gateway does not start without it")
-    return Tls(section.cert, section.key) if None not in (section.cert, section.key) else None
+    return Tls(section.cert, section.key) if whole else None
 
 
 def _alerts(section: Section, report: Report) -> Alerts:
     telegram: Section | None = section.telegram
     if telegram is not None:
-        for key in settings_of(Telegram):
-            if getattr(telegram, key) is None and not was_tried(key, ("alerts", "telegram"), report):
-                report.error(("alerts", "telegram"), f"'{key}' is missing", f'write {key}: "..."')
+        has_all(telegram, settings_of(Telegram), ("alerts", "telegram"), report, 'write KEY: "..."')
     _check_receiver(section.webhook, ("alerts", "webhook"), report)
     _check_receiver(section.deadman, ("alerts", "deadman"), report)
     _check_services(section.notify or (), report)

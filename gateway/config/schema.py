@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -190,6 +190,15 @@ def was_tried(key: str, section: Path, report: Report) -> bool:
     siblings = keys_of(pattern)
     unknown = {str(one[-1]) for one in report.dropped if one[:-1] == section and one[-1] not in siblings}
     return any(for_unknown_key(word, pattern, siblings, ()) == f"did you mean '{key}'?" for word in unknown)
+
+
+def has_all(section: Section, keys: Iterable[str], path: Path, report: Report, hint: str) -> bool:
+    """Whether these keys of the section at `path` have values. One that is missing, and was not tried, is reported."""
+    missing = [key for key in keys if getattr(section, key) is None]
+    for key in missing:
+        if not was_tried(key, path, report):
+            report.error(path, f"'{key}' is missing", hint.replace("KEY", key))
+    return not missing
 
 
 def is_free(path: Path) -> bool:

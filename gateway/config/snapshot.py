@@ -9,43 +9,36 @@ its keys go into the JSON schema; `setting.py` says how a key is defined.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, ClassVar, Literal
-from urllib.parse import urlsplit
 
 from gateway.config import kinds as k
 from gateway.config import launch_kinds as lk
 from gateway.config.kinds import Network as Network
+from gateway.config.machines import Backend as Backend
+from gateway.config.machines import Defaults as Defaults
+from gateway.config.machines import Engine as Engine
+from gateway.config.machines import HealthSettings as HealthSettings
+from gateway.config.machines import ImageSettings as ImageSettings
 from gateway.config.machines import Launch as Launch
 from gateway.config.machines import Mode as Mode
+from gateway.config.machines import ModelServer as ModelServer
 from gateway.config.machines import Node as Node
 from gateway.config.machines import Observed as Observed
-from gateway.config.receivers import Alerts as Alerts
-from gateway.config.receivers import Telegram as Telegram
-from gateway.config.receivers import Traces as Traces
+from gateway.config.machines import Price as Price
+from gateway.config.machines import QueueSettings as QueueSettings
+from gateway.config.machines import Recover as Recover
+from gateway.config.machines import Serves as Serves
+from gateway.config.machines import Timeouts as Timeouts
 from gateway.config.secret import Secret as Secret
 from gateway.config.setting import about, in_file, setting
 from gateway.config.units import Budget as Budget
-from gateway.launch.families import family_of
 
 OPEN = "open"  # whose things are those of callers without `clients`
 _OWNER = "client:"  # before the name of a client that would be taken for these, or for one of this form
-# The values of `engine` in routes.yaml; each has a row of traits (gateway/domain/engine_traits.py).
-Engine = Literal["vllm", "openai", "llamacpp", "mlx", "ollama", "litellm", "http"]
-# The values of `server`: servers with OpenAI's API, each with a row there too.
-ModelServer = Literal[
-    "vllm", "llamacpp", "mlx", "transformers", "lmstudio", "sglang", "tensorrt-llm", "tgi", "llama-cpp-python",
-    "openai-cloud", "nvidia", "deepseek", "mistral", "moonshot", "zai", "minimax", "openrouter", "fireworks",
-    "chatgpt", "opencode", "router",
-]  # fmt: skip
-Serves = Literal[
-    "transcriptions", "translations", "speech", "images", "image_edits", "image_variations",
-    "chat", "completions", "embeddings", "rerank", "score",
-]  # fmt: skip
 Balance = Literal["affinity", "least_busy", "round_robin"]
 CloudWhen = Literal["down", "too_long", "incapable", "busy"]
 OnUnsupported = Literal["refuse", "mend", "strip"]
@@ -53,216 +46,6 @@ Priority = Literal["interactive", "batch"]
 LogForm = Literal["auto", "json", "pretty", "none"]
 
 LISTEN = ("0.0.0.0", 4000)  # host and port where `server.listen` is not written
-_KEPT_PATH = re.compile(r"/(v\d+\w*|openai)$")
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """How long to wait for what.
-
-    Seconds; None = no limit. `first_byte`: None = auto, by the size of the prompt, and infinite = no limit."""
-
-    connect: k.Duration = setting(3.0, "For a TCP (and TLS) connection to the backend.")
-    first_byte: k.DurationOrAuto = setting(
-        None,
-        "For the first content; auto = by the size of the prompt and the backend's prefill rate; none = no limit.",
-    )
-    idle: k.DurationOrNone = setting(120.0, "Silence inside an answer that has begun.")
-    total: k.DurationOrNone = setting(None, "A whole attempt.")
-    hold: k.Duration = setting(45.0, "How long a stream's status is held back before it is sent early.")
-    load: k.Duration = setting(600.0, "A model that its server loads with the first request for it.")
-
-
-@dataclass(frozen=True, slots=True)
-class HealthSettings:
-    """How a backend's state is found out.
-
-    Seconds, except the two counts. `every` None = this backend is never probed."""
-
-    every: k.DurationOrNone = setting(5.0, "Between two liveness checks; none = never probed.")
-    fail_after: k.Count = setting(3, "Failures in a row until the backend is down.")
-    recover_after: k.Count = setting(2, "Good checks in a row until it is back.")
-    canary: k.DurationOrNone = setting(900.0, "Between two tiny real requests when idle; none = never.")
-    start_grace: k.DurationFromZero = setting(900.0, "How long a starting engine counts as warming.")
-    path: k.Text = setting("/health", "Path of the liveness check.")
-
-
-@dataclass(frozen=True, slots=True)
-class QueueSettings:
-    """Who may wait for a busy backend.
-
-    `length` waiting requests at most, each for `max_wait` seconds at most, and for `pauses` pauses that all backends
-    ask for."""
-
-    length: k.CountFromZero = setting(32, "Waiting requests at most.")
-    max_wait: k.DurationFromZero = setting(300.0, "How long each of them waits at most.")
-    pauses: k.CountFromZero = setting(2, "Pauses (429) that a request waits through before its client gets the 429.")
-
-
-@dataclass(frozen=True, slots=True)
-class ImageSettings:
-    """Pictures that a client names by their address, for a server that fetches none itself (Ollama)."""
-
-    fetch: k.PictureSources = setting(
-        (), "Beginnings of the public addresses that the gateway fetches pictures from; https:// = any host."
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Defaults:
-    """For every backend; a backend may override any single key."""
-
-    timeouts: Timeouts = setting(Timeouts())
-    health: HealthSettings = setting(HealthSettings())
-    queue: QueueSettings = setting(QueueSettings())
-    images: ImageSettings = setting(ImageSettings())
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """USD per million tokens, and per picture."""
-
-    input: k.Usd = field(metadata=about("Per million prompt tokens."))
-    output: k.Usd = field(metadata=about("Per million answer tokens."))
-    cached: k.Usd | None = setting(None, "Per million prompt tokens that were cached; omitted = as `input`.")
-    image: k.Usd = setting(0.0, "Per picture that is made (USD, not per million); with it, tokens may have no price.")
-
-
-@dataclass(frozen=True, slots=True)
-class Recover:
-    """When the gateway restarts an engine that hangs. Seconds, and restarts within an hour."""
-
-    after: k.Duration = setting(120.0, "How long its heartbeat and checks must say that it hangs.")
-    max: k.PerHour = setting(3, "Restarts within an hour at most.")
-    backoff: k.Duration = setting(300.0, "After a restart until the next one; doubled with each within the hour.")
-
-
-@dataclass(frozen=True)
-class Backend:
-    """One serving endpoint.
-
-    `url` has no trailing slash; None only for `litellm` without an explicit `url`. `context` in tokens; None = read.
-    `slots` None = unlimited (cloud)."""
-
-    name: str
-    engine: Engine = setting(
-        "vllm", "What kind of server it is; auto = openai, and told from what it shows.", kind=Literal[Engine, "auto"]
-    )
-    url: k.Text | None = setting(None, "With or without /v1; another path that ends in /vN or /openai is kept.")
-    on: k.Text | None = setting(
-        None, "The backend whose engine it is another model of (--lora-modules, a further served name).", names=True
-    )
-    cloud: k.Yes = setting(False, "Outside the LAN. Must be said for a host that is not private.", decided=True)
-    nodes: tuple[str, ...] = setting(
-        (), "The node it runs on, or a list: it falls with any of them.", key="node", kind=k.OneOrMany
-    )
-    model: k.Text | None = setting(None, "The model's name there; omitted = its first served name.")
-    context: k.Count | None = setting(None, "Window in tokens (--max-model-len); omitted = read.")
-    slots: k.SlotCount = setting(
-        None, "Sequences at a time (--max-num-seqs); auto = learned, where its engine shows its work; none = unlimited."
-    )
-    slots_assumed: bool = False
-    kv_pool: k.CountFromZero | None = setting(
-        None,
-        "Tokens of the KV cache that all slots share (llama-server: -c); 0 = each slot has its own window;"
-        " omitted = as the server shows it.",
-    )
-    # None = not declared; "none" = declared to have none
-    tool_parser: k.Text | None = setting(None, "--tool-call-parser, or none; omitted = learned.")
-    auto_tools: k.Yes | None = setting(None, "--enable-auto-tool-choice; default true with a parser.")
-    reasoning_parser: k.Text | None = setting(None, "--reasoning-parser, or none; omitted = learned.")
-    thinking: Literal["optional", "always", "never"] | None = setting(
-        None, "Whether the model thinks; default by model family."
-    )
-    thinking_switch: k.Text | None = setting(
-        None, "The chat_template_kwargs key that switches thinking; default by model family."
-    )
-    vision: k.Yes | None = setting(None, "Takes images; omitted = tried and learned.")
-    audio: k.Yes | None = setting(None, "Takes audio in chat messages; omitted = tried and learned.")
-    exclusive: k.Yes = setting(
-        False,
-        "engine ollama: nobody else uses it. Else checks leave what it has loaded as it is, and as long as it is.",
-    )
-    pdf: k.Yes | None = setting(None, "Takes PDFs (`file` parts); omitted = as its server does, else learned.")
-    serves: tuple[Serves, ...] = setting((), "What it serves; omitted = all that its engine can; engine http needs it.")
-    dimensions: k.Count | None = setting(None, "Numbers in one of its embeddings; omitted = learned.")
-    embedding_model: k.Text | None = setting(None, "The model that embeds, where servers call one model differently.")
-    max_batch: k.Count | None = setting(None, "Texts, documents or pairs in one request at most; omitted = learned.")
-    server: ModelServer | None = setting(None, "With engine openai: which server it is; omitted = recognised.")
-    responses: Literal["own", "hosted", "chat"] | None = setting(None, "How it is asked for /v1/responses.")
-    paths: k.Params = setting(
-        {},
-        "engine http: paths that differ from OpenAI's: {speech: /path}, of what it serves, and of voices.",
-    )
-    fields: k.Params = setting({}, "engine http: its names for OpenAI's fields: {file: audio}; none = leave it out.")
-    fixed: k.Params = setting({}, "engine http: fields with values of their own, whatever the client sent.")
-    run: Literal["always", "on_demand", "on_request"] = setting(
-        "always",
-        "on_demand: when it is not there it is parked, which is no failure; on_request: a request brings it up.",
-    )
-    stop_after: k.DurationOrNone = setting(None, "on_request only: idle for so long = stopped; none = stays.")
-    min_run: k.DurationFromZero = setting(
-        300.0, "on_request only: how long it runs before another may take its memory."
-    )
-    api_key: k.HeaderSecret = setting(None, "Sent to the backend as its bearer token.")
-    price: Price | None = setting(None)
-    budget: k.BudgetText = setting(None, "Spending limit, e.g. 5 USD/day.")
-    timeouts: Timeouts = setting(Timeouts(), "Overrides of defaults.timeouts.")
-    health: HealthSettings = setting(HealthSettings(), "Overrides of defaults.health.")
-    queue: QueueSettings = setting(QueueSettings(), "Overrides of defaults.queue.")
-    images: ImageSettings = setting(ImageSettings(), "Overrides of defaults.images.")
-    recover: Recover | None = setting(None)
-    launch: Launch | None = setting(None)
-    observed: Observed | None = setting(None)
-    profiles: Mapping[str, Mapping[str, Any]] = setting(
-        {}, "Named changes of the command: {NAME: {max-model-len: 200000}}; none leaves a flag out.", kind=lk.Profiles
-    )
-    start: lk.CommandLine | None = setting(
-        None, "Starts it; default with a launch block: the rendered unit, over the node's ssh.", decided=True
-    )
-    stop: lk.CommandLine | None = setting(
-        None, "Stops it, and ends when it is stopped; default as start.", decided=True
-    )
-
-    parked: str | None = None  # why the mode in force parks it (config/modes.py)
-    in_mode: bool = False  # the mode in force contains it
-
-    def __hash__(self) -> int:  # the mappings of a launch block have no hash of their own
-        return hash((self.name, self.engine, self.url))
-
-    @property
-    def generic(self) -> bool:
-        """Is it any server with OpenAI's API? What kind it is, is recognised by what it shows."""
-        return self.engine == "openai"
-
-    @property
-    def identity(self) -> tuple[str, str, str | None]:
-        """Equal in two snapshots: the same running server, whose health, slots and connections carry over."""
-        return (self.name, self.engine if self.on is None else f"{self.engine} of {self.on}", self.url)
-
-    @cached_property
-    def checkpoint(self) -> str | None:
-        """The model that the launch command loads, where its name says more than the served name: it tells the
-        family."""
-        loaded = self.launch.parsed.model if self.launch is not None else None
-        return loaded if family_of(loaded) is not None else None
-
-    @cached_property
-    def origin(self) -> tuple[str, str, int]:
-        """(scheme, host, port) of `url`."""
-        parts = urlsplit(self.url or "")
-        return parts.scheme, parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-
-    @cached_property
-    def api_path(self) -> str:
-        """The path under which `/chat/completions` lives: /v1 is added unless the URL ends in /vN or /openai."""
-        path = urlsplit(self.url or "").path.rstrip("/")
-        return path if _KEPT_PATH.search(path) else path + "/v1"
-
-    @cached_property
-    def root_path(self) -> str:
-        """The path under which `/health`, `/version`, `/metrics` and `/tokenize` live: `api_path` without its /v1."""
-        return self.api_path.removesuffix("/v1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,6 +247,43 @@ class Server:
     proxies: k.Networks = setting(
         (), "Addresses or networks of the proxies in front, whose connections are those of many callers."
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Telegram:
+    """A Telegram bot."""
+
+    token: k.SecretText = field(metadata=about("The bot's token."))
+    chat: k.Text = field(metadata=about("The chat's id, in quotes."))
+
+
+@dataclass(frozen=True, slots=True)
+class Alerts:
+    """Whom to tell when a backend's state changes."""
+
+    telegram: ClassVar[Telegram | None] = in_file(None)
+    telegram_token: Secret | None = None
+    telegram_chat: str | None = None
+    webhook: k.OptionalSecret = setting(None, "URL that gets every alert as JSON.")
+    notify: k.Secrets = setting((), "apprise URLs of services that get every alert as text.")
+    deadman: k.OptionalSecret = setting(None, "URL asked every minute while the gateway lives.")
+    draft_acceptance: k.Share = setting(
+        0.15, "Share of drafted tokens below which a backend's speculative decoding is alerted; 0 = never."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """OpenTelemetry traces, sent by OTLP over HTTP."""
+
+    endpoint: Secret = field(
+        metadata=about(
+            "URL of an OTLP/HTTP receiver, with or without /v1/traces; none = no traces.",
+            kind=k.OptionalSecret,
+        )
+    )
+    sample: k.Share = setting(1.0, "Share of the requests that are traced, where no caller has decided; 0 to 1.")
+    prompts: k.Yes = setting(False, "Prompts go with the traces, except those of `local_only`.")
 
 
 @dataclass(frozen=True)

@@ -14,19 +14,8 @@ _LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST = re.compile(rf"{_LABEL}(\.{_LABEL})*\.?", re.ASCII)
 REDIS_SCHEMES = ("redis", "rediss", "unix")
 _ENDPOINTS = (
-    "/chat/completions",
-    "/completions",
-    "/models",
-    "/responses",
-    "/messages",
-    "/embeddings",
-    "/rerank",
-    "/score",
-    "/audio/speech",
-    "/audio/transcriptions",
-    "/audio/translations",
-    "/api/chat",
-    "/api/generate",
+    *("/chat/completions", "/completions", "/models", "/responses", "/messages", "/embeddings", "/rerank", "/score"),
+    *("/audio/speech", "/audio/transcriptions", "/audio/translations", "/api/chat", "/api/generate"),
 )
 
 

@@ -13,18 +13,25 @@ from typing import Any, NamedTuple
 
 from gateway.config.snapshot import Backend
 from gateway.domain.capabilities import Capabilities, Timeline, timeline_of
-from gateway.domain.engine_traits import EngineTraits, declared_server, serving, traits_of
+from gateway.domain.engine_traits import (
+    RESPONSES_LACK,
+    EngineTraits,
+    OwnResponses,
+    asked_there,
+    declared_server,
+    serving,
+    traits_of,
+)
 from gateway.domain.evidence import Evidence
 from gateway.domain.facts import LearnedFacts
 from gateway.domain.forms import Forms, learned_forms
-from gateway.domain.front_ends import row_of
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import SERVING, Transition
 from gateway.domain.held_model import HeldModel, ModelLoad
 from gateway.domain.observed_flags import ObservedFlags, flag_drift
-from gateway.domain.own_responses import ENDPOINT, OwnResponses, asked_there
 from gateway.domain.prefill import Prefill
 from gateway.domain.progress import Progress, Sample
+from gateway.domain.recognition import row_of
 from gateway.domain.slot_learning import MOST, LearnedSlots
 from gateway.domain.token_ratio import TokenRatio
 from gateway.domain.turns import Turns
@@ -184,7 +191,7 @@ class BackendState:
     def own_responses(self, now: float) -> OwnResponses | None:
         """How it is asked at its own `/v1/responses`; None = it is asked as a chat."""
         how = asked_there(self.backend.responses, self.traits.responses)
-        return None if how is None or self.facts.is_lacking(ENDPOINT, now) else how
+        return None if how is None or self.facts.is_lacking(RESPONSES_LACK, now) else how
 
     def window(self, now: float) -> int | None:
         """The context window in tokens: the smallest of the declared one, the reported one, and the one its refusals

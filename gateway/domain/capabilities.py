@@ -16,9 +16,8 @@ from math import inf
 from typing import Literal
 
 from gateway.config.snapshot import Backend
-from gateway.domain.engine_traits import EngineTraits, traits_of
+from gateway.domain.engine_traits import RESPONSES_LACK, EngineTraits, asked_there, traits_of
 from gateway.domain.facts import Observation
-from gateway.domain.own_responses import ENDPOINT, asked_there
 from gateway.launch.families import ENFORCES, ModelFamily, Thinking, family_of
 
 OnDemand = Literal["enforced", "tried", "emulated", "no"]
@@ -27,7 +26,7 @@ Origin = Literal["declared", "learned", "observed", "engine", "family", "unknown
 PARSER_FREE = (0, 12)  # up to here vLLM forced a call without any parser
 _CAN = ("yes", "mended")
 _RELEVANT = frozenset(
-    {"tools", "tool_parser", "images", "audio", "pdf", "thinking", ENDPOINT}
+    {"tools", "tool_parser", "images", "audio", "pdf", "thinking", RESPONSES_LACK}
 )  # learned limitations that count here
 
 
@@ -126,7 +125,7 @@ def conclude(
         switch=switch,
         doubtful=thinking == "always" and unseen and not backend.cloud,
         mendable=tools is False and traits.launch_flags,
-        hosted=how is not None and how.hosted and ENDPOINT not in learned,
+        hosted=how is not None and how.hosted and RESPONSES_LACK not in learned,
         sources={
             "tools": tools_from,
             "required": required_from,

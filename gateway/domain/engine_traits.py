@@ -1,24 +1,27 @@
-"""What each kind of server does and does not do, as data: one row per server.
+"""What each kind of server does and does not do: what a row of it says. The rows themselves are data, in servers.toml.
 
 Code outside gateway/engines reads these rows instead of asking which server a backend is, so it does not depend on how
 requests are sent to one. The row in force for a backend is `BackendState.traits`: that of its `engine:`, and for
 `engine: openai` that of its `server:`, else that of the server that it shows itself to be (`Signs`), else the row
 `openai`. Where only routes.yaml is known it is `traits_of(backend)`.
 
-To add a server that speaks OpenAI's API: its name in `ModelServer` (gateway/config/snapshot.py) and a row here. To add
-an engine: its name in `Engine` there, a row here, and its line of the registry in gateway/engines.
+To add a server that speaks OpenAI's API: its name in `ModelServer` (gateway/config/machines.py) and a row there. To add
+an engine: its name in `Engine` there, a row, and its line of the registry in gateway/engines.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import msgspec
 
 from gateway.config.snapshot import Backend
-from gateway.domain import clouds, exact_counts, own_responses
-from gateway.domain.exact_counts import NO_COUNTS, Counts
 from gateway.domain.forms import USUAL_FORMS, Forms
 
 ThinkingField = Literal["chat_template_kwargs", "think", "reasoning_effort"]
@@ -32,9 +35,9 @@ class Probe:
     answered by the engine's own loop, so that it also shows a hung one. `asleep`: says whether the engine was put to
     sleep, where it exists. `held`: the models that it has in memory."""
 
-    liveness: str | None  # None = `health.path` of routes.yaml
-    models: str | None
-    version: str | None
+    liveness: str | None = None  # None = `health.path` of routes.yaml
+    models: str | None = None
+    version: str | None = None
     metrics: str | None = None
     asleep: str | None = None
     slots: str | None = None
@@ -65,14 +68,69 @@ class Signs:
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorTexts:
-    """Regular expressions for whole error messages, by what they mean whatever the status is. `dead`: the engine behind
-    the server has died."""
+class Tokenizer:
+    """How a server tells the tokens of a text. The gateway speaks vLLM's words, which are the defaults (of 0.32).
 
-    dead: tuple[str, ...] = ()
+    `prompt`, `special`, `strings`: its names of `prompt`, `add_special_tokens` and `return_token_strs`; "" = it has no
+    such field. `text`: its name of the text in the answer about tokens. `chats`: it takes `messages`. `renders`: the
+    path at which it writes `messages` as one text; None = it does not. `pieces`: with `strings`, each token is an
+    object with its `id` and `piece`."""
+
+    prompt: str = "prompt"
+    special: str = "add_special_tokens"
+    strings: str = "return_token_strs"
+    text: str = "prompt"
+    chats: bool = True
+    renders: str | None = None
+    pieces: bool = False
 
 
-NO_TEXTS = ErrorTexts()
+@dataclass(frozen=True, slots=True)
+class Count:
+    """One question for a number of tokens.
+
+    `path`: below the server's root. `fields`: the fields of a request that are sent along, because they change the
+    prompt. `prompt`: the server's name of the field `prompt`. `also`: further fields, as JSON. `answer`: the key of the
+    number in the answer; "" = the whole answer; a list there is counted. `thoughts`: the only name under which earlier
+    thoughts are counted; None = as in a chat."""
+
+    path: str
+    fields: tuple[str, ...]
+    answer: str
+    prompt: str = "prompt"
+    also: tuple[tuple[str, str], ...] = ()
+    thoughts: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How a server counts the prompts of each endpoint exactly, and tells tokens themselves; None = it cannot."""
+
+    chat: Count | None = None
+    completions: Count | None = None
+    tokenizer: Tokenizer | None = None
+
+    def of(self, endpoint: str) -> Count | None:
+        """`endpoint`: the name of an inference endpoint."""
+        return self.chat if endpoint == "chat" else self.completions if endpoint == "completions" else None
+
+
+NO_COUNTS = Counts()
+RESPONSES_LACK = "endpoint:responses"  # the lack that is learned of a server that answers 404 there
+Trouble = Literal["allowed_tools", "summary", "encrypted", "system_later", "neighbours", "parts", "unfinished", "media"]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnResponses:
+    """How a server serves OpenAI's `/v1/responses` itself. `fields`: those of a request that it obeys; a request with
+    others is asked as a chat, because it would ignore them. `troubles`: what it answers worse than the same request as
+    a chat (engines/openai/responses.py tells what each is). `hosted`: it runs tools of its own (web_search, ...) and
+    reads files, which no chat can carry. `untold`: it is asked there even where `responses` is not in routes.yaml."""
+
+    fields: frozenset[str]
+    troubles: frozenset[Trouble] = frozenset()
+    hosted: bool = False
+    untold: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +190,7 @@ class EngineTraits:
     and passes on arguments that are no JSON.
     `silent_parsers`: its parsers of calls that see no special tokens, though calls are marked with such, unless the
     request asks for them.
-    `errors`: what its messages mean beyond what their status says.
+    `tells_death`: regular expressions for whole error messages that say that the engine behind it has died.
     `always_answers`: its health check is answered however busy it is, so silence there means that it answers nothing
     new (it drains). `answers_late`: it answers nothing while it computes a prompt, its health check neither.
 
@@ -185,12 +243,12 @@ class EngineTraits:
     stops_unstreamed: bool = True
     leaves_calls_unread: bool = False
     silent_parsers: frozenset[str] = frozenset()
-    errors: ErrorTexts = NO_TEXTS
+    tells_death: tuple[str, ...] = ()
     always_answers: bool = False
     answers_late: bool = False
     launch_flags: bool = False
     library: bool = False
-    responses: own_responses.OwnResponses | None = None
+    responses: OwnResponses | None = None
     embeds_or_ranks: bool = False
     probe: Probe | None = None
     signs: Signs | None = None
@@ -207,213 +265,50 @@ class EngineTraits:
         return not (whole and self.many_choices and self.list_prompts and self.integer_bias)
 
 
-_OPENAI = frozenset({"chat", "completions", "embeddings"})
-_RANKS = _OPENAI | {"rerank"}
-_SCORES = _RANKS | {"score"}
-_TEXT = frozenset({"chat", "completions"})
+def _row(told: Mapping[str, Any]) -> EngineTraits:
+    """The row of these keys of servers.toml. Raises TypeError for an unknown key."""
+    row = {**told, **dict.fromkeys(told.get("none", ()))}
+    for key in ("like", "none", "hosts", "front_ends"):
+        row.pop(key, None)
+    if unknown := row.keys() - EngineTraits.__dataclass_fields__:
+        raise TypeError(f"servers.toml: no field of a row: {', '.join(unknown)}")
+    if row.get("responses") is not None:
+        row["responses"] = _RESPONSES[row["responses"]]
+    return msgspec.convert(row, EngineTraits)
 
 
-def _cloud(forms: Forms) -> EngineTraits:
-    """A cloud with OpenAI's API, as its public reference describes it."""
-    return EngineTraits(
-        _SCORES,
-        calls_on_demand=True,
-        continues_text=None,
-        takes_pdf=None,
-        forms=forms,
-        streams_usage="always" if "stream_options" in forms.refused else "asked",
-        responses=own_responses.OPENAI,
-        probe=Probe(liveness="models", models="models", version=None),
-    )
+_DATA = tomllib.loads(Path(__file__).with_name("servers.toml").read_text(encoding="utf-8"))
+_RESPONSES: Mapping[str, Any] = _DATA.pop("responses")
+_WHOLE = {name: {**_DATA.get(told.get("like", ""), {}), **told} for name, told in _DATA.items() if name[0] != "_"}
+TRAITS: Mapping[str, EngineTraits] = MappingProxyType({name: _row(told) for name, told in _WHOLE.items()})
+CLOUDS: Mapping[str, tuple[str, ...]] = {name: tuple(told["hosts"]) for name, told in _DATA.items() if "hosts" in told}
+"""Name of a cloud's row -> its hosts."""
+_BY_HOST = {host: name for name, hosts in CLOUDS.items() for host in hosts}
 
 
-# What the servers of Apple's and Hugging Face's libraries have in common: they generate text, and enforce nothing.
-_TRANSFORMER = EngineTraits(
-    _TEXT,
-    model_optional=True,
-    lists_cache=True,
-    computes_beyond=True,
-    short_answers=True,
-    named_calls="never",
-    withholds_tools=False,
-    enforces_schema=False,
-    enforces_stop=False,
-    many_choices=False,
-    logprobs=False,
-    list_prompts=False,
-    thinking_field="chat_template_kwargs",
-    answers_late=True,
-    stops_unstreamed=False,
-    probe=Probe(liveness=None, models="models", version=None),
-)
+@dataclass(frozen=True, slots=True)
+class FrontEnd:
+    """One API server that an engine can be started behind: the model and its speed stay, but what is served, refused
+    and reported is another server's. `owned_by`: of the entries of its model list. `version_key`: a key that only its
+    answer about its version has; None = it has none of its own. `traits`: the engine's row, as it serves it."""
 
-TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
+    owned_by: str
+    version_key: str | None
+    traits: EngineTraits
+
+
+def _front_end(server: str, told: dict[str, Any]) -> FrontEnd:
+    owned_by, version_key = told.pop("owned_by"), told.pop("version_key", None)
+    return FrontEnd(owned_by, version_key, _row({**_WHOLE[server], **told}) if told else TRAITS[server])
+
+
+# Server -> name of the front end -> its row. Not listed: the server has one. The one in force is
+# `BackendState.reported.front_end`.
+FRONT_ENDS: Mapping[str, Mapping[str, FrontEnd]] = MappingProxyType(
     {
-        # vLLM 0.32.0, seen running.
-        "vllm": EngineTraits(
-            _SCORES,
-            stops_thoughts=True,
-            model_optional=True,
-            refuses_unread=True,
-            clamps_since=(0, 32),
-            counts=exact_counts.VLLM,
-            calls_on_demand=True,
-            enforces_schema=True,
-            continues_text=True,
-            thinking_field="chat_template_kwargs",
-            thoughts="reasoning",
-            launch_flags=True,
-            responses=own_responses.VLLM,
-            probe=Probe(liveness=None, models="models", version="/version", metrics="/metrics", asleep="/is_sleeping"),
-            signs=Signs(owned_by=("vllm", "vllm-frontend-rs")),
-        ),
-        # Any server that is not recognised: what OpenAI's API promises is tried.
-        "openai": EngineTraits(
-            _SCORES,
-            calls_on_demand=True,
-            continues_text=None,
-            takes_pdf=None,
-            forms=Forms(limit="both"),
-            responses=own_responses.OPENAI,
-            probe=Probe(liveness="models", models="models", version=None),
-        ),
-        # llama-server of 2026-10-01 (llama.cpp 0c1e57098), seen running.
-        "llamacpp": EngineTraits(
-            _RANKS,
-            stops_thoughts=True,
-            embeds_or_ranks=True,
-            loaded=("status.value", "loaded"),
-            window=("meta.n_ctx",),
-            describes=Description("/props", window="default_generation_settings.n_ctx", slots="total_slots"),
-            refuses_unread=True,
-            counts=exact_counts.LLAMACPP,
-            calls_on_demand=True,
-            named_calls="only_tool",
-            enforces_schema=True,
-            thinking_field="chat_template_kwargs",
-            forms=Forms(limit="both"),
-            thoughts="reasoning_content",
-            stops_unstreamed=False,
-            probe=Probe(liveness=None, models="models", version=None, metrics="/metrics", slots="/slots"),
-            signs=Signs(owned_by=("llamacpp",)),
-        ),
-        # mlx_lm.server 0.32.2, seen running.
-        "mlx": replace(
-            _TRANSFORMER,
-            default_model="default_model",
-            thoughts="reasoning",
-            errors=ErrorTexts(dead=("generation thread died",)),
-            signs=Signs(header=("server", "BaseHTTP/"), path="/health", keys=("status",)),
-        ),
-        # transformers serve 5.23.0, seen running.
-        "transformers": replace(
-            _TRANSFORMER,
-            integer_bias=False,
-            checks_limits=False,
-            thoughts="reasoning_content",
-            streams_usage="always",
-            ends_without_done=True,
-            signs=Signs(path="/openapi.json", keys=("paths./load_model", "paths./v1/chat/completions")),
-        ),
-        # LM Studio 0.3/0.4, from its documents; never seen running.
-        "lmstudio": EngineTraits(
-            _OPENAI,
-            loads_on_demand=True,
-            loaded=("state", "loaded"),
-            lists_cache=True,
-            describes=Description("/api/v0/models", window="loaded_context_length"),
-            calls_on_demand=True,
-            named_calls="only_tool",
-            enforces_schema=True,
-            many_choices=False,
-            logprobs=False,
-            thoughts="reasoning_content",
-            probe=Probe(liveness="models", models="models", version=None),
-            signs=Signs(owned_by=("organization_owner",)),
-        ),
-        # SGLang 0.5, from its source; never seen running.
-        "sglang": EngineTraits(
-            _OPENAI,
-            stops_thoughts=True,
-            model_optional=True,
-            refuses_unread=True,
-            counts=exact_counts.SGLANG,
-            calls_on_demand=True,
-            enforces_schema=True,
-            continues_text=True,
-            thinking_field="chat_template_kwargs",
-            thoughts="reasoning_content",
-            probe=Probe(liveness=None, models="models", version=None),
-            signs=Signs(owned_by=("sglang",)),
-        ),
-        # TensorRT-LLM 1.x (trtllm-serve), from its source; never seen running.
-        "tensorrt-llm": EngineTraits(
-            _TEXT,
-            window=(),
-            calls_on_demand=True,
-            assumes_no_calls=True,
-            thinking_field="chat_template_kwargs",
-            thoughts="reasoning_content",
-            probe=Probe(liveness=None, models="models", version="/version"),
-            signs=Signs(owned_by=("tensorrt_llm",)),
-        ),
-        # text-generation-inference 3.x, from its source; never seen running.
-        "tgi": EngineTraits(
-            _TEXT,
-            describes=Description("/info", window="max_total_tokens", slots="max_concurrent_requests"),
-            refuses_unread=True,
-            counts=exact_counts.TGI,
-            calls_on_demand=True,
-            enforces_schema=True,
-            many_choices=False,
-            thoughts="content",
-            probe=Probe(liveness=None, models="models", version=None),
-            signs=Signs(path="/info", keys=("model_id", "max_total_tokens")),
-        ),
-        # llama_cpp.server 0.3.36 (llama-cpp-python), seen running.
-        "llama-cpp-python": EngineTraits(
-            _OPENAI,
-            window=(),
-            short_answers=True,
-            enforces_schema=False,
-            many_choices=False,
-            logprobs=False,
-            forms=Forms(limit="max_tokens"),
-            thoughts="content",
-            streams_usage="never",
-            probe=Probe(liveness="models", models="models", version=None),
-            signs=Signs(owned_by=("me",), path="/openapi.json", keys=("paths./extras/tokenize/count",)),
-        ),
-        "ollama": EngineTraits(
-            _OPENAI,
-            loads_on_demand=True,
-            takes_window=True,
-            cuts_silently=True,
-            emulates_calls=True,
-            enforces_schema=True,
-            thinking_field="think",
-            signs=Signs(path="/api/ps", keys=("models",)),
-            probe=Probe(liveness="/api/tags", models="/api/tags", version="/api/version", held="/api/ps"),
-        ),
-        # No probe: every request to a cloud is billed.
-        "litellm": EngineTraits(
-            frozenset({"chat", "embeddings"}),
-            calls_on_demand=True,
-            takes_pdf=None,
-            thinking_field="reasoning_effort",
-            forms=Forms(developer=True),
-            library=True,
-        ),
-        # What one of these serves is in routes.yaml (`serves`). Speech servers have no path in common, so any answer
-        # counts as alive.
-        "http": EngineTraits(
-            frozenset(),
-            model_optional=True,
-            named_calls="never",
-            answers_late=True,
-            probe=Probe(liveness=None, models=None, version=None),
-        ),
-        **{name: _cloud(forms) for name, (_, forms) in clouds.CLOUDS.items()},
+        server: {name: _front_end(server, front) for name, front in told["front_ends"].items()}
+        for server, told in _WHOLE.items()
+        if "front_ends" in told
     }
 )
 
@@ -430,5 +325,14 @@ def serving(row: EngineTraits, serves: tuple[str, ...]) -> EngineTraits:
 
 def declared_server(backend: Backend) -> str:
     """The name of that row. A cloud is known by its address."""
-    known = clouds.at(backend.url) if backend.engine == "openai" and backend.url is not None else None
+    known = _BY_HOST.get(urlsplit(backend.url).hostname or "") if backend.engine == "openai" and backend.url else None
     return backend.server or known or backend.engine
+
+
+def asked_there(declared: Literal["own", "hosted", "chat"] | None, row: OwnResponses | None) -> OwnResponses | None:
+    """How a server is asked at its own `/v1/responses`; None = it is asked as a chat. `declared`: in routes.yaml;
+    `row`: of its engine's traits."""
+    if declared is None:
+        return row if row is not None and row.untold else None
+    row = row or TRAITS["openai"].responses
+    return replace(row, hosted=declared == "hosted") if row is not None and declared != "chat" else None

@@ -1,7 +1,7 @@
 """The forms that a server reads: names of fields and roles, efforts, ids. A form is translated to what the server
 reads, and a preference that it does not know is left out, so that neither costs an answer.
 
-What a server does is a row (domain/engine_traits.py); what one refused was learned of it (`LEARNED`), and a retry in
+What a server does is a row (domain/servers.toml); what one refused was learned of it (`LEARNED`), and a retry in
 the other form that succeeds is the proof.
 """
 

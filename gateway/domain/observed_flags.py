@@ -1,4 +1,4 @@
-"""The flags that an engine runs with, as far as its `/metrics` tell them (gateway/engines/vllm/reported_flags.py reads
+"""The flags that an engine runs with, as far as its `/metrics` tell them (gateway/engines/vllm.py reads
 them), and where they differ from the launch block of its backend. Pure."""
 
 from __future__ import annotations

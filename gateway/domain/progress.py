@@ -1,5 +1,5 @@
 """Detects an engine that makes no progress, from the counters of vLLM's `/metrics` (read in
-gateway/engines/vllm/metrics.py). A hung engine still answers `/metrics` and `/health`. Pure.
+gateway/engines/vllm.py). A hung engine still answers `/metrics` and `/health`. Pure.
 
 The token counters count generated tokens, so they do not change while only prompts are computed; the use of the KV
 cache changes with every step even then. An engine where neither changes, and which streams nothing to us, makes no

@@ -1,11 +1,12 @@
-"""Which server speaks OpenAI's API, by what it shows of itself: the signs in the rows of traits. Pure."""
+"""Which server speaks OpenAI's API, and behind which front end its engine is, by what it shows of itself: the signs in
+the rows of traits. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from gateway.domain.engine_traits import TRAITS, Signs
+from gateway.domain.engine_traits import FRONT_ENDS, TRAITS, EngineTraits, Signs
 
 OWNERS_MOST = 100  # entries of a model list that are looked at
 
@@ -32,6 +33,22 @@ def owners_of(model_list: Any) -> frozenset[str]:
     found = cards[:OWNERS_MOST] if isinstance(cards, list) else []
     owners = (card.get("owned_by") for card in found if isinstance(card, dict))
     return frozenset(owner for owner in owners if isinstance(owner, str))
+
+
+def front_end_of(server: str, owners: Collection[str], version: Any) -> str | None:
+    """The front end that a server shows; None = not known, or it has only one. `owners`: `owned_by` of the entries of
+    its model list; `version`: its decoded answer about its version, which is untrusted."""
+    told = version if isinstance(version, dict) else {}
+    for name, row in FRONT_ENDS.get(server, {}).items():
+        if row.owned_by in owners or (row.version_key is not None and isinstance(told.get(row.version_key), str)):
+            return name
+    return None
+
+
+def row_of(server: str, front_end: str | None) -> EngineTraits:
+    """The row of a server behind a front end; None = which one is not known."""
+    found = FRONT_ENDS.get(server, {}).get(front_end or "")
+    return TRAITS[server] if found is None else found.traits
 
 
 def value_at(answer: Any, path: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -12,7 +12,7 @@ from msgspec import Raw
 from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
 from gateway.domain.request import Endpoint
-from gateway.domain.upstream import Response
+from gateway.domain.upstream import Response, UpstreamFailure, read_counted
 from gateway.transport.h1 import RequestHead
 from gateway.transport.upload import Counted, Upload
 
@@ -46,23 +46,22 @@ class EngineRequest:
     checks: bool = False  # it is one of the gateway's own, which may load a model but does not have others wait for it
 
 
-class Engine(Protocol):
+class Engine:
     """One kind of server. `send` returns as soon as the head of the answer has arrived. The body has OpenAI's format:
     SSE chunks for a stream, else one JSON object. Errors of the server are returned as answers with their status;
     failures are raised as the exceptions of `domain/upstream.py`."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
 
     async def prepare(self) -> None:
         """Do slow initialisation (imports); called at start if any backend has this engine. Raises nothing."""
-        ...
 
-    async def send(self, state: BackendState, call: EngineRequest) -> Response: ...
+    async def send(self, state: BackendState, call: EngineRequest) -> Response:
+        raise NotImplementedError
 
     def read_models(self, answer: Any) -> Mapping[str, int | None]:
         """Model name -> window in tokens (None if not reported), from the decoded answer of `probe.models`."""
-        ...
+        return {}
 
 
 def authorized(headers: list[tuple[str, str]], backend: Backend) -> list[tuple[str, str]]:
@@ -83,6 +82,36 @@ def reported_name(value: Any) -> str | None:
 def reported_window(*values: Any) -> int | None:
     """The first of these values of a server that can be a window (tokens); None where none can."""
     return next((value for value in values if type(value) is int and 0 < value <= WINDOW_MOST), None)
+
+
+class TranslatedResponse:
+    """A `Response` that is made of another one, `upstream`, while it is read."""
+
+    status = 200
+
+    def __init__(self, upstream: Response, content_type: str = "text/event-stream") -> None:
+        self.headers: Mapping[str, str] = {"content-type": content_type}
+        self.upstream = upstream
+
+    async def read_some(self) -> bytes:
+        raise NotImplementedError
+
+    async def read_all(self, limit: int) -> bytes:
+        return await read_counted(self, limit)
+
+    def abort(self, reason: UpstreamFailure | None = None) -> None:
+        self.upstream.abort(reason)
+
+    def release(self) -> None:
+        self.upstream.release()
+
+
+async def read_out(response: Response, limit: int = 1024 * 1024) -> bytes:
+    """The body of an answer, of at most `limit` bytes, with which nothing else is done. Raises as `read_all`."""
+    try:
+        return await response.read_all(limit)
+    finally:
+        response.release()
 
 
 @dataclass(slots=True)

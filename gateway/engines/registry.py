@@ -1,6 +1,6 @@
 """The clients of the engines by name, and how a call is sent with them. Adding an engine: its package beside this
-module and a line here, a row of traits (gateway/domain/engine_traits.py), and its name in `Engine`
-(gateway/config/snapshot.py), from which the schema takes the values of `engine`."""
+module and a line here, a row of traits (gateway/domain/servers.toml), and its name in `Engine`
+(gateway/config/machines.py), from which the schema takes the values of `engine`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.body import unreadable
 from gateway.domain.upstream import OwnFailure, Response
 from gateway.engines.base import Engine, EngineRequest
-from gateway.engines.http.engine import HttpEngine
+from gateway.engines.http import HttpEngine
 from gateway.engines.litellm.engine import LiteLLMEngine
 from gateway.engines.ollama.engine import OllamaEngine
 from gateway.engines.openai.engine import OpenAIEngine

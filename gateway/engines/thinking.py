@@ -7,13 +7,11 @@ backend would ignore. If the client already uses the backend's field, its bytes 
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from msgspec import Raw
 
 from gateway.domain.backend import BackendState
-from gateway.domain.body import THINKING_SWITCHES
+from gateway.domain.body import THINKING_SWITCHES, value_of
 from gateway.domain.request import InferenceRequest
 from gateway.launch.families import SWITCH_VALUES
 from gateway.routing.needs import THINKING_UNAVAILABLE, Adaptation
@@ -23,7 +21,6 @@ EFFORT_ON, EFFORT_OFF = "medium", "none"
 USUAL_SWITCH = "enable_thinking"
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Any).decode
 
 
 def set_thinking(
@@ -68,19 +65,19 @@ def _drop_unknown_to_vllm(fields: dict[str, Raw]) -> None:
     afterwards, a wish for an effort into `reasoning_effort`; `adaptive` is vLLM's default."""
     effort: object = None
     if "think" in fields:
-        effort = _value(fields.pop("think"))
+        effort = value_of(fields.pop("think"))
     fields.pop("thinking", None)
     if "reasoning" in fields:
-        given = _value(fields.pop("reasoning"))
+        given = value_of(fields.pop("reasoning"))
         effort = given.get("effort") if isinstance(given, dict) else effort
-    if isinstance(effort, str) and _value(fields.get(EFFORT)) is None:
+    if isinstance(effort, str) and value_of(fields.get(EFFORT)) is None:
         fields[EFFORT] = Raw(_encode(effort))
 
 
 def _set_switch(fields: dict[str, Raw], switch: str, on: bool) -> None:
     """Set the switch in `chat_template_kwargs` and keep its other keys. Switches of other names are removed, since the
     template may ignore or misread them."""
-    given = _value(fields.get("chat_template_kwargs"))
+    given = value_of(fields.get("chat_template_kwargs"))
     kwargs = given if isinstance(given, dict) else {}
     value = SWITCH_VALUES.get(switch, (True, False))[0 if on else 1]
     if switch in kwargs and kwargs[switch] == value and type(kwargs[switch]) is type(value):
@@ -90,16 +87,16 @@ def _set_switch(fields: dict[str, Raw], switch: str, on: bool) -> None:
 
 
 def _set_effort(fields: dict[str, Raw], on: bool) -> None:
-    effort = _value(fields.get(EFFORT))
+    effort = value_of(fields.get(EFFORT))
     if not isinstance(effort, str) or (effort != EFFORT_OFF) is not on:
         fields[EFFORT] = Raw(_encode(EFFORT_ON if on else EFFORT_OFF))
 
 
 def _set_think(fields: dict[str, Raw], on: bool) -> None:
     """Set Ollama's `think`, which takes precedence over all other fields (gateway/engines/ollama/request.py)."""
-    think = _value(fields.get("think"))
+    think = value_of(fields.get("think"))
     if think is None:
-        kwargs = _value(fields.get("chat_template_kwargs"))
+        kwargs = value_of(fields.get("chat_template_kwargs"))
         switches = kwargs if isinstance(kwargs, dict) else {}
         think = next((switches[name] for name in THINKING_SWITCHES if isinstance(switches.get(name), bool)), None)
     given = think is on or (on and isinstance(think, str))  # a level is on
@@ -118,15 +115,5 @@ def _demanded_by_thinking(fields: dict[str, Raw], on: bool) -> bool:
 
 def _kind(fields: dict[str, Raw]) -> object:
     """The `type` of Anthropic's `thinking`."""
-    thinking = _value(fields.get("thinking"))
+    thinking = value_of(fields.get("thinking"))
     return thinking.get("type") if isinstance(thinking, dict) else None
-
-
-def _value(raw: Raw | None) -> Any:
-    """A field's value; None if it is absent or does not parse (then the backend's own error is more exact)."""
-    if raw is None:
-        return None
-    try:
-        return _decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None

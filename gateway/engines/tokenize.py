@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.backend import BackendState
-from gateway.domain.exact_counts import Count
+from gateway.domain.engine_traits import Count
 from gateway.domain.request import COMPLETIONS, NO_MEDIA, InferenceRequest
 from gateway.domain.upstream import Client
 from gateway.domain.usage import count_of
@@ -60,7 +60,7 @@ def tokenize_body(state: BackendState, request: InferenceRequest) -> bytes | Non
     if count is None or not _is_text(request):
         return None
     asked: dict[str, object] = {name: request.fields[name] for name in count.fields if name in request.fields}
-    asked |= {name: Raw(value) for name, value in count.also}
+    asked |= {name: Raw(value.encode()) for name, value in count.also}
     if "prompt" in asked:
         asked[count.prompt] = asked.pop("prompt")
     if count.thoughts is not None and _OLD_NAME.encode() in bytes(request.fields.get("messages", b"")):

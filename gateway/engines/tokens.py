@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from gateway.domain.backend import BackendState
 from gateway.domain.body import UNREADABLE, value_of
-from gateway.domain.exact_counts import VLLM_TOKENIZER, Tokenizer
+from gateway.domain.engine_traits import Tokenizer
 from gateway.domain.upstream import ProtocolFailure, Response, read_beginning, read_counted
 from gateway.engines.base import authorized
 from gateway.engines.outgoing import JSON, NOT_THE_CLIENTS
@@ -46,7 +46,7 @@ class TokenClient:
 
     def __init__(self, state: BackendState, sender: str, count: Count) -> None:
         self._state, self._sender, self._count = state, sender, count
-        self._tokenizer = state.traits.counts.tokenizer or VLLM_TOKENIZER
+        self._tokenizer = state.traits.counts.tokenizer or Tokenizer()
 
     async def tokens(self, fields: Fields) -> bytes:
         """`{"count", "max_model_len", "tokens", "token_strs"}` of a request with `prompt` or `messages`."""

@@ -12,8 +12,8 @@ from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import Probe
 from gateway.domain.health_state import SERVING
 from gateway.domain.progress import Sample, Work
-from gateway.engines.llamacpp import slots as llamacpp
-from gateway.engines.vllm.metrics import read_counters
+from gateway.engines import llamacpp
+from gateway.engines.vllm import read_counters
 from gateway.health.probe_client import ProbeClient, ProbeFailure, decoded
 from gateway.transport.prometheus_text import in_turns
 

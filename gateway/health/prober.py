@@ -18,17 +18,15 @@ from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import Probe, traits_of
 from gateway.domain.events import Event
 from gateway.domain.fleet import Fleet
-from gateway.domain.front_ends import front_end_of
 from gateway.domain.health_machine import ASLEEP
 from gateway.domain.health_state import SERVING, WELL
 from gateway.domain.progress import IDLE, Work
 from gateway.domain.reason import quoting
-from gateway.domain.recognition import owners_of
+from gateway.domain.recognition import front_end_of, owners_of
 from gateway.engines.ollama.installed_models import pull, remote_models, runs_elsewhere
 from gateway.engines.openai.engine import loaded_models
 from gateway.engines.registry import engine_of
-from gateway.engines.vllm.metrics import read_start_time
-from gateway.engines.vllm.reported_flags import read_flags
+from gateway.engines.vllm import read_flags, read_start_time
 from gateway.health.canary_schedule import CanarySchedule
 from gateway.health.engine_look import EngineLooks, looks_at_engine, pause
 from gateway.health.nodes import Machine, NodeHealth, read_machine

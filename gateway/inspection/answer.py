@@ -13,6 +13,7 @@ from gateway.inspection.calls import ToolCalls, decoded_piece
 from gateway.inspection.finder import CallFinder
 from gateway.inspection.heuristics import begins_as_garbage, closes_alone, is_garbage, opened
 from gateway.inspection.mender import Call, Gap, Mender, Reasoning, Segment, Text
+from gateway.inspection.other_words import ENDS, OTHER_THOUGHTS, usual_delta
 from gateway.inspection.plain import PLAIN_ENDS, begins_plainly, is_plain_under
 from gateway.inspection.policy import InspectionPolicy, ReasoningField
 from gateway.inspection.reasoning import Thoughts
@@ -48,8 +49,9 @@ class ChoiceAnswer:
     """`violations` and `mended` are filled while the choice arrives.
 
     `has_content`: it has content for the client, text or a call; `has_reasoning`: it has thoughts, whether the client
-    gets them or not; `called`: it has a tool call; `size`: bytes of content and thoughts, counted only if the policy
-    checks something; `closed_alone`: a `</think>` stood on a line of its own without thoughts before it."""
+    gets them or not; `called`: it has a tool call; `unfinished`: the arguments of one are no JSON; `size`: bytes of
+    content and thoughts, counted only if the policy checks something; `closed_alone`: a `</think>` stood on a line of
+    its own without thoughts before it."""
 
     __slots__ = (
         "_armed",
@@ -74,19 +76,23 @@ class ChoiceAnswer:
         "has_reasoning",
         "mended",
         "size",
+        "unfinished",
         "violations",
     )
 
-    def __init__(self, policy: InspectionPolicy, usual: Thoughts | None = None, *, blank_counts: bool = True) -> None:
+    def __init__(
+        self, policy: InspectionPolicy, usual: Thoughts | None = None, *, blank_counts: bool = True, whole: bool = False
+    ) -> None:
         """`usual`: how the model marks thoughts. If `policy` names no notation, thoughts are looked for only when the
-        content begins with an opener. `blank_counts`: white space alone counts as content."""
+        content begins with an opener. `blank_counts`: white space alone counts as content. `whole`: it
+        is a whole answer."""
         self._policy = policy
         self._usual = usual
         self._blank_counts = blank_counts
         self._armed = policy.tools is not None or policy.thoughts is not None
         self._finder: CallFinder | None = None  # what alone looks at content that has no line end, for the time being
         self._mender: Mender | None = None  # created with the first text: an answer of calls alone needs none
-        self._calls = ToolCalls()
+        self._calls = ToolCalls(whole=whole)
         # None: the backend's calls are as it read them.
         self._unread = UnreadCalls(policy.formats, policy.tools) if policy.unread and policy.tools is not None else None
         # The beginning of the content and of the thoughts while it may still turn out to be garbage; None = decided.
@@ -101,6 +107,7 @@ class ChoiceAnswer:
         self._spoken: list[str] | None = [] if policy.schema else None  # thoughts, which may be the answer
         self._given: object = None  # the finish_reason that was received
         self.called = False
+        self.unfinished = False
         self.has_content = False
         self.has_reasoning = False
         self.size = 0
@@ -276,6 +283,8 @@ class ChoiceAnswer:
 
     def delta(self, delta: Delta) -> list[Delta]:
         """The deltas to send to the client for this one: `[delta]` itself if nothing has to change."""
+        if type(delta.get("content")) is list or not OTHER_THOUGHTS.isdisjoint(delta):
+            delta = usual_delta(delta)
         if self._unread is None:
             return self._delta(delta)
         return [made for one in self._unread.take(delta) for made in self._delta(one)]
@@ -343,6 +352,10 @@ class ChoiceAnswer:
             if is_answer(answer, self._policy.schema):  # it stands in the wrong field
                 deltas.append({"content": answer})
                 self._note_content(answer)
+        if self.called and (rest := self._calls.finish(cut=finish_reason == "length")):
+            deltas.append({"tool_calls": rest})
+        if self._calls.mended:
+            self._note_mended()
         complete = self.called and finish_reason != "length" and self._judge_calls(cut)
         complete = complete and not (self._unread is not None and self._unread.cut)
         finish_reason = self._finish(finish_reason, complete=complete)
@@ -363,9 +376,13 @@ class ChoiceAnswer:
             deltas += self._delta(one)
         deltas += self._deltas(calls)
         if unread.mended:
-            self.mended.add("tool_calls")
-            self.violations.add("arguments_not_json")
+            self._note_mended()
         return deltas
+
+    def _note_mended(self) -> None:
+        """The arguments of a call were no JSON, and are now."""
+        self.mended.add("tool_calls")
+        self.violations.add("arguments_not_json")
 
     def judge(self, *, cut: bool) -> None:
         """The whole answer has arrived. `cut`: as in `end`; in a stream it is often known only now."""
@@ -378,12 +395,19 @@ class ChoiceAnswer:
     def _judge_calls(self, cut: bool) -> bool:
         """Check the calls. False if the token limit cut off the last one."""
         tools = self._policy.tools
-        return tools is None or self._calls.judge(tools, self.violations, cut=cut)
+        if tools is None:
+            return True
+        wrong: set[str] = set()
+        whole = self._calls.judge(tools, wrong, cut=cut)
+        self.unfinished = "arguments_not_json" in wrong
+        self.violations |= wrong
+        return whole
 
     def _finish(self, given: object, *, complete: bool) -> object:
         if given == "repetition":
             self.violations.add("repetition")
             given = "stop"
+        given = ENDS.get(given, given) if isinstance(given, str) else given
         if self._policy.tools is None:
             return given
         if self.called and given == "stop":

@@ -18,6 +18,10 @@ _BEGUN = re.compile(
     re.ASCII,
 )
 _CLOSES = {"}": "{", "]": "["}
+_DEBRIS = re.compile(
+    r"(?:\s*(?:</?[\w:]{1,40}>|<\|[\w ]{1,40}\|>|```))+\s*\Z"
+)  # marks of the model behind the arguments
+_WRAPPED = re.compile(r"\A```(?:json)?\s*")
 
 
 class Arguments:
@@ -80,20 +84,31 @@ class Arguments:
         text, self._sent = self._all[self._sent : limit], limit
         return text
 
+    def rest(self) -> str:
+        """The text that was not passed on, as it came."""
+        return self._all[self._sent :]
+
     def finish(self) -> str:
         """The rest of the text, mended if that makes an object of the arguments."""
         if self._too_long:
             self.whole = True
             return ""
         sent, rest = self._all[: self._sent], self._all[self._sent :]
-        for candidate in (rest, "", _mended(rest, inside=self._broken and self._in_string)):
-            if _is_object(sent + candidate):
-                self.mended, self.whole = candidate.strip() != rest.strip(), True
+        self._sent = len(self._all)
+        if is_object(sent + rest):
+            self.whole = True
+            return rest
+        inner = object_in(rest) if not sent.strip() else None
+        for candidate in (inner, "", _mended(_DEBRIS.sub("", rest), inside=self._broken and self._in_string)):
+            if candidate is not None and is_object(sent + candidate) and (candidate or not _is_another(sent, rest)):
+                self.mended = self.whole = True
                 return candidate
         return rest
 
     def _limit(self) -> int:
         """Up to where the text may be passed on."""
+        if self._broken and not self._sent and self._all.lstrip()[:2] == "{}":
+            return 0  # some servers begin with an empty object, and write the arguments behind it
         if self._broken:
             return self._at
         return self._unsure if self._unsure >= 0 else len(self._all)
@@ -169,11 +184,34 @@ class Arguments:
         return None
 
 
-def _is_object(text: str) -> bool:
+def is_object(text: str) -> bool:
     try:
         return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
         return False
+
+
+def object_in(text: str) -> str | None:
+    """The JSON object that is in this text as a string, in a fence, or behind an empty one; {} for null. None: it is
+    something else."""
+    text = _WRAPPED.sub("", text.strip())
+    try:
+        value, end = json.JSONDecoder(strict=False).raw_decode(text)
+        if value == {} and text[end:].lstrip()[:1] == "{":
+            text = text[end:].lstrip()
+            value, end = json.JSONDecoder(strict=False).raw_decode(text)
+    except (ValueError, RecursionError):
+        return None
+    if value is None:
+        return "{}"
+    if isinstance(value, str):
+        return value if is_object(value) else None
+    return text[:end] if is_object(text[:end]) and not _is_another(text[:end], text[end:]) else None
+
+
+def _is_another(arguments: str, rest: str) -> bool:
+    """Is what stands behind the arguments an object of its own?"""
+    return is_object(rest) and json.loads(rest) != json.loads(arguments)
 
 
 _BARE = re.compile(r"""[^,:{}\[\]"'\n]+""")

@@ -13,7 +13,7 @@ import msgspec
 from gateway.domain.request import Endpoint
 from gateway.domain.upstream import ErrorTold, PoolFull, ProtocolFailure, TooLarge, UpstreamFailure
 from gateway.inspection.server_faults import is_pool_full
-from gateway.inspection.shape import brief
+from gateway.inspection.shape import brief, error_in
 from gateway.transport.sse import number_of
 
 _TEXTS = frozenset({"content", "reasoning", "reasoning_content", "refusal"})  # fields whose parts are joined
@@ -32,7 +32,10 @@ def read_object(data: bytes) -> Object:
         chunk = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise ProtocolFailure("sent an event that is no chunk") from None
-    if (error := chunk.get("error")) is not None:
+    error = chunk.get("error")
+    if error is None and "choices" not in chunk:
+        error = error_in(data)
+    if error is not None:
         message = error.get("message") if type(error) is dict else error
         words = f"sent an error event: {brief(message)}"
         raise PoolFull(words) if is_pool_full(message) else ErrorTold(words, data)
@@ -93,7 +96,7 @@ class _Choice:
         kept = _PART_COST
         if (reason := choice.get("finish_reason")) is not None:
             self.finish_reason = reason
-        delta = choice.get("delta") if chat else {"text": choice.get("text")}
+        delta = (choice.get("delta") or choice.get("message")) if chat else {"text": choice.get("text")}
         for name, value in (delta if isinstance(delta, dict) else {}).items():
             if name == "tool_calls":
                 kept += self._add_calls(value)
@@ -106,7 +109,7 @@ class _Choice:
         for name, value in choice.items():
             if name == "logprobs" and isinstance(value, dict):
                 kept += self._add_logprobs(value)
-            elif name not in ("index", "delta", "text", "finish_reason") and value is not None:
+            elif name not in ("index", "delta", "message", "text", "finish_reason") and value is not None:
                 self._others[name] = value
                 kept += len(name) + len(_encode(value))
         return kept

@@ -4,14 +4,25 @@ text."""
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 import msgspec
 
+from gateway.inspection.arguments import Arguments, is_object
 from gateway.inspection.offered_tools import OfferedTools
 from gateway.inspection.segments import Call
 
 _decode = msgspec.json.Decoder(str).decode
+# A piece of arguments that may stand behind their end, or break a string of theirs: as text, and as JSON writes it.
+_BEHIND = r"\}\s*[<`{]|[\x00-\x1f]"
+_ODD_FIRST = re.compile(rf"\s*(?:[\"`<n]|\{{\s*[^\"}}\s])|.*?(?:{_BEHIND})", re.DOTALL)
+_ODD = re.compile(rf"\s*[{{<`]|.*?(?:{_BEHIND})", re.DOTALL)
+_ODD_WRITTEN = re.compile(rb"\s*[{<`]|.*?(?:\}\s*[<`{]|(?<!\\)(?:\\\\)*\\[nrtbf])")
+# What models and servers write around a name: namespaces, the number of the call, marks of gpt-oss' channels.
+_AROUND = re.compile(r"(?:functions?|default_api|tools?|tool_calls?)[.:/]")
+_RECIPIENT = re.compile(r"\bto=(?:functions\.)?([\w.:/-]+)")
+_NUMBER = re.compile(r":\d+\Z")
 
 
 def decoded_piece(piece: bytes) -> str:
@@ -20,21 +31,36 @@ def decoded_piece(piece: bytes) -> str:
 
 
 class _ToolCall:
-    __slots__ = ("arguments", "id", "name", "whole")
+    __slots__ = ("arguments", "id", "mends", "name")
 
     def __init__(self, name: str, arguments: list[str | bytes], id_: object = None) -> None:
         """`arguments`: their pieces; bytes are as JSON writes a string, without its quotes."""
         self.name = name
         self.arguments = arguments
         self.id = id_
-        self.whole = False  # the arguments are complete, and what came behind them repeated them
+        self.mends: Arguments | None = None  # set once a piece of the arguments was odd: the others go through it
 
-    def repeats(self, piece: str) -> bool:
-        """Does this piece of the arguments repeat what is complete already? Some servers send all of it at the end of
-        its pieces."""
-        if not self.whole and self.arguments and piece.lstrip()[:1] == "{":
-            self.whole = _is_object(self.text())
-        return self.whole
+    def take(self, piece: str) -> str:
+        """What of this piece of the arguments goes on to the client; the rest comes with `finish`."""
+        if self.mends is None and (_ODD if self.arguments else _ODD_FIRST).match(piece) is not None:
+            self.mends = Arguments()
+            self.mends.feed(self.text())
+        if self.mends is not None:
+            piece = self.mends.feed(piece)
+        if piece:
+            self.arguments.append(piece)
+        return piece
+
+    def leave(self) -> str:
+        """The rest of the arguments, where they were held: another call begins."""
+        rest = self.mends.finish() if self.mends is not None else ""
+        self.arguments.append(rest)
+        return rest
+
+    def finish(self, *, cut: bool) -> str:
+        """The rest of the arguments; none at all are an empty object. `cut`: a limit has ended them."""
+        rest = self.mends.rest() if cut and self.mends is not None else self.leave()
+        return rest or ("" if cut or self.text().strip() else "{}")
 
     def text(self) -> str:
         """The arguments that have come."""
@@ -43,11 +69,13 @@ class _ToolCall:
 
 
 class ToolCalls:
-    """Numbers the calls in the order of arrival, and checks them."""
+    """Numbers the calls in the order of arrival, and checks them. `whole`: they come at once, with the arguments that
+    `mended_whole` has made."""
 
-    __slots__ = ("_calls", "_places")
+    __slots__ = ("_calls", "_places", "_whole")
 
-    def __init__(self) -> None:
+    def __init__(self, *, whole: bool = False) -> None:
+        self._whole = whole
         self._calls: list[_ToolCall] = []
         self._places: dict[Any, int] = {}  # the backend's index of a call -> ours
 
@@ -68,10 +96,10 @@ class ToolCalls:
     def note(self, calls: list[Any], tools: OfferedTools | None = None) -> bool:
         """Add calls, or parts of them, that the backend sent as calls. Returns True if something was changed, in place:
         an index (calls from the text precede it, it was no number, or the call before had it too), an id that was
-        missing (without one the client could not return the result), a name with marks of the model behind it, or
-        arguments that were repeated."""
+        missing (without one the client could not return the result), a name with marks of the model around it, or
+        arguments that are no JSON."""
         changed = False
-        for i, call in enumerate(calls):
+        for i, call in enumerate([*calls]):
             if not isinstance(call, dict):
                 continue
             function = call.get("function")
@@ -86,6 +114,9 @@ class ToolCalls:
             if place is None or (name and _is_another(self._calls[place], call.get("id"))):
                 if name and not call.get("id"):
                     call["id"], changed = call_id(), True
+                if self._calls and (rest := self._calls[-1].leave()):
+                    calls.insert(calls.index(call), _more(len(self._calls) - 1, rest))
+                    changed = True
                 place = self._places[key] = len(self._calls)
                 self._calls.append(_ToolCall("", [], call.get("id")))
             if place != given:
@@ -95,10 +126,11 @@ class ToolCalls:
             noted.name += name if isinstance(name, str) else ""
             if not isinstance(arguments, str) or not arguments:
                 continue
-            if noted.repeats(arguments) or (once := _once(arguments)) != arguments:
-                arguments = function["arguments"] = "" if noted.whole else once
+            if self._whole:
+                noted.arguments.append(arguments)
+            elif (taken := noted.take(arguments)) != arguments:
+                function["arguments"] = taken
                 changed = True
-            noted.arguments.append(arguments)
         return changed
 
     def _key(self, id_: object, name: object) -> object:
@@ -112,10 +144,25 @@ class ToolCalls:
     def add_piece(self, index: int, text: bytes) -> bool:
         """Add a piece of the arguments of a call that has begun. `text`: as JSON writes it, without quotes. False:
         nothing was done, because there is no call with this index, or it has another one for the client."""
-        if self._places.get(index) != index or self._calls[index].whole or text[:1] == b"{":
-            return False  # what begins an object may repeat the arguments
-        self._calls[index].arguments.append(text)
+        if self._places.get(index) != index or _ODD_WRITTEN.match(text) is not None:
+            return False
+        call = self._calls[index]
+        if call.mends is not None or not call.arguments:
+            return False
+        call.arguments.append(text)
         return True
+
+    def finish(self, *, cut: bool) -> list[dict[str, Any]]:
+        """The rest of the arguments of each call that the server sent as one, as items of a delta's `tool_calls`.
+        `cut`: a limit has ended the answer."""
+        streamed = () if self._whole else self._calls
+        ends = [(place, call.finish(cut=cut)) for place, call in enumerate(streamed) if call.name]
+        return [_more(place, rest) for place, rest in ends if rest]
+
+    @property
+    def mended(self) -> bool:
+        """Do the arguments of a call differ from what came?"""
+        return any(call.mends is not None and call.mends.mended for call in self._calls)
 
     def judge(self, tools: OfferedTools, violations: set[str], *, cut: bool) -> bool:
         """Add the violations of each call to `violations`. `cut`: the answer has as many tokens as were allowed.
@@ -130,27 +177,38 @@ class ToolCalls:
         return True
 
 
+def _more(place: int, arguments: str) -> dict[str, Any]:
+    return {"index": place, "function": {"arguments": arguments}}
+
+
+def mended_whole(calls: list[Any]) -> list[Any]:
+    """The calls of a whole answer, with arguments that are JSON where that can be made of them; `calls` itself where
+    nothing is to be changed."""
+    made = [_mended_whole(call) if isinstance(call, dict) else call for call in calls]
+    return calls if all(one is call for one, call in zip(made, calls, strict=True)) else made
+
+
+def _mended_whole(call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function")
+    if not isinstance(function, dict):
+        return call
+    given = function.get("arguments")
+    text = "" if given is None else given
+    if not isinstance(text, str) or is_object(text):
+        return call
+    arguments = Arguments()
+    text = arguments.feed(text) + arguments.finish()
+    return {**call, "function": {**function, "arguments": text if text.strip() else "{}"}}
+
+
 def _plain_name(name: str, tools: OfferedTools) -> str:
-    """The name without the marks of gpt-oss' channels, and without its namespace, where that is what was offered."""
-    if "<|" not in name and not name.startswith("functions."):
+    """The name of the offered tool that is meant: without what models and servers write around it."""
+    if tools.has(name):
         return name
-    plain = name.partition("<|")[0].strip()
-    return next((one for one in (plain, plain.removeprefix("functions.")) if tools.has(one)), name)
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(msgspec.json.decode(text), dict)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return False
-
-
-def _once(arguments: str) -> str:
-    """Arguments that have come whole, and again, once; unchanged where they have not."""
-    half, odd = divmod(len(arguments), 2)
-    if odd or arguments[:1] != "{" or arguments[:half] != arguments[half:] or not _is_object(arguments[:half]):
-        return arguments
-    return arguments[:half]
+    to = _RECIPIENT.search(name)
+    plain = to[1] if to is not None else name.partition("<|")[0].strip(" \t\n\r\"'`")
+    short = _NUMBER.sub("", _AROUND.sub("", plain, count=1))
+    return next((one for one in (plain, short) if tools.has(one)), None) or tools.like(short) or name
 
 
 def _is_another(call: _ToolCall, id_: object) -> bool:

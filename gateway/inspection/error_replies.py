@@ -89,7 +89,8 @@ def judge(
         if status == 503 and is_busy(message):
             # Its own queue is full: that is not a failure.
             return Verdict("cooldown", reason, status, message, retry_after=retry_after(headers) or 1.0)
-        return _server_fault(status, message, endpoint, echoed) or Verdict("failed", reason, status, message)
+        fault = _server_fault(status, message, endpoint, echoed) or _overflow(status, message, echoed)
+        return fault or Verdict("failed", reason, status, message)
     if status < 400:
         return Verdict("failed", f"answered with a redirect ({status})", status, message)
     if status in (400, 424) and is_missing_use(message):
@@ -173,17 +174,26 @@ def _bad_request(status: int, message: str, code: str | None, echoed: Echoed) ->
     if (lack := read_lack(message)) is not None:
         # How large a body may be is not learned: the next request is another one.
         return _incapable(status, message, lack, unverified=lack == "body" or echoed(message, True))
-    if (overflow := read_overflow(message)) is not None:
-        return _too_long(status, message, overflow, unverified=not overflow.sound or echoed(message, True))
+    if read_overflow(message) is not None:
+        return _overflow(status, message, echoed)
     if (most := read_batch_limit(message)) is not None:
         reason, unverified = f"takes at most {most:,} inputs in one request", echoed(message, True)
         return Verdict("incapable", reason, status, message, most_inputs=most, unverified=unverified)
     if (like := guess_lack(message)) is not None and not echoed(like[0], False):
         return _incapable(status, message, like[1], unverified=True)
-    if (guess := guess_overflow(message)) is not None and not echoed(guess[0], False):
-        return _too_long(status, message, guess[1], unverified=True)
+    if (overflow := _overflow(status, message, echoed)) is not None:
+        return overflow
     if code == "context_length_exceeded":
         return _too_long(status, message, Overflow(), unverified=True)
+    return None
+
+
+def _overflow(status: int, message: str, echoed: Echoed) -> Verdict | None:
+    """The meaning of a message about a prompt that is too long; None = it is about something else."""
+    if (overflow := read_overflow(message)) is not None:
+        return _too_long(status, message, overflow, unverified=not overflow.sound or echoed(message, True))
+    if (guess := guess_overflow(message)) is not None and not echoed(guess[0], False):
+        return _too_long(status, message, guess[1], unverified=True)
     return None
 
 
@@ -230,6 +240,7 @@ def read_error(body: bytes, content_type: str) -> tuple[str, str | None, str | N
     value = _unwrapped(value)
     error = value.get("error")
     if isinstance(error, dict):
+        error = _provider_error(error)
         message, param, code = _with_counts(error), error.get("param"), error.get("code")
         return (
             _text(message) if message is not None else _text(error),
@@ -253,6 +264,20 @@ def _unwrapped(value: dict[str, Any]) -> dict[str, Any]:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return value
     return inner if isinstance(inner, dict) and inner.get("error") else value
+
+
+def _provider_error(error: dict[str, Any]) -> dict[str, Any]:
+    """OpenRouter's error with the message of the provider, which it passes on as the text of its body."""
+    more = error.get("metadata")
+    raw = more.get("raw") if isinstance(more, dict) else None
+    if not isinstance(raw, str) or not raw or len(raw) > 4 * MESSAGE_MOST:
+        return error
+    try:
+        inner: Any = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return {**error, "message": raw}
+    told = inner.get("error", inner) if isinstance(inner, dict) else None
+    return {**error, **told} if isinstance(told, dict) else error
 
 
 def _with_counts(error: dict[str, Any]) -> Any:

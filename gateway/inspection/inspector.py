@@ -16,6 +16,7 @@ import msgspec
 from gateway.domain.request import CHAT, InferenceRequest
 from gateway.domain.usage import read_usage
 from gateway.inspection.answer import FIELDS, ChoiceAnswer, Delta, bytes_of
+from gateway.inspection.calls import mended_whole
 from gateway.inspection.heuristics import closes_alone, opened, swallowed
 from gateway.inspection.plain import Message, is_plain_under, plain_text
 from gateway.inspection.policy import NOTHING_EXPECTED, InspectionPolicy, closes_thoughts
@@ -154,13 +155,18 @@ class Inspector:
         elif whole and answer.is_plain(delta, finish):
             self.finished[number] = finish
             return None, finish
+        if whole and finish != "length" and self._policy.tools is not None and (calls := delta.get("tool_calls")):
+            mended = mended_whole(calls)
+            if mended is not calls:
+                delta = {**delta, "tool_calls": mended}
+                answer.mended.add("tool_calls")
         deltas = answer.delta(delta)
-        same = len(deltas) == 1 and deltas[0] is delta
+        same = len(deltas) == 1 and deltas[0] is choice.delta
         if finish is None:
             return (None if same else deltas), None
         rest, finish = answer.end(finish, cut=answer.called and self._is_cut())
         self.finished[number] = finish
-        if finish == "tool_calls" and "arguments_not_json" in answer.violations:
+        if finish == "tool_calls" and answer.unfinished:
             self.failure = UNFINISHED  # a client would run it, or fail on it
         if same and not rest and finish == choice.finish_reason:
             return None, finish
@@ -210,7 +216,7 @@ class Inspector:
         if whole and self._chat and self._closes_unopened(delta):
             policy = replace(policy, thoughts=THINK.with_opener_implied())
             self.stray_close = True
-        return ChoiceAnswer(policy, self._thoughts, blank_counts=not self._awaits)
+        return ChoiceAnswer(policy, self._thoughts, blank_counts=not self._awaits, whole=whole)
 
     def _closes_unopened(self, message: Delta) -> bool:
         """Do thoughts without an opener end in this content? In a whole answer they can be split off; in a stream they

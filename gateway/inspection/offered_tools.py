@@ -121,6 +121,12 @@ class OfferedTools:
     def has(self, name: str) -> bool:
         return name in self._schemas
 
+    def like(self, name: str) -> str | None:
+        """The only offered name that differs from this one in case or in its hyphens alone."""
+        folded = name.casefold().replace("-", "_")
+        found = [one for one in self._names if one.casefold().replace("-", "_") == folded]
+        return found[0] if len(found) == 1 else None
+
     def could_become(self, word: str) -> bool:
         """Does an offered name begin with `word`?"""
         at = bisect_left(self._names, word)

@@ -9,6 +9,7 @@ import msgspec
 
 from gateway.domain.request import Endpoint
 from gateway.inspection.assembler import Assembler, read_object
+from gateway.inspection.shape import error_in
 from gateway.transport.sse import DONE, Framer, data_of, error_line
 
 _BEGINNINGS = (b"data:", b"event:", b"id:", b"error:", b": ", b":\n")
@@ -28,9 +29,11 @@ def events_of(body: bytes, endpoint: Endpoint) -> bytes | None:
     try:
         answer = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    if answer.get("error") is not None:
-        return b"data: %b\n\n" % _encode({"error": answer["error"]})
+        lines = bare_objects(body)
+        return b"".join(b"data: %b\n\n" % line for line in lines) + _DONE_EVENT if lines else None
+    error = answer.get("error") if answer.get("error") is not None else error_in(body)
+    if error is not None:
+        return b"data: %b\n\n" % _encode({"error": error})
     choices = answer.get("choices")
     if not isinstance(choices, list) or not choices or not all(isinstance(choice, dict) for choice in choices):
         return None
@@ -40,6 +43,39 @@ def events_of(body: bytes, endpoint: Endpoint) -> bytes | None:
     if answer.get("usage") is not None:
         chunks.append({"choices": [], "usage": answer["usage"]})
     return b"".join(b"data: %b\n\n" % _encode({**head, **chunk}) for chunk in chunks) + _DONE_EVENT
+
+
+def whole_as_events(data: bytes, endpoint: Endpoint) -> list[bytes]:
+    """The events that say what one event says whose choices have messages, as whole answers do. Empty where they have
+    none."""
+    choices = _decode(data).get("choices")
+    if not isinstance(choices, list) or not choices or not all(_has_message(choice) for choice in choices):
+        return []
+    return list(Framer().feed(events_of(data, endpoint) or b""))
+
+
+def _has_message(choice: Any) -> bool:
+    return isinstance(choice, dict) and choice.get("delta") is None and isinstance(choice.get("message"), dict)
+
+
+def bare_objects(text: bytes) -> list[bytes]:
+    """The JSON objects that make up this text: it as a whole, or each of its lines. Empty: it is something else."""
+    text = text.strip()
+    if text[:1] != b"{":
+        return []
+    for parts in ([text], text.split(b"\n")):
+        lines = [part for part in parts if part.strip()]
+        if all(_is_object(line) for line in lines):
+            return lines
+    return []
+
+
+def _is_object(text: bytes) -> bool:
+    try:
+        _decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def _chunks_of(choice: dict[str, Any], number: int) -> list[dict[str, Any]]:

@@ -100,9 +100,15 @@ def _overflows() -> tuple[re.Pattern[str], ...]:
 
 _LIKE_OVERFLOW = re.compile(
     r"maximum context length|cannot be greater than max_model_len|maximum model length|context_length_exceeded"
-    r"|exceeds? the (?:model's |available )?context|prompt is too long|longer than the (?:model's )?context"
+    r"|exceeds? the (?:model's |available )?context|longer than the (?:model's )?context"
     r"|model's context length is only|loaded with context length of only|Reached context length of"
-    r"|greater than the context length|should not exceed max_(?:seq_len|num_tokens)|tokens exceed context window of",
+    r"|greater than the context length|should not exceed max_(?:seq_len|num_tokens)"
+    r"|tokens(?: \(\d+\))? exceeds? context window of"
+    r"|input token count.{1,40}exceeds the maximum number of tokens|prompt token count of .{1,20} exceeds the limit"
+    r"|exceeded model token limit|prompt exceeds max length|context window exceeds limit|maximum prompt length is"
+    r"|prompt(?: is)? too long|exceed(?:s|ed)? (?:the )?max(?:imum)? (?:context|sequence|input|model) "
+    r"|input is too long for (?:the )?requested model|range of input length should be|context length exceeded"
+    r"|number of tokens in the (?:request|prompt) cannot exceed|too large for model with .{1,20} maximum context",
     re.IGNORECASE,
 )
 _WINDOW = re.compile(

@@ -18,13 +18,16 @@ PLAIN_ENDS = ("stop", "length")  # a finish_reason with which nothing is mended
 
 
 class Message(msgspec.Struct, gc=False):
-    """The fields of the message of a whole answer that may say something. (Others are not of OpenAI's API.)"""
+    """The fields of the message of a whole answer that may say something."""
 
     content: Any = None
     role: Any = None
     refusal: Any = None
     reasoning: Any = None
     reasoning_content: Any = None
+    reasoning_details: Any = None
+    reasoning_text: Any = None
+    thinking: Any = None
     tool_calls: Any = None
     function_call: Any = None
     audio: Any = None
@@ -40,7 +43,9 @@ def plain_text(message: Message, finish: object, usual: Thoughts | None) -> str 
         return None
     if not (message.refusal is message.reasoning is message.reasoning_content is None):
         return None
-    if not (message.function_call is message.audio is None):
+    if not (message.function_call is message.audio is message.thinking is None):
+        return None
+    if not (message.reasoning_details is message.reasoning_text is None):
         return None
     return text if begins_plainly(text, usual) else None
 

@@ -82,8 +82,10 @@ def error_in(data: bytes) -> object:
         found = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    if not isinstance(found, dict) or "choices" in found:
+    if not isinstance(found, dict) or found.get("choices"):
         return None
+    if isinstance(said := found.get("base_resp"), dict) and said.get("status_code"):  # MiniMax's cloud
+        return {"message": said.get("status_msg"), "code": said["status_code"]}
     if "error" in (found.get("object"), found.get("type")) or ("message" in found and not _STATUSES.isdisjoint(found)):
         return found
     return found.get("error") or found.get("detail")

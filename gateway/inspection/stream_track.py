@@ -6,6 +6,7 @@ The preamble (comments, role chunks) is held until the backend has sent content,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gateway.domain.request import InferenceRequest
@@ -13,6 +14,7 @@ from gateway.domain.upstream import ErrorTold, PoolFull, ProtocolFailure, Upstre
 from gateway.domain.usage import count_of
 from gateway.inspection.event_frame import LESS, EventFrame, TextKind
 from gateway.inspection.inspector import Inspector
+from gateway.inspection.other_form import bare_objects, whole_as_events
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.rewrite import Identity, Rewriter, Rewrites, rebuilt, with_ends
@@ -25,6 +27,7 @@ from gateway.transport.sse import (
     content_of,
     data_of,
     error_line,
+    error_of,
     has_content,
     has_reasoning,
     is_plain,
@@ -37,6 +40,7 @@ HELD_MOST = 64 * 1024  # bytes of content that are held while the required call 
 PREAMBLE_MOST = 8 * 1024 * 1024  # bytes before the first content: a role chunk may contain a long prompt's token ids
 PREAMBLE_EVENTS = 65_536  # the same in events: keep-alive comments while a request waits
 TOKEN_MOST = 16  # bytes of text in an event that is one token
+_ERROR_EVENT = re.compile(rb"^event: ?error\s*$", re.MULTILINE)
 REPEATS = 50  # identical events in a row that count as garbage
 
 
@@ -290,8 +294,11 @@ class StreamTrack(Inspector):
     def _feed_one(self, event: bytes, out: list[bytes]) -> None:
         """Handle an event that has to be read. Sets `failure` if it is not a valid chunk."""
         data = data_of(event) or error_line(event)
-        if not data:  # a comment, or nothing
-            if self.content:
+        if not data:  # a comment, or nothing; or JSON that is no event
+            if bare := bare_objects(event):
+                for line in bare:
+                    self._feed_one(b"data: %b\n\n" % line, out)
+            elif self.content:
                 out.append(event)
             else:
                 self.held.drop(event)
@@ -302,7 +309,10 @@ class StreamTrack(Inspector):
             self.done = True
             return
         chunk = read_chunk(data)
-        if chunk is None and is_no_chunk(data, begun=self.content):
+        if chunk is None and _ERROR_EVENT.search(event) is not None:
+            words = data.decode("utf-8", "replace")
+            self.failure, self.told = f"sent an error event: {brief(words)}", error_of(words)
+        elif chunk is None and is_no_chunk(data, begun=self.content):
             self.failure = "sent an event that is no chunk"
         elif chunk is None:  # not JSON, or no object: passed on unchanged, and counted as content
             self._send(event, out, content=True)
@@ -311,6 +321,9 @@ class StreamTrack(Inspector):
             error = told.get("message") if isinstance(told, dict) else told
             self.failure, self.told = f"sent an error event: {brief(error)}", data
             self.pool_full = is_pool_full(error)
+        elif not self._answers and b'"message"' in data and (made := whole_as_events(data, self._request.endpoint)):
+            for one in made:
+                self._feed_one(one, out)
         else:
             self._rewriter.note(event, chunk)
             self._feed_chunk(event, chunk, out)

@@ -7,12 +7,11 @@ without arguments, and `"{\\"a\\": 1}"}</tool_call>` as content.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.inspection.arguments import Arguments
+from gateway.inspection.arguments import Arguments, object_in
 from gateway.inspection.calls_in_thoughts import CallsInThoughts
 from gateway.inspection.finder import CallFinder
 from gateway.inspection.formats import Format
@@ -183,7 +182,7 @@ class UnreadCalls:
             return [*self._end_call(), {**delta, "content": held}]
         out: list[Delta] = []
         if empty:
-            given = _object_in(found[0])
+            given = _string_in(found[0])
             if given is None:
                 return [*self._end_call(), {**delta, "content": held}]
             out, self._last, self.mended = self._arguments(self._last, given), None, True
@@ -202,7 +201,7 @@ class UnreadCalls:
                 continue
             if not function["arguments"].strip():
                 found = _WHOLE_VALUE.search(content)
-                given = _object_in(found[0]) if found is not None else None
+                given = _string_in(found[0]) if found is not None else None
                 if found is not None and given is not None:
                     content = content[: found.start()] + content[found.end() :]
                     function["arguments"], self.mended = given, True
@@ -232,12 +231,6 @@ def _text(segments: Sequence[Segment]) -> str:
     return "".join(segment.raw for segment in segments)
 
 
-def _object_in(text: str) -> str | None:
-    """The JSON object that a string holds; {} for null; None: it is another value."""
-    if text.lstrip().startswith("null"):
-        return "{}"
-    try:
-        value, _ = json.JSONDecoder(strict=False).raw_decode(text.lstrip())
-        return value if isinstance(value, str) and isinstance(json.loads(value), dict) else None
-    except (ValueError, RecursionError):
-        return None
+def _string_in(text: str) -> str | None:
+    """The JSON object that a string at the beginning of the text holds; {} for null; None: it is another value."""
+    return None if text.lstrip()[:1] == "{" else object_in(text)

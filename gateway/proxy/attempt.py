@@ -174,12 +174,13 @@ class Attempt:
         del body, read
         if self.request.endpoint.pools and answer.failure is None:
             services, asked = self._context.services, (self.request, self.alias, self.candidate.state)
+            results = answer.results  # judging lets go of them
             serves = services.prober.suspicion.serves
             inability = await judge_results(answer, *asked, services.fleet.states, serves)
             if inability is not None:
                 raise self._unused(answer, "incapable", inability)
             if self.request.endpoint is EMBEDDINGS:
-                encode = partial(in_encoding, answer.body, answer.results, self.request.fields)
+                encode = partial(in_encoding, answer.body, results, self.request.fields)
                 large = len(answer.body) > LARGE
                 answer.body = await apart(self.request.sender, encode) if large else encode()
         await self._relay_whole(answer)

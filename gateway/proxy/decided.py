@@ -72,7 +72,7 @@ TABLE: Mapping[type, Fields] = {
         # A server with another one of these is asked in another way than the client asked, when it is sent.
         each="withholds_tools enforces_stop stops_thoughts stops_unstreamed many_choices list_prompts token_prompts",
         nothing="loads_on_demand loaded default_model lists_cache window describes takes_window cuts_silently"
-        " refuses_unread computes_beyond counts checks_limits thoughts ends_without_done errors responses"
+        " refuses_unread computes_beyond counts checks_limits thoughts ends_without_done tells_death responses"
         " embeds_or_ranks probe signs always_answers"
         " answers_late",
         never="short_answers",

@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from itertools import accumulate
 from operator import xor
 
@@ -21,6 +22,7 @@ from gateway.routing.conversation_key import PromptRequest
 ENTRIES_MOST = 65_536
 FORGOTTEN = 1_024  # entries at a time
 CLIENTS_MOST = 1_024
+NEWS_MOST = 1_024  # placements that are told to other gateways at a time
 CLOSE = 4096  # bytes by which another backend may know more of a prompt, and its session's is still at home
 
 
@@ -33,6 +35,9 @@ def _bounds() -> tuple[int, ...]:
 
 BOUNDS = _bounds()  # bytes of the text; longer ones are compared up to the last bound
 _PIECES = tuple(slice(start, end) for start, end in zip((0, *BOUNDS), BOUNDS, strict=False))  # each of another length
+
+
+News = dict[tuple[str, str], str]  # (client, digest of a conversation's key) -> its backend
 
 
 @dataclass(slots=True)
@@ -56,9 +61,11 @@ def no_session() -> Session:
 
 
 class Placements:
-    """The table of one gateway: mark -> {backend: bytes of the latest prompt that began so}."""
+    """The table of one gateway: mark -> {backend: bytes of the latest prompt that began so}. `news`: the conversations
+    whose place is new, for other gateways; None: there are none. Set before the first request."""
 
     def __init__(self) -> None:
+        self.news: News | None = None
         self._tables: OrderedDict[str, OrderedDict[Hashable, dict[str, int]]] = OrderedDict()
         self._entries = 0
 
@@ -69,18 +76,13 @@ class Placements:
         session = Session(key, len(text) + len(offered), marks=marks, client=client)
         if (table := self._tables.get(client)) is not None:
             session.cached = _cached(table, marks, len(text), len(offered))
-            if (places := table.get(hash(key))) is not None:
+            if (places := table.get(self._own(key))) is not None:
                 session.home = _home(next(iter(places)), session.cached)
         return session
 
     def put(self, session: Session, backend: str) -> None:
         """This backend computes the session's prompt."""
-        table = self._tables.get(session.client)
-        if table is None:
-            table = self._tables[session.client] = OrderedDict()
-            if len(self._tables) > CLIENTS_MOST:
-                self._entries -= len(self._tables.popitem(last=False)[1])
-        self._tables.move_to_end(session.client)
+        table = self._table(session.client)
         before = len(table)
         for mark in session.marks:
             if (places := table.get(mark)) is None:
@@ -88,9 +90,36 @@ class Placements:
             else:
                 places[backend] = session.size
                 table.move_to_end(mark)
-        table[own := hash(session.key)] = {backend: session.size}  # ids may be long, and are not kept
+        table[own := self._own(session.key)] = {backend: session.size}
         table.move_to_end(own)
-        self._entries += len(table) - before
+        if isinstance(own, str) and self.news is not None and session.home != backend and len(self.news) < NEWS_MOST:
+            self.news[session.client, own] = backend
+        self._count(len(table) - before)
+
+    def learn(self, news: News) -> None:
+        """Another gateway has placed these conversations."""
+        for (client, own), backend in news.items():
+            table = self._table(client)
+            before = len(table)
+            table[own] = {backend: 0}
+            table.move_to_end(own)
+            self._count(len(table) - before)
+
+    def _own(self, key: bytes) -> Hashable:
+        """What a conversation is known by: ids may be long, and are not kept. Gateways need the same."""
+        return hash(key) if self.news is None else blake2b(key, digest_size=16).hexdigest()
+
+    def _table(self, client: str) -> OrderedDict[Hashable, dict[str, int]]:
+        table = self._tables.get(client)
+        if table is None:
+            table = self._tables[client] = OrderedDict()
+            if len(self._tables) > CLIENTS_MOST:
+                self._entries -= len(self._tables.popitem(last=False)[1])
+        self._tables.move_to_end(client)
+        return table
+
+    def _count(self, more: int) -> None:
+        self._entries += more
         if self._entries > ENTRIES_MOST:
             self._forget_some()
 

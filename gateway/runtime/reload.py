@@ -14,8 +14,7 @@ from typing import Any, Protocol
 
 from gateway.config.changes import changes, local_keys, needs_restart, openings
 from gateway.config.edits import edits
-from gateway.config.last_good import keep_last_good
-from gateway.config.load import LoadedFile, load
+from gateway.config.load import LoadedFile, keep_last_good, load
 from gateway.config.problems import ConfigError, NotRead, Problem
 from gateway.config.snapshot import Snapshot
 from gateway.config.sources import look

@@ -155,7 +155,12 @@ def error_line(event: bytes) -> bytes | None:
     try:
         return b'{"error":%b}' % msgspec.json.encode(msgspec.json.decode(told))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return b'{"error":%b}' % msgspec.json.encode(told.decode("utf-8", "replace").strip())
+        return error_of(told.decode("utf-8", "replace").strip())
+
+
+def error_of(words: str) -> bytes:
+    """The data of an event that tells these words as an error."""
+    return b'{"error":%b}' % msgspec.json.encode(words)
 
 
 class Choice(msgspec.Struct):
@@ -176,7 +181,8 @@ class Chunk(msgspec.Struct):
     error: Any = None
 
 
-BROKEN_ENDS = ("abort", "error")  # vLLM's finish_reason when it is stopped, and when it fails
+# vLLM's finish_reason when it is stopped, and when it fails; those of Z.ai, DeepSeek and Gemini when they do.
+BROKEN_ENDS = ("abort", "error", "network_error", "insufficient_system_resource", "malformed_function_call")
 _decode_chunk = msgspec.json.Decoder(Chunk).decode
 DONE = b"[DONE]"
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest_asyncio
 
 from simulator.audio import SimAudio
-from tests.engines.http.test_engine import own_servers
+from tests.engines.test_http import own_servers
 from tests.scripted import raw_post
 from tests.support import RunningGateway
 

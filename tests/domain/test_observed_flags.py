@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.observed_flags import POSITIONS_MOST, ObservedFlags
-from gateway.engines.vllm.reported_flags import read_flags
-from tests.engines.vllm.test_flags import CONFIG
+from gateway.engines.vllm import read_flags
+from tests.engines.test_vllm_flags import CONFIG
 from tests.sliced import whole
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.domain.progress import FOREIGN_PROMPT, IDLE, SILENCE_LEAST, Progress, Sample, Work
-from gateway.engines.vllm.metrics import read_counters
+from gateway.engines.vllm import read_counters
 from simulator.engine import Engine, Sequence
 from simulator.metrics import render
 from tests.health.virtual import run_virtual

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.domain import front_ends, recognition
+from gateway.domain import recognition
 from gateway.domain.engine_traits import TRAITS, EngineTraits, Signs
 from gateway.domain.recognition import paths_to_look, recognise
 from simulator import SimVllm
@@ -59,8 +59,7 @@ async def test_a_row_is_all_that_a_new_server_needs(monkeypatch: pytest.MonkeyPa
         signs=Signs(path="/about", keys=("product.name",)),
     )
     rows = MappingProxyType({**TRAITS, "made-up": made_up})
-    for module in (front_ends, recognition):
-        monkeypatch.setattr(module, "TRAITS", rows)
+    monkeypatch.setattr(recognition, "TRAITS", rows)
     sim = SimVllm(generic=True, shows={"/about": {"product": {"name": "Made Up 1"}}})
     async with gateway_of(sim) as gateway:
         state = gateway.gateway.fleet["a"]

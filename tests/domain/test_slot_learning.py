@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.progress import Sample
 from gateway.domain.slot_learning import MOST, PAUSE_LEAST, PAUSE_MOST, WORDS, LearnedSlots
-from gateway.engines.vllm.metrics import read_counters
+from gateway.engines.vllm import read_counters
 from simulator.engine import Engine, Sequence
 from simulator.metrics import render
 from tests.health.virtual import run_virtual

@@ -45,7 +45,7 @@ def required_call(tools: list[Any], choice: Any = "required") -> RequiredCall:
 def asked(*, thinking: Thinking | None = None, **fields: Any) -> OllamaCall:
     given = {"model": "qwen3:8b", "messages": HELLO, "tools": [WEATHER], "tool_choice": "required", **fields}
     raw = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in given.items()}
-    return chat_call(raw, stream=False, window=8192, thinking=thinking)
+    return chat_call(raw, stream=False, thinking=thinking)
 
 
 def gathered(choices: list[Any]) -> dict[str, Any]:

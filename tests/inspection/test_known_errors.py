@@ -235,6 +235,28 @@ def test_a_quotation_is_not_taken_for_an_overflow() -> None:
     assert guess_overflow("The prompt exceeds the context window") is not None
 
 
+CLOUDS_OVERFLOWS = (
+    "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+    "Invalid request: Your request exceeded model token limit: 262144 (requested: 270000)",
+    "Prompt exceeds max length",
+    "invalid params, context window exceeds limit (2013)",
+    "This model's maximum prompt length is 131072 but the request contains 140000 tokens.",
+    "Prompt too long: 140000 tokens exceeds max context window of 131072 tokens",
+    "prompt too long; exceeded max context length by 4 tokens",
+    "Input is too long for requested model.",
+    "Requested tokens (9000) exceed context window of 8192",
+    "prompt token count of 140000 exceeds the limit of 128000",
+    "Prompt contains 140000 tokens and 0 draft tokens, too large for model with 131072 maximum context length",
+)
+
+
+@pytest.mark.parametrize("status", [400, 500])
+@pytest.mark.parametrize("message", CLOUDS_OVERFLOWS)
+def test_overflows_of_clouds_count_for_the_refused_request_alone(message: str, status: int) -> None:
+    verdict = judge(status, {}, json.dumps({"error": {"message": message}}).encode(), "chat")
+    assert (verdict.kind, verdict.unverified) == ("too_long", True)
+
+
 def test_every_lesson_of_the_captures_is_of_a_known_text() -> None:
     for path in (Path(__file__).parent.parent / "data" / "errors").glob("*.json"):
         kept = json.loads(path.read_text())

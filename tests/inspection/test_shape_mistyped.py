@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import astuple
 
-from gateway.apps.dialects.anthropic.answer import to_message
-from gateway.apps.dialects.anthropic.errors import envelope
+from gateway.apps.dialects.anthropic.answer import envelope, to_message
 from gateway.apps.dialects.anthropic.stream import MessageStream
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, InferenceRequest, parse
 from gateway.domain.upstream import ProtocolFailure

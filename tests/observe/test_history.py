@@ -13,7 +13,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
 from gateway.domain.progress import Sample
-from gateway.engines.vllm.metrics import read_counters
+from gateway.engines.vllm import read_counters
 from gateway.health.nodes import Machine
 from gateway.metrics.registry import Metrics
 from gateway.observe.history import EVERY, POINTS, TOKENS_OVER, History, Series, SeriesGroup

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx
 import pytest
@@ -17,7 +18,7 @@ from tests.scripted import ScriptedBackend, Turn, json_answer, scripted
 from tests.support import RunningGateway, running_gateway
 
 PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 2000  # more than is kept in memory
-ANSWER = {"created": 1, "data": [{"b64_json": "aGk="}]}
+ANSWER: dict[str, Any] = {"created": 1, "data": [{"b64_json": "aGk="}]}
 ROUTES = """
 backends:
   paint: {{engine: http, url: "{paint}", serves: [images], model: sd, health: {{every: none}}, paths: {paths}}}
@@ -142,4 +143,5 @@ async def test_who_leaves_before_its_pictures_are_made_pays_for_them() -> None:
             await gateway.until(lambda: bool(paint.turns))
             client.close()
             await gateway.until(lambda: bool(lines))
-            assert (lines[0].outcome, lines[0].usd) == ("client_gone", pytest.approx(0.08))
+            assert lines[0].outcome == "client_gone"
+            assert lines[0].usd == pytest.approx(0.08)

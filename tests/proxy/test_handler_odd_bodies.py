@@ -217,11 +217,11 @@ def asked_elsewhere(endpoint: Endpoint, fields: dict[str, msgspec.Raw], stream: 
 
 ENGINES_CALLS: dict[str, list[Any]] = {
     "chat": [
-        lambda f, s: chat_call(f, stream=s, window=4096, thinking=None).body,
+        lambda f, s: chat_call(f, stream=s, thinking=None).body,
         lambda f, s: chat_arguments(f, frozenset(["tools", "stop", "max_tokens"]), stream=s),
     ],
-    "completions": [lambda f, s: completion_call(f, stream=s, window=None).body],
-    "embeddings": [lambda f, s: embeddings_call(f, window=None).body, lambda f, s: embeddings_arguments(f)[0]],
+    "completions": [lambda f, s: completion_call(f, stream=s).body],
+    "embeddings": [lambda f, s: embeddings_call(f).body, lambda f, s: embeddings_arguments(f)],
     "rerank": [],
     "score": [],
 }

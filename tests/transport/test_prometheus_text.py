@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.domain.progress import Progress, Work
-from gateway.engines.vllm.metrics import read_counters, read_start_time
-from gateway.engines.vllm.reported_flags import read_flags
+from gateway.engines.vllm import read_counters, read_flags, read_start_time
 from gateway.health.nodes import read_machine
 from gateway.transport.prometheus_text import SLICE, VALUE_MOST, number, slices
 from tests.health.test_probe_client_bounds import LINES

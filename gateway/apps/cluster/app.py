@@ -32,7 +32,8 @@ def _membership(gateway: Gateway) -> Membership | None:
 
     parts = gateway.fleet, gateway.admission.scheduler, gateway.accounts, gateway.prober, gateway.emit
     on_mode, name = gateway.chosen_elsewhere, f"{gethostname()}:{server.port}"
-    return Membership(server.shared, Path(server.data), *parts, gateway.metrics.failures, on_mode, name)
+    more = gateway.metrics.failures, on_mode, name, gateway.services.placements
+    return Membership(server.shared, Path(server.data), *parts, *more)
 
 
 def metrics_of(shared: Membership | None, states: Mapping[str, BackendState]) -> Iterator[Metric]:

@@ -18,6 +18,7 @@ from gateway.apps.cluster.redis_connection import CONNECT, RedisConnection, Redi
 from gateway.apps.cluster.scripts import Batch, ignore
 from gateway.apps.cluster.shared_budgets import SharedBudgets, days
 from gateway.apps.cluster.shared_operations import SharedOperations
+from gateway.apps.cluster.shared_placements import SharedPlacements
 from gateway.apps.cluster.shared_slots import SharedSlots
 from gateway.apps.cluster.shared_turn import SharedTurn
 from gateway.apps.cluster.state_sync import StateSync
@@ -25,6 +26,7 @@ from gateway.config.snapshot import Secret
 from gateway.domain.events import Event
 from gateway.domain.fleet import Fleet
 from gateway.health.prober import Prober
+from gateway.routing.placements import Placements
 from gateway.supervision import Failures, cancel
 
 log = logging.getLogger("gateway.cluster")
@@ -50,6 +52,7 @@ class Membership:
         failures: Failures | None = None,
         on_mode: Callable[[str, float], None] = lambda *_: None,
         name: str = "",
+        placements: Placements | None = None,
     ) -> None:
         self._failures = failures or Failures()
         self.id = uuid.uuid4().hex[:12]  # of this process
@@ -69,6 +72,7 @@ class Membership:
             name or self.id, self.id, self._state_sync, lambda: self.joined, self._redis.wake
         )
         self.turn = SharedTurn(self.id, self._redis.wake, lambda: self.slots.joined, self._failures)
+        self._placements = SharedPlacements(Placements() if placements is None else placements, lambda: fleet.states)
         self._shared_budgets: SharedBudgets | None = None
         self._renew = self._news = False
         self._nudge = asyncio.Event()
@@ -164,6 +168,8 @@ class Membership:
         batch += self.slots.pending_operations()
         batch += [(operation, ignore) for operation in self._state_sync.pending_operations()]
         batch += self.operations.pending_operations()
+        if batch:
+            batch += [(operation, ignore) for operation in self._placements.pending_operations()]
         if self._shared_budgets is not None:
             batch += [(operation, ignore) for operation in self._shared_budgets.pending_operations()]
         return batch
@@ -229,6 +235,8 @@ class Membership:
             self._redis.wake()
         elif kind == "spend":
             self._shared_budgets.receive(*message[1:])
+        elif kind == "placed":
+            self._placements.receive(message[2])
         elif kind == "merged":
             self._shared_budgets.merged(message[2])
         if kind in ("came", "gone") and self.joined:  # renew at once to learn the new number and reservations

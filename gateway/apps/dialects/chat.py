@@ -1,12 +1,19 @@
-"""A backend's chat answers, as the translators read them: whole answers, and the events of a stream."""
+"""A backend's chat answers, as the translators read them: whole answers, errors, and the events of a stream."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
 from gateway.domain.upstream import ProtocolFailure
+from gateway.inspection.shape import fault_in_delta
+from gateway.transport.sse import DONE, data_of
+
+TEXT_MOST = 16 * 1024 * 1024  # bytes of text that is kept of one answer: more is a protocol failure
+_STEP = 64 * 1024  # bytes of kept texts that are counted at a time
+_KINDS = {"content": "TEXT", "reasoning": "THOUGHTS", "reasoning_content": "THOUGHTS"}  # by the field of a delta
 
 _encode = msgspec.json.Encoder().encode
 _decode_any = msgspec.json.Decoder(Any).decode
@@ -56,6 +63,13 @@ def answer_of(body: bytes, what: str) -> tuple[ChatAnswer, ChatChoice]:
         return answer, answer.choices[0]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, IndexError) as error:
         raise ProtocolFailure(f"its answer cannot be translated to {what}: {error}") from None
+
+
+def error_in(body: bytes) -> dict[str, Any]:
+    """The error object in OpenAI's envelope; anything else becomes its message."""
+    found = _decode_any(body)
+    error = found.get("error") if isinstance(found, dict) else found
+    return error if isinstance(error, dict) else {"message": error}
 
 
 def chunk_of(data: bytes | None) -> ChatChunk | None:
@@ -120,3 +134,133 @@ def framed_text(event: bytes, before: bytes, after: bytes) -> bytes | None:
         return None
     raw = event[len(before) : -len(after)]
     return None if not raw or b'"' in raw else raw
+
+
+def uncounted(_: int) -> None:
+    """For texts that nobody counts."""
+
+
+class StreamTranslator:
+    """The events of a chat stream as those of another API, without effects. The text, thoughts and calls of an answer
+    are blocks there with a beginning and an end, one after the other; a chat has only deltas. So a block begins with
+    the first delta of its kind and ends with the first delta of another kind. Only the blocks of interleaved calls stay
+    open side by side, because clients treat a block as complete, and run a call, when it ends."""
+
+    TEXT: Any  # the kinds of blocks
+    THOUGHTS: Any
+    passes_unread = False  # clients skip events that are not JSON
+
+    def __init__(self) -> None:
+        self._begun = False
+        self._frame: tuple[bytes, bytes] | None = None  # around the text in the events of the open block
+        self._white = ""  # white space that may turn out to begin a text
+        self._size = self._held = 0  # bytes of texts that are kept, and those that `hold` knows
+        self._usage: Any = None
+        self._out: list[bytes] = []
+
+    def translate(self, events: Iterable[bytes], hold: Callable[[int], object] = uncounted) -> bytes:
+        """The bytes to send for these whole events. Raises ProtocolFailure for a chunk that cannot be translated, and
+        the error of `hold` when the kept bytes are too many. Nearly all events of a block differ from an earlier one
+        only in their text, whose bytes are copied, because both are JSON strings."""
+        for event in events:
+            raw = None if self._frame is None else framed_text(event, *self._frame)
+            if raw is None:
+                self._translate_event(event)
+            else:
+                self._go_on(raw)
+        if self._size - self._held > _STEP:
+            hold(self._size - self._held)
+            self._held = self._size
+        out = b"".join(self._out)
+        self._out.clear()
+        return out
+
+    def _translate_event(self, event: bytes) -> None:
+        data = data_of(event)
+        if data == DONE:
+            self._end()
+            return
+        chunk = chunk_of(data)
+        if chunk is None or data is None:  # a comment, or an event that is not JSON
+            if data is None or self.passes_unread:
+                self._out.append(event)
+        elif chunk.error is not None:
+            self._fail(data)
+        else:
+            self._translate_chunk(chunk)
+            sole = sole_text_of(chunk) if self._frame is None else None
+            kind = _KINDS.get(sole[0]) if sole is not None else None
+            if sole is not None and kind is not None and self._is_open(getattr(self, kind)):
+                self._frame = frame_of(event, *sole)
+
+    def _translate_chunk(self, chunk: ChatChunk) -> None:
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        before = len(self._out)
+        self._begin(chunk)
+        for choice in chunk.choices or ():
+            if (fault := fault_in_delta(choice.delta)) is not None:
+                raise ProtocolFailure(fault)
+            if choice.delta:
+                self._translate_delta(choice.delta)
+            if choice.finish_reason is not None:
+                self._finish(choice)
+            elif len(self._out) == before:
+                self._heartbeat()
+
+    def _translate_delta(self, delta: dict[str, Any]) -> None:
+        if thoughts := thoughts_of(delta):
+            self._add(self.THOUGHTS, thoughts)
+        if text := text_of(delta):
+            self._add_text(text)
+        for call in delta.get("tool_calls") or ():
+            index = call.get("index", 0)
+            self._add_to_call(index if isinstance(index, int) else 0, call_id_of(call), call.get("function") or {})
+
+    def _add_text(self, text: str) -> None:
+        """White space alone, which models put around thoughts and calls, begins no block."""
+        if not self._is_open(self.TEXT):
+            text = self._white + text
+            self._white = text if text.isspace() else ""
+            if self._white:
+                if len(text) > TEXT_MOST:
+                    raise ProtocolFailure(f"sent more than {TEXT_MOST:,} bytes of white space")
+                return
+        self._add(self.TEXT, text)
+
+    def _add(self, kind: Any, text: str) -> None:
+        if not self._is_open(kind):
+            self._open_text(kind)
+        self._go_on(_encode(text)[1:-1])
+
+    def _is_open(self, kind: Any) -> bool:
+        raise NotImplementedError
+
+    def _open_text(self, kind: Any) -> None:
+        """Begin a block of text or thoughts, and end the one before it."""
+        raise NotImplementedError
+
+    def _go_on(self, raw: bytes) -> None:
+        """Send more text of the open block. `raw`: the inside of a JSON string."""
+        raise NotImplementedError
+
+    def _add_to_call(self, index: int, id_: str | None, function: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _begin(self, chunk: ChatChunk | None = None) -> None:
+        """Begin the answer, unless it has begun."""
+        raise NotImplementedError
+
+    def _finish(self, choice: ChatChunkChoice) -> None:
+        """Note how the answer ended."""
+        raise NotImplementedError
+
+    def _heartbeat(self) -> None:
+        raise NotImplementedError
+
+    def _fail(self, data: bytes) -> None:
+        """`data`: an error in OpenAI's envelope."""
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        raise NotImplementedError

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from gateway.admission import access
 from gateway.admission.origins import check_json
 from gateway.api.answering import Question, Style, answer
-from gateway.apps.dialects.anthropic.errors import envelope, retry_header
+from gateway.apps.dialects.anthropic.answer import envelope, retry_header
 from gateway.apps.dialects.anthropic.request import to_chat
 from gateway.config.snapshot import Alias
 from gateway.domain.request import MESSAGES, RESPONSES, InferenceRequest, parse

@@ -3,50 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
 
 from gateway.admission.memory import Share
 from gateway.domain.request import OwnForm
 from gateway.large_bodies import LARGE, apart
 from gateway.proxy.exchange import Exchange, Headers, nothing
+from gateway.proxy.reply import listed
 from gateway.transport.sse import Framer
 
 _LENGTH, _KIND = b"content-length", b"content-type"
 
 
-class Translation(Protocol):
+class Translation:
     """One request and its answer, without effects. The methods raise GatewayError for the client's mistakes, and
-    ProtocolFailure for a backend's. `own`: after `request`, the request as it came, if servers may be asked with it.
-    `stream_type`: the content-type of its streams; None: that of a chat's."""
+    ProtocolFailure for a backend's."""
 
-    own: OwnForm | None
-    stream_type: bytes | None
-    session: bytes | None  # after `request`: its id in the client's body, where the chat does not have it
+    own: OwnForm | None = None  # after `request`: the request as it came, if servers may be asked with it
+    session: bytes | None = None  # after `request`: its id in the client's body, where the chat does not have it
+    left_out: Sequence[str] = ()  # after `request`: what the backends are not asked for
+    stream_type: bytes | None = None  # the content-type of its streams; None: that of a chat's
 
     def request(self, body: bytes) -> bytes:
         """The body of the equivalent chat request."""
-        ...
+        raise NotImplementedError
 
     def held(self) -> int:
         """The bytes of the request that the answer needs, beside the chat request."""
-        ...
+        return 0
 
     def begin(self, request_id: str) -> list[tuple[bytes, bytes]]:
         """Called with the head of the answer. Returns further headers."""
-        ...
+        return [(b"x-gateway-left-out", listed(self.left_out))] if self.left_out else []
 
     def whole(self, body: bytes) -> bytes:
         """The answer, from the whole answer of a chat."""
-        ...
+        raise NotImplementedError
 
     def error(self, status: int, body: bytes) -> tuple[bytes, dict[bytes, bytes]]:
         """An error, from OpenAI's envelope, and further headers."""
-        ...
+        return body, {}
 
     def events(self, events: Iterable[bytes], hold: Callable[[int], object]) -> bytes:
         """The next bytes of a stream, from events of a chat's. `hold` counts bytes that are kept until its end."""
-        ...
+        raise NotImplementedError
 
 
 class TranslatedExchange:

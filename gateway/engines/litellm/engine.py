@@ -18,7 +18,7 @@ from gateway.config.backends import CLOUD_MISSING, INSTALL_CLOUD
 from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
 from gateway.domain.upstream import Response
-from gateway.engines.base import EngineRequest, InexpressibleRequest, WholeResponse, error_response, refused
+from gateway.engines.base import Engine, EngineRequest, InexpressibleRequest, WholeResponse, error_response, refused
 from gateway.engines.litellm.errors import BackendMisconfigured, error_answer
 from gateway.engines.litellm.request import chat_arguments, embeddings_arguments
 from gateway.engines.litellm.stream import LiteLLMStream, embeddings_body, whole_body
@@ -42,7 +42,7 @@ ADDRESSES: Mapping[str, str | None] = {
 }
 
 
-class LiteLLMEngine:
+class LiteLLMEngine(Engine):
     """`engine: litellm`. docs/engines.md lists which fields are passed on."""
 
     name = "litellm"
@@ -93,9 +93,8 @@ class LiteLLMEngine:
             "num_retries": 0,
         }
         if call.endpoint.name == "embeddings":
-            arguments, base64 = embeddings_arguments(call.fields)
-            reply = await sdk.aembedding(**arguments, **common)
-            return WholeResponse(200, embeddings_body(reply, base64=base64))
+            reply = await sdk.aembedding(**embeddings_arguments(call.fields), **common)
+            return WholeResponse(200, embeddings_body(reply))
         supported = sdk.get_supported_openai_params(model=model, custom_llm_provider=provider) or ()
         arguments = chat_arguments(call.fields, frozenset(supported), stream=call.stream)
         reply = await sdk.acompletion(**arguments, **common)
@@ -104,9 +103,6 @@ class LiteLLMEngine:
         stream = LiteLLMStream(sdk, reply, call.request_id, key)
         await stream.peek()
         return stream
-
-    def read_models(self, answer: Any) -> Mapping[str, int | None]:
-        return {}
 
 
 def import_sdk() -> Any:

@@ -53,10 +53,9 @@ def _without_thinking(arguments: dict[str, Any], supported: frozenset[str]) -> d
     return others if kind == "disabled" else arguments
 
 
-def embeddings_arguments(raw: Mapping[str, Raw]) -> tuple[dict[str, Any], bool]:
-    """(the arguments for `aembedding`, whether the client wants the vectors as base64). Raises Refused."""
-    arguments = _chosen(raw, ("input", "dimensions", "encoding_format", "user"))
-    return arguments, arguments.pop("encoding_format", None) == "base64"
+def embeddings_arguments(raw: Mapping[str, Raw]) -> dict[str, Any]:
+    """The arguments for `aembedding`. Raises Refused."""
+    return _chosen(raw, ("input", "dimensions", "user"))
 
 
 def _chosen(raw: Mapping[str, Raw], names: tuple[str, ...]) -> dict[str, Any]:

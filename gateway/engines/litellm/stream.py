@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from base64 import b64encode
 from collections.abc import Mapping
-from struct import pack
 from typing import Any
 
 import msgspec
@@ -30,14 +28,8 @@ def whole_body(reply: Any, request_id: str) -> bytes:
     return _encode(body)
 
 
-def embeddings_body(reply: Any, *, base64: bool) -> bytes:
-    body = reply.model_dump(exclude_none=True)
-    if base64:
-        for entry in body.get("data") or []:
-            vector = entry["embedding"]
-            if isinstance(vector, list):
-                entry["embedding"] = b64encode(pack(f"<{len(vector)}f", *vector)).decode()
-    return _encode(body)
+def embeddings_body(reply: Any) -> bytes:
+    return _encode(reply.model_dump(exclude_none=True))
 
 
 def chunk_body(chunk: Any, request_id: str) -> dict[str, Any]:

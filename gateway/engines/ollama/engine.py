@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from base64 import b64encode
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
-from struct import pack
 from typing import Any
 
 import msgspec
@@ -19,7 +17,15 @@ from gateway.domain.request import IMAGE_TOKENS
 from gateway.domain.token_ratio import MIN_ROOM, PRIOR_DENSE, PRIOR_SPARSE
 from gateway.domain.upstream import Response, UpstreamFailure
 from gateway.domain.usage import count_of
-from gateway.engines.base import EngineRequest, InexpressibleRequest, WholeResponse, authorized, refused
+from gateway.engines.base import (
+    Engine,
+    EngineRequest,
+    InexpressibleRequest,
+    WholeResponse,
+    authorized,
+    read_out,
+    refused,
+)
 from gateway.engines.ollama.calls import RequiredCallReader
 from gateway.engines.ollama.installed_models import bounded, model_windows, runs_elsewhere, window_for
 from gateway.engines.ollama.loading import loaded
@@ -28,7 +34,6 @@ from gateway.engines.ollama.request import OllamaCall, chat_call, completion_cal
 from gateway.engines.ollama.stream import OllamaStream, OllamaWhole, whole_line
 from gateway.transport.client import post_json
 
-ERROR_MOST = 1024 * 1024  # bytes of an error that are read
 WHOLE_MOST = 64 * 1024 * 1024  # bytes of an answer that is read in one piece
 LEVELS_SINCE = (0, 17, 7)  # from this version on every model that thinks takes a level
 CUT_FROM = 1024  # tokens: in shorter prompts most tokens come from the template
@@ -38,13 +43,10 @@ ERROR = re.compile(rb'\A\s*\{\s*"error"\s*:\s*"llama-server returned invalid too
 _NO_THINKING = re.compile(rb"does not support thinking|think value")
 
 
-class OllamaEngine:
+class OllamaEngine(Engine):
     """`engine: ollama`. docs/engines.md lists the translated fields."""
 
     name = "ollama"
-
-    async def prepare(self) -> None:
-        pass
 
     async def send(self, state: BackendState, call: EngineRequest) -> Response:
         """Send the call. A request that Ollama's API cannot express is answered with 400; Ollama's own errors are
@@ -63,10 +65,7 @@ class OllamaEngine:
                 return refusal
         response = await self._post(state, call, ours)
         if response.status == 400 and ours.think_wished and ours.body.get("think"):
-            try:
-                body = await response.read_all(ERROR_MOST)
-            finally:
-                response.release()
+            body = await read_out(response)
             if not _NO_THINKING.search(body):
                 return WholeResponse(response.status, body, response.headers)
             del ours.body["think"]  # an effort is a wish, and this model cannot think
@@ -77,10 +76,7 @@ class OllamaEngine:
 
     async def _cut_off(self, call: EngineRequest, ours: OllamaCall, response: Response) -> Response:
         """The answer to a request whose limit has cut off a call, which Ollama answers with a 500."""
-        try:
-            body = await response.read_all(ERROR_MOST)
-        finally:
-            response.release()
+        body = await read_out(response)
         found = ERROR.search(body)
         if found is None or not is_cut_call(read_line(body).error):
             return WholeResponse(response.status, body, response.headers)
@@ -97,12 +93,7 @@ class OllamaEngine:
     def _translated(self, state: BackendState, call: EngineRequest, ours: OllamaCall, response: Response) -> Response:
         model = str(ours.body["model"])
         if call.endpoint.name == "embeddings":
-            return OllamaWhole(
-                response,
-                lambda body: (embeddings(body, model, base64=ours.base64), None),
-                WHOLE_MOST,
-                call.memory,
-            )
+            return OllamaWhole(response, lambda body: (embeddings(body, model), None), WHOLE_MOST, call.memory)
         reply = ReplyBuilder(call.request_id, model, chat=call.endpoint.name == "chat", wants_usage=ours.wants_usage)
         low, version = state.ratio.estimate(ours.text_bytes).low, state.reported.version
         prompt = SentPrompt(ours.text_bytes, bounded(state, ours.window), low, version)
@@ -139,11 +130,11 @@ def translate(state: BackendState, call: EngineRequest) -> OllamaCall:
         )
     if call.endpoint.name == "chat":
         levels, thinking = version_of(state.reported.version) >= LEVELS_SINCE, state.backend.thinking
-        ours = chat_call(call.fields, stream=call.stream, window=None, thinking=thinking, levels=levels)
+        ours = chat_call(call.fields, stream=call.stream, thinking=thinking, levels=levels)
     elif call.endpoint.name == "completions":
-        ours = completion_call(call.fields, stream=call.stream, window=None)
+        ours = completion_call(call.fields, stream=call.stream)
     else:
-        ours = embeddings_call(call.fields, window=None)
+        ours = embeddings_call(call.fields)
     writes = call.endpoint.name != "embeddings"
     text = (ours.text_bytes + ours.other_bytes) / (state.ratio.value or PRIOR_DENSE) * 1.1
     prompt = int(text) + 1 + ours.pictures * IMAGE_TOKENS
@@ -192,22 +183,15 @@ class _EmbeddingsAnswer(msgspec.Struct):
 
 
 _decode_embedded = msgspec.json.Decoder(_EmbeddingsAnswer).decode
-_decode_floats = msgspec.json.Decoder(list[float]).decode
 
 
-def embeddings(body: bytes, model: str, *, base64: bool) -> bytes:
-    """Ollama's list of vectors as OpenAI's list of objects; `base64` = little-endian float32."""
+def embeddings(body: bytes, model: str) -> bytes:
+    """Ollama's list of vectors as OpenAI's list of objects. (Who asked for base64 gets it of inspection/pooled.py.)"""
     try:
         answer = _decode_embedded(body)
-        vectors = [_base64(raw) if base64 else raw for raw in answer.embeddings]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UpstreamFailure(f"Ollama answered 200 without embeddings: {error}") from None
-    data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)]
+    data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(answer.embeddings)]
     prompt = count_of(answer.prompt_eval_count)
     usage = {"prompt_tokens": prompt, "total_tokens": prompt}
     return _encode({"object": "list", "data": data, "model": model, "usage": usage})
-
-
-def _base64(raw: Raw) -> str:
-    floats = _decode_floats(raw)
-    return b64encode(pack(f"<{len(floats)}f", *floats)).decode()

@@ -11,7 +11,7 @@ import uuid
 from gateway.domain.backend import BackendState
 from gateway.domain.held_model import HeldModel
 from gateway.domain.upstream import SilenceFailure
-from gateway.engines.base import WholeResponse, authorized
+from gateway.engines.base import WholeResponse, authorized, read_out
 from gateway.engines.ollama.installed_models import EMBED, LOAD, bounded, load_body
 from gateway.engines.outgoing import JSON
 from gateway.transport.client import post_json
@@ -19,7 +19,6 @@ from gateway.transport.client import post_json
 log = logging.getLogger("gateway.engines")
 
 LEFT = 60.0  # seconds for which a load goes on that nobody waits for any more
-BODY_MOST = 1024 * 1024  # bytes of the answer to a load
 
 
 class HeldLoad:
@@ -83,10 +82,7 @@ class HeldLoad:
             path, body = EMBED, {**body, "input": [], "truncate": False}
         headers = authorized([JSON, ("x-request-id", f"probe-load-{uuid.uuid4().hex}")], backend)
         response = await post_json(state.client, backend.root_path + path, headers, body)
-        try:
-            return WholeResponse(response.status, await response.read_all(BODY_MOST), response.headers)
-        finally:
-            response.release()
+        return WholeResponse(response.status, await read_out(response), response.headers)
 
 
 def is_ready(state: BackendState, window: int | None) -> bool:

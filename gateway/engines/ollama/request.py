@@ -57,7 +57,6 @@ class OllamaCall:
     pictures: int = 0
     think_wished: bool = False  # `think` comes from an effort, which is only a wish: it may be dropped
     wants_usage: bool = False  # the client wants the usage chunk
-    base64: bool = False  # the client wants vectors as base64
     window: int | None = None  # its `num_ctx`
     required_call: RequiredCall | None = None  # the call that `tool_choice` requires
 
@@ -78,21 +77,16 @@ class Fields:
 
 
 def chat_call(
-    raw: Mapping[str, Raw],
-    *,
-    stream: bool,
-    window: int | None,
-    thinking: Thinking | None = None,
-    levels: bool = False,
+    raw: Mapping[str, Raw], *, stream: bool, thinking: Thinking | None = None, levels: bool = False
 ) -> OllamaCall:
-    """`/api/chat`. `window` becomes `num_ctx`; `thinking` is the backend's declaration; `levels`: its Ollama takes an
-    effort as a level for every model that thinks. Raises Refused."""
+    """`/api/chat`. `thinking` is the backend's declaration; `levels`: its Ollama takes an effort as a level for every
+    model that thinks. Raises Refused."""
     fields = Fields(raw)
     _refuse_several(fields)
     messages, text_bytes = read_messages(fields["messages"])
     tools, choice = fields["tools"], fields["tool_choice"]
     required_call = read_required_call(tools, choice)
-    body = _body(fields, stream, window)
+    body = _body(fields, stream)
     body["messages"] = messages
     if required_call is not None:
         body["messages"], body["format"] = required_call.instruct(messages), required_call.format
@@ -117,7 +111,7 @@ def chat_call(
     return OllamaCall("/api/chat", body, text_bytes, other, pictures, wished, wants, required_call=required_call)
 
 
-def completion_call(raw: Mapping[str, Raw], *, stream: bool, window: int | None) -> OllamaCall:
+def completion_call(raw: Mapping[str, Raw], *, stream: bool) -> OllamaCall:
     """`/api/generate`, without the chat template (`raw`). A `suffix` needs the template's fill-in-the-middle form: raw
     mode would drop it. Raises Refused."""
     fields = Fields(raw)
@@ -134,7 +128,7 @@ def completion_call(raw: Mapping[str, Raw], *, stream: bool, window: int | None)
         )
     if not prompt:
         raise InexpressibleRequest("`prompt` is empty: Ollama would only load the model.", "prompt")
-    body = _body(fields, stream, window)
+    body = _body(fields, stream)
     # Without `think: false` a thinking model's text is split into `response` and `thinking`, in raw mode too.
     body |= {"prompt": prompt, "raw": True, "think": False}
     if suffix := fields["suffix"]:
@@ -144,7 +138,7 @@ def completion_call(raw: Mapping[str, Raw], *, stream: bool, window: int | None)
     return OllamaCall("/api/generate", body, len(prompt.encode(errors="replace")), wants_usage=wants_usage(fields))
 
 
-def embeddings_call(raw: Mapping[str, Raw], *, window: int | None) -> OllamaCall:
+def embeddings_call(raw: Mapping[str, Raw]) -> OllamaCall:
     """`/api/embed`. An input over the window is an error, not cut, unless the client wants it cut. Raises Refused."""
     fields = Fields(raw)
     given = fields["input"]
@@ -153,15 +147,11 @@ def embeddings_call(raw: Mapping[str, Raw], *, window: int | None) -> OllamaCall
         raise UnmetDemand("Ollama embeds text: `input` must be a string or a list of strings, not tokens.", "input")
     if fields["encoding_format"] not in (None, "float", "base64"):
         raise InexpressibleRequest("`encoding_format` must be float or base64.", "encoding_format")
-    body: dict[str, Any] = {"model": fields["model"], "input": inputs, "truncate": is_cut_to_fit(raw)}
+    body = {"model": fields["model"], "input": inputs, "truncate": is_cut_to_fit(raw), **_settings(fields)}
     if fields["dimensions"] is not None:
         body["dimensions"] = fields["dimensions"]
-    if fields["keep_alive"] is not None:
-        body["keep_alive"] = fields["keep_alive"]
-    if options := read_options(fields, window):
-        body["options"] = options
     longest = max(len(text.encode(errors="replace")) for text in inputs)
-    return OllamaCall("/api/embed", body, longest, base64=fields["encoding_format"] == "base64")
+    return OllamaCall("/api/embed", body, longest)
 
 
 def _refuse_several(fields: Fields) -> None:
@@ -172,21 +162,20 @@ def _refuse_several(fields: Fields) -> None:
             )
 
 
-def _body(fields: Fields, stream: bool, window: int | None) -> dict[str, Any]:
+def _body(fields: Fields, stream: bool) -> dict[str, Any]:
     # Since 0.12.6 a prompt over the window is refused instead of cut. `shift` is not sent: it is part of how a model is
     # loaded, and each change of it loads the model again.
-    body: dict[str, Any] = {"model": fields["model"], "stream": stream, "truncate": False}
-    if options := read_options(fields, window):
-        body["options"] = options
-    if fields["keep_alive"] is not None:
-        body["keep_alive"] = fields["keep_alive"]
-    return body
+    return {"model": fields["model"], "stream": stream, "truncate": False, **_settings(fields)}
 
 
-def read_options(fields: Fields, window: int | None) -> dict[str, Any]:
+def _settings(fields: Fields) -> dict[str, Any]:
+    options, keep_alive = read_options(fields), fields["keep_alive"]
+    return ({"options": options} if options else {}) | ({} if keep_alive is None else {"keep_alive": keep_alive})
+
+
+def read_options(fields: Fields) -> dict[str, Any]:
     """Ollama's `options`. OpenAI's fields override the client's own options. Options that decide how the model is
-    loaded are left out, and `window` always sets `num_ctx`. A value of a wrong type, which Ollama answers with 500, is
-    refused."""
+    loaded are left out. A value of a wrong type, which Ollama answers with 500, is refused."""
     given = fields["options"]
     if given is not None and not isinstance(given, dict):
         raise InexpressibleRequest("`options` must be an object.", "options")
@@ -202,8 +191,6 @@ def read_options(fields: Fields, window: int | None) -> dict[str, Any]:
         raise InexpressibleRequest("The limit of the answer's tokens must be an integer of at least 1.", "max_tokens")
     if isinstance(options.get("stop"), str):
         options["stop"] = [options["stop"]]
-    if window is not None:
-        options["num_ctx"] = window
     return options
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from gateway.domain.upstream import Response, UnreadableOutput, UpstreamFailure, read_counted
+from gateway.engines.base import TranslatedResponse
 from gateway.engines.ollama.calls import RequiredCallReader
 from gateway.engines.ollama.reply import (
     REPEATED,
@@ -28,8 +29,8 @@ KEEPALIVE_EVERY = 5.0  # seconds between events while a call is held back, so th
 _LOADED = "Ollama has only loaded or unloaded the model and answered nothing"
 
 
-class OllamaStream:
-    """A `Response` that reads a stream of lines as SSE. `violation` is set with the last line; `calls` reads a required
+class OllamaStream(TranslatedResponse):
+    """It reads a stream of lines as SSE. `violation` is set with the last line; `calls` reads a required
     call from the text."""
 
     def __init__(
@@ -40,10 +41,9 @@ class OllamaStream:
         calls: RequiredCallReader | None = None,
         memory: Counted | None = None,
     ) -> None:
-        self.status = upstream.status
-        self.headers: Mapping[str, str] = {"content-type": "text/event-stream"}
+        super().__init__(upstream)
         self.violation: str | None = None
-        self._upstream, self._reply, self._check, self._calls = upstream, reply, check, calls
+        self._reply, self._check, self._calls = reply, check, calls
         self._framer, self._held = LineFramer(), HeldBytes(memory)
         self._sent_at = time.monotonic()
         self._ended = False  # the last line has arrived: done or an error
@@ -51,7 +51,7 @@ class OllamaStream:
 
     async def read_some(self) -> bytes:
         while True:
-            data = await self._upstream.read_some()
+            data = await self.upstream.read_some()
             lines = self._framer.feed(data) if data else self._framer.finish()
             self._held.set(self._framer.size)
             out = b"".join([self._events(line) for line in lines])
@@ -98,18 +98,9 @@ class OllamaStream:
         self.violation = self._check(line) or "repetition"
         return self._reply.events(line)
 
-    async def read_all(self, limit: int) -> bytes:
-        return await read_counted(self, limit)
 
-    def abort(self, reason: UpstreamFailure | None = None) -> None:
-        self._upstream.abort(reason)
-
-    def release(self) -> None:
-        self._upstream.release()
-
-
-class OllamaWhole:
-    """A `Response` with one object, which `translate` translates when it has been read."""
+class OllamaWhole(TranslatedResponse):
+    """One object, which `translate` translates when it has been read."""
 
     def __init__(
         self,
@@ -118,11 +109,9 @@ class OllamaWhole:
         limit: int,
         memory: Counted | None = None,
     ) -> None:
-        self.status = upstream.status
-        self.headers: Mapping[str, str] = {"content-type": "application/json"}
+        super().__init__(upstream, "application/json")
         self.violation: str | None = None
-        self._upstream, self._translate, self._limit = upstream, translate, limit
-        self._memory = memory
+        self._translate, self._limit, self._memory = translate, limit, memory
         self._read = False
 
     async def read_some(self) -> bytes:
@@ -130,17 +119,11 @@ class OllamaWhole:
 
     async def read_all(self, limit: int) -> bytes:
         count = self._memory.add if self._memory is not None else lambda _: None
-        body = await read_counted(self._upstream, limit, count)
+        body = await read_counted(self.upstream, limit, count)
         self._read = True
         count(len(body))  # read as JSON, it is there once more
         translated, self.violation = self._translate(body)
         return translated
-
-    def abort(self, reason: UpstreamFailure | None = None) -> None:
-        self._upstream.abort(reason)
-
-    def release(self) -> None:
-        self._upstream.release()
 
 
 def whole_line(body: bytes) -> OllamaLine:

@@ -11,40 +11,38 @@ from typing import Any
 from msgspec import Raw
 
 from gateway.domain.backend import BackendState
+from gateway.domain.engine_traits import RESPONSES_LACK
 from gateway.domain.facts import Source
-from gateway.domain.own_responses import ENDPOINT
 from gateway.domain.request import Endpoint
 from gateway.domain.upstream import EngineDied, Response
 from gateway.engines.base import (
+    Engine,
     EngineRequest,
     InexpressibleRequest,
     NativeRequest,
     WholeResponse,
     authorized,
+    read_out,
     refused,
     reported_name,
     reported_window,
 )
 from gateway.engines.openai.asking import ask, keeps_stop
-from gateway.engines.openai.parts import PartStreams, StreamOfParts, WholeOfParts
+from gateway.engines.openai.parts import StreamOfParts, WholeOfParts
 from gateway.engines.openai.responses_reader import ResponseAsChatAnswer, ResponseAsChatStream
 from gateway.inspection.error_replies import read_error
 from gateway.transport.client import post_framed, post_json
 from gateway.transport.h1 import H1Client
 
-ERROR_MOST = 1024 * 1024  # bytes of an error that are read
 _NOT_THERE = (404, 405, 501)
 _REFUSED = (400, 422, 500)  # it may take the same request as a chat
 
 
-class OpenAIEngine:
+class OpenAIEngine(Engine):
     """All engines that speak OpenAI's API; they differ only in their traits."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-
-    async def prepare(self) -> None:
-        pass
 
     def send(self, state: BackendState, call: EngineRequest) -> Coroutine[Any, Any, Response]:
         if call.own is not None:
@@ -79,13 +77,10 @@ async def _send_own(state: BackendState, call: EngineRequest, own: NativeRequest
         return read(response, call.memory, call.sender)
     if own.only or response.status not in (*_NOT_THERE, *_REFUSED):
         return response
-    try:
-        await response.read_all(ERROR_MOST)
-    finally:
-        response.release()
+    await read_out(response)
     chat = await _send_chat(state, call)
     if response.status in _NOT_THERE and chat.status < 300:
-        state.facts.learn_lack(ENDPOINT, time.monotonic(), Source(call.request_id))
+        state.facts.learn_lack(RESPONSES_LACK, time.monotonic(), Source(call.request_id))
     return chat
 
 
@@ -98,14 +93,14 @@ async def _send_otherwise(state: BackendState, call: EngineRequest) -> Response:
     first, *more = asked.bodies
     response = await _post(state, call, first)
     if response.status >= 300:
-        return await _unless_dead(response, state.traits.errors.dead)
+        return await _unless_dead(response, state.traits.tells_death)
     if asked.as_is or "text/event-stream" not in response.headers.get("content-type", ""):
         return response
     prompt_bytes = sum(len(memoryview(first[name])) for name in call.endpoint.prompt if name in first)
     sends = [partial(_post, state, call, body) for body in more]
     tokens = state.ratio.estimate(prompt_bytes).mid
-    parts = PartStreams(call.endpoint, response, sends, asked.stops, tokens, call.memory)
-    return WholeOfParts(parts) if asked.assembled else StreamOfParts(parts)
+    join = WholeOfParts if asked.assembled else StreamOfParts
+    return join(call.endpoint, response, sends, asked.stops, tokens, call.memory)
 
 
 async def _unless_dead(response: Response, texts: tuple[str, ...]) -> Response:
@@ -113,10 +108,7 @@ async def _unless_dead(response: Response, texts: tuple[str, ...]) -> Response:
     status may blame the client."""
     if not texts:
         return response
-    try:
-        body = await response.read_all(ERROR_MOST)
-    finally:
-        response.release()
+    body = await read_out(response)
     message, *_ = read_error(body, response.headers.get("content-type", ""))
     if any(re.fullmatch(text, message) for text in texts):
         raise EngineDied(f"answers {response.status}: {message}")

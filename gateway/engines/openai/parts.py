@@ -4,12 +4,13 @@ without the stop strings, which are looked for here."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 
 from gateway.domain.request import CHAT, Endpoint
-from gateway.domain.upstream import Response, UpstreamFailure, read_counted
+from gateway.domain.upstream import Response, UpstreamFailure
+from gateway.engines.base import TranslatedResponse
 from gateway.inspection.assembler import Assembler, Object, read_object
 from gateway.inspection.chunk_filter import ChunkFilter, total_usage
 from gateway.transport.held import HeldBytes
@@ -23,10 +24,12 @@ Send = Callable[[], Awaitable[Response]]
 _encode = msgspec.json.Encoder().encode
 
 
-class PartStreams:
+class StreamOfParts(TranslatedResponse):
     """The streams that make up one answer, read one after the other as one. `first` is the answer to the first request,
     `more` sends the others. `stops`: stop strings. `prompt_tokens`: of each request, estimated. `memory` counts what is
     kept."""
+
+    content_type = "text/event-stream"
 
     def __init__(
         self,
@@ -37,10 +40,9 @@ class PartStreams:
         prompt_tokens: int,
         memory: Counted | None = None,
     ) -> None:
+        super().__init__(first, self.content_type)
         self.endpoint = endpoint
-        self.memory = memory
-        self._held = HeldBytes(memory)
-        self.upstream = first
+        self._held, self._kept = HeldBytes(memory), HeldBytes(memory)
         self._more = deque(more)
         self._stops, self._prompt_tokens = stops, prompt_tokens
         self._head: Object = {}  # of the first chunk
@@ -93,54 +95,33 @@ class PartStreams:
             raise UpstreamFailure(f"answered {self.upstream.status} to one of several parts of a request")
         self._begin()
 
-
-class StreamOfParts:
-    """A `Response` that is one stream."""
-
-    status = 200
-
-    def __init__(self, parts: PartStreams) -> None:
-        self.headers: Mapping[str, str] = {"content-type": "text/event-stream"}
-        self._parts = parts
-
     async def read_some(self) -> bytes:
         out: list[bytes] = []
         while not out:
-            chunks = await self._parts.next()
+            chunks = await self.next()
             if chunks is None:
                 return b""
             out = [b":\n\n" if chunk is None else b"data: " + _encode(chunk) + b"\n\n" for chunk in chunks]
-        if self._parts.ended:
+        if self.ended:
             out.append(b"data: [DONE]\n\n")
         return b"".join(out)
 
-    async def read_all(self, limit: int) -> bytes:
-        return await read_counted(self, limit)
-
-    def abort(self, reason: UpstreamFailure | None = None) -> None:
-        self._parts.upstream.abort(reason)
-
-    def release(self) -> None:
-        self._parts.upstream.release()
-
 
 class WholeOfParts(StreamOfParts):
-    """A `Response` that is one JSON object."""
+    """The parts as one JSON object."""
 
-    def __init__(self, parts: PartStreams) -> None:
-        super().__init__(parts)
-        self.headers = {"content-type": "application/json"}
-        self._read = False
+    content_type = "application/json"
+    _read = False
 
     async def read_some(self) -> bytes:
         return b"" if self._read else await self.read_all(WHOLE_MOST)
 
     async def read_all(self, limit: int) -> bytes:
         self._read = True
-        assembler, held = Assembler(self._parts.endpoint, limit), HeldBytes(self._parts.memory)
-        while (chunks := await self._parts.next()) is not None:
+        assembler = Assembler(self.endpoint, limit)
+        while (chunks := await self.next()) is not None:
             for chunk in chunks:
                 if chunk is not None:
                     assembler.add(chunk)
-            held.set(assembler.kept)
+            self._kept.set(assembler.kept)
         return assembler.finish()

@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from gateway.domain.backend import BackendState
 from gateway.domain.body import value_of
-from gateway.domain.own_responses import OwnResponses, Trouble
+from gateway.domain.engine_traits import OwnResponses, Trouble
 from gateway.domain.request import InferenceRequest, OwnForm
 from gateway.engines.base import NativeRequest
 from gateway.engines.outgoing import NOT_THE_CLIENTS

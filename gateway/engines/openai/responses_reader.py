@@ -9,14 +9,15 @@ translated.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 from zlib import crc32
 
 import msgspec
 from msgspec import Raw
 
-from gateway.domain.upstream import ProtocolFailure, Response, UpstreamFailure, read_counted
+from gateway.domain.upstream import ProtocolFailure, Response, read_counted
+from gateway.engines.base import TranslatedResponse
 from gateway.large_bodies import LARGE, apart
 from gateway.transport.held import HeldBytes
 from gateway.transport.sse import DONE, Framer, data_of
@@ -152,15 +153,13 @@ class ResponseReader:
             self.violation = "garbage"  # one token again and again
 
 
-class ResponseAsChatStream:
-    """A `Response` with the stream of a chat, read from one of a response. `memory` counts what is kept beside what it
-    returns, for `sender`."""
-
-    status = 200
+class ResponseAsChatStream(TranslatedResponse):
+    """The stream of a chat, read from one of a response. `memory` counts what is kept beside what it returns, for
+    `sender`."""
 
     def __init__(self, response: Response, memory: Counted | None = None, sender: str = "") -> None:
-        self.headers: Mapping[str, str] = response.headers
-        self._response = response
+        super().__init__(response)
+        self.headers = response.headers
         self._memory, self._sender = memory, sender
         self._framer, self._held = Framer(), HeldBytes(memory)
         self._reader = ResponseReader()
@@ -171,29 +170,20 @@ class ResponseAsChatStream:
 
     async def read_some(self) -> bytes:
         while True:
-            data = await self._response.read_some()
+            data = await self.upstream.read_some()
             out = self._reader.read(self._framer.feed(data) if data else self._framer.finish())
             self._held.set(self._framer.unfinished)
             if out or not data:
                 return out
 
-    async def read_all(self, limit: int) -> bytes:
-        return await read_counted(self, limit)
-
-    def abort(self, reason: UpstreamFailure | None = None) -> None:
-        self._response.abort(reason)
-
-    def release(self) -> None:
-        self._response.release()
-
 
 class ResponseAsChatAnswer(ResponseAsChatStream):
-    """A `Response` with the whole answer of a chat, read from a response."""
+    """The whole answer of a chat, read from a response."""
 
     violation = None
 
     async def read_some(self) -> bytes:
-        body = await read_counted(self._response, WHOLE_MOST, self._count)
+        body = await read_counted(self.upstream, WHOLE_MOST, self._count)
         if not body:
             return b""
         self._count(len(body))  # read as JSON, it is there once more

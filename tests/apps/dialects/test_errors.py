@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.apps.dialects.anthropic.errors import envelope
+from gateway.apps.dialects.anthropic.answer import envelope
 from gateway.errors import CATALOGUE, GatewayError, PassedOn, context_length_exceeded, model_not_found
 
 TYPES = {

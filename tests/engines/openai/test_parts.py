@@ -16,7 +16,7 @@ from gateway.domain.request import CHAT, COMPLETIONS, Endpoint
 from gateway.domain.upstream import Response, TooLarge, UpstreamFailure
 from gateway.engines.base import InexpressibleRequest
 from gateway.engines.openai.asking import PARTS_MOST, ask, read_stops, split
-from gateway.engines.openai.parts import PartStreams, Send, StreamOfParts, WholeOfParts
+from gateway.engines.openai.parts import Send, StreamOfParts, WholeOfParts
 from tests.engines.scripted import ScriptedResponse, call_of, events_of
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
@@ -40,8 +40,11 @@ def said(*texts: str, finish: str | None = "stop", chat: bool = True) -> bytes:
 
 
 def parts_of(
-    *streams: Sequence[bytes | UpstreamFailure], stops: Sequence[str] = (), endpoint: Endpoint = CHAT
-) -> tuple[PartStreams, list[ScriptedResponse]]:
+    *streams: Sequence[bytes | UpstreamFailure],
+    stops: Sequence[str] = (),
+    endpoint: Endpoint = CHAT,
+    kind: type[StreamOfParts] = WholeOfParts,
+) -> tuple[StreamOfParts, list[ScriptedResponse]]:
     responses = [ScriptedResponse(200, pieces) for pieces in streams]
 
     def sends(response: ScriptedResponse) -> Send:
@@ -51,16 +54,16 @@ def parts_of(
         return send
 
     first, *more = responses
-    return PartStreams(endpoint, first, map(sends, more), stops, ESTIMATED), responses
+    return kind(endpoint, first, map(sends, more), stops, ESTIMATED), responses
 
 
 async def whole(*streams: Sequence[bytes | UpstreamFailure], stops: Sequence[str] = (), chat: bool = True) -> Any:
     parts, _ = parts_of(*streams, stops=stops, endpoint=CHAT if chat else COMPLETIONS)
-    return msgspec.json.decode(await WholeOfParts(parts).read_some())
+    return msgspec.json.decode(await parts.read_some())
 
 
 async def stream(*streams: Sequence[bytes | UpstreamFailure], stops: Sequence[str] = ()) -> list[Any]:
-    response, body = StreamOfParts(parts_of(*streams, stops=stops)[0]), b""
+    response, body = parts_of(*streams, stops=stops, kind=StreamOfParts)[0], b""
     while data := await response.read_some():
         body += data
     return events_of(body.replace(b":\n\n", b""))
@@ -95,7 +98,7 @@ async def test_the_answer_does_not_depend_on_how_the_stream_arrives(cuts: list[i
 async def test_at_a_stop_string_the_answer_ends_and_the_server_is_left() -> None:
     begun, rest = said("one t", "wo three").split(b"\n\n", 1)
     parts, (response,) = parts_of([begun + b"\n\n", rest, UpstreamFailure("it was read on")], stops=["two"])
-    answer = msgspec.json.decode(await WholeOfParts(parts).read_some())
+    answer = msgspec.json.decode(await parts.read_some())
     assert (answer["choices"][0]["message"]["content"], answer["choices"][0]["finish_reason"]) == ("one ", "stop")
     assert response.released
 
@@ -159,12 +162,12 @@ async def test_a_part_that_is_refused_is_a_failure() -> None:
     parts, (_, second) = parts_of([said("a")], [said("b")])
     second.status = 500
     with pytest.raises(UpstreamFailure, match="500"):
-        await WholeOfParts(parts).read_some()
+        await parts.read_some()
 
 
 async def test_a_whole_answer_is_bounded() -> None:
     with pytest.raises(TooLarge):
-        await WholeOfParts(parts_of([said(*["x" * 100] * 100)])[0]).read_all(2000)
+        await parts_of([said(*["x" * 100] * 100)])[0].read_all(2000)
 
 
 # -- what is asked ----------------------------------------------------------------------------------------------------

@@ -27,6 +27,12 @@ function operations.post(op)
   return {}
 end
 
+-- {'placed', {{client, conversation, backend}, ...}}: tell the others where conversations are cached.
+function operations.placed(op)
+  call('PUBLISH', prefix .. 'all', cmsgpack.pack({ 'placed', me, op[2] }))
+  return {}
+end
+
 -- {'wipe', prefix of fields, at}: drop the facts of these fields that are older than `at`.
 function operations.wipe(op)
   local _, beginning, at = unpack(op)

@@ -9,14 +9,22 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.apps.dialects.chat import ChatChunk, answer_of, arguments_of, call_id_of, chunk_of, text_of, thoughts_of
+from gateway.apps.dialects.chat import (
+    ChatChunk,
+    answer_of,
+    arguments_of,
+    call_id_of,
+    chunk_of,
+    error_in,
+    text_of,
+    thoughts_of,
+)
 from gateway.domain.upstream import ProtocolFailure
 from gateway.domain.usage import read_usage
 from gateway.inspection.shape import fault_in_delta
 from gateway.transport.sse import DONE, data_of
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Any).decode
 
 
 class _Vector(msgspec.Struct):
@@ -33,9 +41,7 @@ _decode_vectors = msgspec.json.Decoder(_Vectors).decode
 
 def error_of(body: bytes) -> bytes:
     """OpenAI's envelope as Ollama's, which is the text alone; the gateway's `code` (docs/errors.md) is kept."""
-    found = _decode(body)
-    error = found.get("error") if isinstance(found, dict) else found
-    error = error if isinstance(error, dict) else {"message": str(error)}
+    error = error_in(body)
     return _encode({"error": str(error.get("message")), "code": error.get("code")})
 
 

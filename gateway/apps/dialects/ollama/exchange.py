@@ -9,7 +9,7 @@ from gateway.admission.access import find_alias
 from gateway.admission.caller import Caller
 from gateway.apps.dialects.ollama.answer import OllamaAnswer, embeddings_of, error_of
 from gateway.apps.dialects.ollama.request import OllamaRequest, Resolve, chat_of, embedding_of, generation_of
-from gateway.apps.dialects.translated import TranslatedExchange
+from gateway.apps.dialects.translated import TranslatedExchange, Translation
 from gateway.config.snapshot import Alias, Snapshot
 from gateway.domain.request import (
     EMBEDDINGS,
@@ -18,11 +18,9 @@ from gateway.domain.request import (
     OLLAMA_EMBEDDINGS,
     OLLAMA_GENERATE,
     Endpoint,
-    OwnForm,
 )
 from gateway.errors import PassedOn
 from gateway.proxy.exchange import Exchange
-from gateway.proxy.reply import listed
 from gateway.runtime.gateway import Gateway
 
 TAG = ":latest"  # what Ollama's clients add to a name without a tag
@@ -46,12 +44,8 @@ class AnsweredAtOnce(PassedOn):
         return self._answer
 
 
-class OllamaTranslation:
-    """A `Translation` (translated.py)."""
-
-    own: OwnForm | None = None
-    session: bytes | None = None
-    stream_type: bytes | None = b"application/x-ndjson"
+class OllamaTranslation(Translation):
+    stream_type = b"application/x-ndjson"
 
     def __init__(self, endpoint: Endpoint, resolve: Resolve) -> None:
         self._endpoint, self._resolve = endpoint, resolve
@@ -67,18 +61,11 @@ class OllamaTranslation:
         """Raises AnsweredAtOnce for a request without a prompt, which makes Ollama load or unload the model: backends
         are started otherwise here."""
         self._asked = asked = READ[self._endpoint](body, self._resolve)
-        self._answer = self._answer_to(asked.model)
+        self._answer, self.left_out = self._answer_to(asked.model), asked.left_out
         if asked.empty:
             self._at_once = True
             raise AnsweredAtOnce(self._answer.loaded(unload=asked.unload))
         return asked.body
-
-    def held(self) -> int:
-        return 0
-
-    def begin(self, request_id: str) -> list[tuple[bytes, bytes]]:
-        left_out = self._asked.left_out
-        return [(b"x-gateway-left-out", listed(left_out))] if left_out else []
 
     def whole(self, body: bytes) -> bytes:
         if self._at_once:

@@ -8,20 +8,14 @@ from time import time
 from gateway.apps.dialects.responses.answer import Ids
 from gateway.apps.dialects.responses.relayed import RelayedStream, whole_response
 from gateway.apps.dialects.responses.request import NOT_KEPT, RequestEcho, chat_request_of
-from gateway.domain.request import OwnForm
+from gateway.apps.dialects.translated import Translation
 
 
-class ResponseTranslation:
-    """A `Translation` (translated.py). Errors are the same as a chat's. `ended`: the response as it was sent, when it
-    has come to its end. `suffix` distinguishes its ids from the request's."""
-
-    __slots__ = ("_asked", "_ids", "_stream", "_whole", "kept", "own", "suffix")
-
-    stream_type: bytes | None = None
-    session: bytes | None = None  # its fields are a chat's
+class ResponseTranslation(Translation):
+    """Errors are the same as a chat's. `ended`: the response as it was sent, when it has come to its end. `suffix`
+    distinguishes its ids from the request's."""
 
     def __init__(self) -> None:
-        self.own: OwnForm | None = None
         self.kept = NOT_KEPT
         self.suffix = ""
         self._whole: bytes | None = None
@@ -53,9 +47,6 @@ class ResponseTranslation:
     def whole(self, body: bytes) -> bytes:
         self._whole = whole_response(body, self._asked, self._ids)
         return self._whole
-
-    def error(self, status: int, body: bytes) -> tuple[bytes, dict[bytes, bytes]]:
-        return body, {}
 
     def events(self, events: Iterable[bytes], hold: Callable[[int], object]) -> bytes:
         return self._stream.translate(events, hold)

@@ -15,9 +15,10 @@ from zlib import crc32
 import msgspec
 from msgspec import Raw
 
+from gateway.apps.dialects.chat import TEXT_MOST
 from gateway.apps.dialects.responses.answer import Ids, to_response
 from gateway.apps.dialects.responses.request import RequestEcho
-from gateway.apps.dialects.responses.stream import TEXT_MOST, Item, ResponseStream
+from gateway.apps.dialects.responses.stream import Item, ResponseStream
 from gateway.domain.upstream import ProtocolFailure
 from gateway.engines.openai.responses_reader import ORIGINAL
 from gateway.transport.sse import Choice, data_of
@@ -90,8 +91,6 @@ class _RelayedAnswer:
 
 class RelayedStream(ResponseStream):
     """One response, relayed as far as possible."""
-
-    __slots__ = ("_answer", "whole")
 
     def __init__(self, asked: RequestEcho, ids: Ids) -> None:
         super().__init__(asked, ids)

@@ -1,31 +1,15 @@
-"""The events of a chat stream as those of a response, without effects.
-
-The thoughts, text and calls of a response are items with a beginning and an end, one after the other; a chat has only
-deltas. So an item begins with the first delta of its kind and ends with the first delta of another kind. Only the items
-of interleaved calls stay open side by side, because clients run a call when its item ends. The last event repeats all
-items, so their texts are kept until then.
-"""
+"""The events of a chat stream as those of a response: its thoughts, text and calls are items. The last event repeats
+all items, so their texts are kept until then."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from gateway.apps.dialects.chat import (
-    ChatChunk,
-    arguments_of,
-    call_id_of,
-    chunk_of,
-    frame_of,
-    framed_text,
-    sole_text_of,
-    text_of,
-    thoughts_of,
-)
+from gateway.apps.dialects.chat import TEXT_MOST, ChatChunk, ChatChunkChoice, StreamTranslator, arguments_of, error_in
 from gateway.apps.dialects.responses.answer import (
     COMPLETED,
     INCOMPLETE,
@@ -41,13 +25,9 @@ from gateway.apps.dialects.responses.answer import (
 from gateway.apps.dialects.responses.request import RequestEcho
 from gateway.apps.dialects.responses.tools import custom_input
 from gateway.domain.upstream import ProtocolFailure
-from gateway.inspection.shape import brief, fault_in_delta
-from gateway.transport.sse import DONE, data_of
+from gateway.inspection.shape import brief
 
-TEXT_MOST = 16 * 1024 * 1024  # bytes of all texts of a response: a longer one is a protocol failure
-_STEP = 64 * 1024  # bytes of kept texts that are counted at a time
 _PROGRESS = "in_progress"
-_KINDS = {"content": "msg", "reasoning": "rs", "reasoning_content": "rs"}  # by the field of a delta
 
 _encode = msgspec.json.Encoder().encode
 _decode_text = msgspec.json.Decoder(str).decode
@@ -72,61 +52,30 @@ class Item:
         return b'"%b"' % bytes(self.text)
 
 
-class ResponseStream:
-    """One response. `translate` takes whole events and returns the bytes to send; it raises ProtocolFailure for a chunk
-    that cannot be translated, and the error of `hold` when the kept bytes are too many."""
+class ResponseStream(StreamTranslator):
+    """One response."""
 
-    __slots__ = (
-        "_asked",
-        "_begun",
-        "_calls",
-        "_frame",
-        "_held",
-        "_ids",
-        "_items",
-        "_open",
-        "_out",
-        "_reason",
-        "_sent",
-        "_size",
-        "_usage",
-        "_white",
-    )
+    TEXT, THOUGHTS = "msg", "rs"
 
     def __init__(self, asked: RequestEcho, ids: Ids) -> None:
+        super().__init__()
         self._asked = asked
         self._ids = ids
-        self._begun = False
         self._sent = 0  # events, all numbered
-        self._size = self._held = 0  # bytes of texts, and those that `hold` knows
         self._open: Item | None = None
-        self._frame: tuple[bytes, bytes] | None = None  # of the open item's events
-        self._white = ""  # white space that may turn out to begin a text
         self._items: list[bytes] = []  # each as it was last sent
         self._calls: dict[object, Item] = {}  # by the call's index in the chat
         self._reason: str | None = None
-        self._usage: Any = None
-        self._out: list[bytes] = []
 
-    def translate(self, events: Iterable[bytes], hold: Callable[[int], object]) -> bytes:
-        for event in events:
-            if self._frame is None or self._open is None or not self._translate_fast(event, self._frame, self._open):
-                self._translate_event(event)
-        if self._size - self._held > _STEP:
-            hold(self._size - self._held)
-            self._held = self._size
-        out = b"".join(self._out)
-        self._out.clear()
-        return out
+    def _is_open(self, kind: str) -> bool:
+        return self._open is not None and self._open.kind == kind
 
-    def _translate_fast(self, event: bytes, frame: tuple[bytes, bytes], item: Item) -> bool:
-        """Translate an event that differs from an earlier one of the open item only in its text, as nearly all do. The
-        text's bytes are copied, because both are JSON strings. False = another kind of event."""
-        raw = framed_text(event, *frame)
-        if raw is None:
-            return False
-        self._say(item, raw)
-        return True
+    def _open_text(self, kind: str) -> None:
+        self._open_item(kind)
+
+    def _go_on(self, raw: bytes) -> None:
+        assert self._open is not None
+        self._say(self._open, raw)
 
     def _say(self, item: Item, raw: bytes) -> None:
         """`raw`: the inside of a JSON string."""
@@ -141,75 +90,18 @@ class ResponseStream:
             raise ProtocolFailure(f"sent more than {TEXT_MOST:,} bytes of text in one answer")
         item.text += raw
 
-    def _learn_frame(self, event: bytes, chunk: ChatChunk) -> None:
-        if (sole := sole_text_of(chunk)) is not None and self._open is not None:
-            name, text = sole
-            if _KINDS.get(name) == self._open.kind:
-                self._frame = frame_of(event, name, text)
-
-    def _translate_event(self, event: bytes) -> None:
-        data = data_of(event)
-        if data == DONE:
-            self._end()
-            return
-        chunk = chunk_of(data)
-        if chunk is None:  # a comment, or an event that is not JSON
-            if data is None:
-                self._out.append(event)
-        elif chunk.error is not None:
-            self._fail(chunk.error)
-        else:
-            self._translate_chunk(chunk)
-            if self._frame is None:
-                self._learn_frame(event, chunk)
-
-    def _translate_chunk(self, chunk: ChatChunk) -> None:
-        if chunk.usage is not None:
-            self._usage = chunk.usage
-        before = self._sent
-        self._begin()
-        for choice in chunk.choices or ():
-            if (fault := fault_in_delta(choice.delta)) is not None:
-                raise ProtocolFailure(fault)
-            if choice.delta:
-                self._translate_delta(choice.delta)
-            if choice.finish_reason is not None:
-                self._reason = reason_of(choice.finish_reason)
-            elif self._sent == before:
-                self._send("keepalive")  # a heartbeat
-
-    def _begin(self) -> None:
+    def _begin(self, chunk: ChatChunk | None = None) -> None:
         if not self._begun:
             self._begun = True
             created = Raw(response(self._asked, self._ids, _PROGRESS))
             self._send("response.created", response=created)
             self._send("response.in_progress", response=created)
 
-    def _translate_delta(self, delta: dict[str, Any]) -> None:
-        if thoughts := thoughts_of(delta):
-            self._add("rs", thoughts)
-        if text := text_of(delta):
-            self._add_text(text)
-        for call in delta.get("tool_calls") or ():
-            index = call.get("index", 0)
-            self._add_to_call(index if isinstance(index, int) else 0, call_id_of(call), call.get("function") or {})
+    def _finish(self, choice: ChatChunkChoice) -> None:
+        self._reason = reason_of(choice.finish_reason)
 
-    def _add_text(self, text: str) -> None:
-        """White space alone, which models put around thoughts and calls, begins no item."""
-        if self._open is None or self._open.kind != "msg":
-            text = self._white + text
-            self._white = text if text.isspace() else ""
-            if self._white:
-                if len(text) > TEXT_MOST:
-                    raise ProtocolFailure(f"sent more than {TEXT_MOST:,} bytes of white space")
-                return
-        self._add("msg", text)
-
-    def _add(self, kind: str, text: str) -> None:
-        item = self._open
-        if item is None or item.kind != kind:
-            item = self._open_item(kind)
-        self._say(item, _encode(text)[1:-1])
+    def _heartbeat(self) -> None:
+        self._send("keepalive")
 
     def _delta_type(self, kind: str) -> tuple[str, dict[str, Any]]:
         """The type of the delta events of an item, and their fields beside the item's."""
@@ -221,7 +113,7 @@ class ResponseStream:
             return "response.reasoning_summary_text.delta", {"summary_index": 0}
         return "response.reasoning_text.delta", {"content_index": 0}
 
-    def _add_to_call(self, index: object, id_: str | None, function: dict[str, Any]) -> None:
+    def _add_to_call(self, index: int, id_: str | None, function: dict[str, Any]) -> None:
         item = self._calls.get(index)
         if item is None:
             name = function.get("name")
@@ -320,10 +212,10 @@ class ResponseStream:
         whole = response(self._asked, self._ids, status, self._items, usage=usage_of(self._usage), reason=self._reason)
         self._send(f"response.{status}", response=Raw(whole))
 
-    def _fail(self, error: Any) -> None:
+    def _fail(self, data: bytes) -> None:
         """Two events, because some clients heed one of them, some the other."""
         self._begin()
-        error = error if isinstance(error, dict) else {"message": error}
+        error = error_in(data)
         message, code, param = error.get("message"), error.get("code"), error.get("param")
         stated = {"code": code if isinstance(code, str) else "server_error"}
         stated["message"] = message if isinstance(message, str) else brief(message)

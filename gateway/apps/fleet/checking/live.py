@@ -12,8 +12,7 @@ import httpx
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.domain.drift import server_drift
 from gateway.domain.engine_traits import Probe, declared_server, traits_of
-from gateway.domain.front_ends import front_end_of
-from gateway.domain.recognition import owners_of, paths_to_look, recognise
+from gateway.domain.recognition import front_end_of, owners_of, paths_to_look, recognise
 from gateway.engines.base import authorized, reported_window
 from gateway.engines.ollama.installed_models import pull, remote_models, runs_elsewhere
 from gateway.engines.openai.engine import model_cards

@@ -17,7 +17,7 @@ from gateway.apps.fleet.checking.live import ANSWER_MOST, NO_ANSWER, WAIT, get, 
 from gateway.config.snapshot import Backend, Node, Snapshot
 from gateway.domain.engine_traits import traits_of
 from gateway.domain.observed_flags import ObservedFlags
-from gateway.engines.vllm.reported_flags import read_flags
+from gateway.engines.vllm import read_flags
 from gateway.health.nodes import read_machine
 from gateway.transport.bounded import async_client, fetch
 from gateway.transport.prometheus_text import in_turns

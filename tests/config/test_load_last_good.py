@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.last_good import NAME, keep_last_good, last_good
+from gateway.config.load import LAST_GOOD, keep_last_good, last_good
 
 GOOD = "server: {data: DATA}\nbackends: {a: {url: 'http://10.0.0.1:8001'}}\n"
 
@@ -35,7 +35,7 @@ def test_a_broken_file_finds_it_in_its_data(
     assert found is not None
     assert found.text == text
     assert list(found.snapshot.backends) == ["a"]
-    assert stat.S_IMODE((folder / NAME).stat().st_mode) == 0o600
+    assert stat.S_IMODE((folder / LAST_GOOD).stat().st_mode) == 0o600
 
 
 def test_a_file_that_says_nothing_any_more_finds_it_in_the_default_place(file: Path) -> None:
@@ -60,7 +60,7 @@ def test_one_that_is_good_no_longer_is_not_taken(file: Path, monkeypatch: pytest
     assert last_good(file) is not None
     monkeypatch.delenv("ADDRESS")
     assert last_good(file) is None
-    (Path("state") / NAME).write_bytes(b"\xff")
+    (Path("state") / LAST_GOOD).write_bytes(b"\xff")
     assert last_good(file) is None
 
 

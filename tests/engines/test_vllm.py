@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.engines.vllm.metrics import read_start_time
+from gateway.engines.vllm import read_start_time
 from tests.simulator.wire import load
 from tests.sliced import whole
 

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.engines.vllm.metrics import read_counters
-from gateway.engines.vllm.reported_flags import read_flags
+from gateway.engines.vllm import read_counters, read_flags
 from gateway.transport.prometheus_text import LABELLED_MOST, labels_of
 from tests.simulator.wire import load
 from tests.sliced import whole
 
-SPECULATING = (Path(__file__).parents[2] / "data" / "engine" / "speculating.txt").read_bytes()
+SPECULATING = (Path(__file__).parents[1] / "data" / "engine" / "speculating.txt").read_bytes()
 CONFIG = b"vllm:cache_config_info{%s} 1.0\n"
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -14,7 +13,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.body import value_of
 from gateway.domain.request import Endpoint
 from gateway.domain.upstream import Response, StaleConnection
-from gateway.engines.base import EngineRequest, authorized
+from gateway.engines.base import Engine, EngineRequest, authorized
 from gateway.transport.client import post_json
 
 NONE = "none"  # in `fields`: the server is not sent this field
@@ -23,13 +22,10 @@ FILE = "file"
 _encode = msgspec.json.Encoder(enc_hook=str).encode  # a string of routes.yaml may be of a class of its own
 
 
-class HttpEngine:
+class HttpEngine(Engine):
     """`engine: http`."""
 
     name = "http"
-
-    async def prepare(self) -> None:
-        pass
 
     async def send(self, state: BackendState, call: EngineRequest) -> Response:
         assert state.client is not None
@@ -45,9 +41,6 @@ class HttpEngine:
             return await state.client.send("POST", path, headers, form)
         except StaleConnection:
             return await state.client.send("POST", path, headers, form, fresh=True)
-
-    def read_models(self, answer: Any) -> Mapping[str, int | None]:
-        return {}
 
 
 def path_of(backend: Backend, endpoint: Endpoint) -> str:

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.progress import IDLE, Progress, Sample, Work
-from gateway.engines.llamacpp.slots import read_counters, read_slots, shared_pool
+from gateway.engines.llamacpp import read_counters, read_slots, shared_pool
 
-CAPTURES = Path(__file__).parents[2] / "data" / "captures" / "llama-server"
+CAPTURES = Path(__file__).parents[1] / "data" / "captures" / "llama-server"
 
 
 def captured(name: str) -> Any:

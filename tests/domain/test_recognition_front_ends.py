@@ -10,8 +10,8 @@ from gateway.apps.fleet.checking.live import ask_fleet
 from gateway.cli.options import server_shown
 from gateway.config.load import load_text
 from gateway.domain.drift import drift
-from gateway.domain.engine_traits import TRAITS
-from gateway.domain.front_ends import FRONT_ENDS, front_end_of, row_of
+from gateway.domain.engine_traits import FRONT_ENDS, TRAITS
+from gateway.domain.recognition import front_end_of, row_of
 from simulator import SimRustFrontEnd, SimVllm
 from tests.health.test_recogniser import gateway_of
 from tests.one_backend import ask, one_backend
