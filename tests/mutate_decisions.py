@@ -35,7 +35,7 @@ TESTS = (
     "tests/apps/tracing/test_traces.py",
     "tests/proxy/test_blame_culprits.py",
     "tests/routing/test_plan_cloud.py",
-    "tests/admission/test_caller_local_only.py",
+    "tests/admission/test_access_local_only.py",
     "tests/admission/test_memory_of_gateway.py",
     "tests/test_large_bodies.py",
     "tests/apps/cluster",

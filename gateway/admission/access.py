@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
+from typing import Any
 
-from gateway.admission.origins import check_source
+from gateway.admission.origins import check_json, check_source
 from gateway.config.snapshot import OPEN, Alias, Client, Snapshot
 from gateway.domain.body import value_of
+from gateway.domain.privacy import Privacy
 from gateway.domain.request import InferenceRequest
+from gateway.engines.outgoing import passed_on
 from gateway.errors import GatewayError, model_not_found
 from gateway.printable import visible
-from gateway.routing.tasks import task_alias
+from gateway.routing.conversation_key import session_in_headers
+from gateway.routing.needs import is_task
 
 _NO = frozenset((b"0", b"false", b"no", b"off"))
+_USER_HEADERS = (b"x-openwebui-user-id", b"x-openwebui-user-email")
+_USER_FIELDS = ("safety_identifier", "user")
+_USER_NAME_MOST = 64  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +59,6 @@ def identify(snapshot: Snapshot, headers: Mapping[bytes, bytes], peer: str) -> I
     if client is None:
         raise GatewayError("invalid_api_key", "This API key is not one of the gateway's `clients`.")
     return Identity(client.name, client.owner, client)
-
-
-_USER_HEADERS = (b"x-openwebui-user-id", b"x-openwebui-user-email")
-_USER_FIELDS = ("safety_identifier", "user")
-_USER_NAME_MOST = 64  # characters
 
 
 def user_of(identity: Identity, headers: Mapping[bytes, bytes], request: InferenceRequest) -> Identity:
@@ -102,7 +105,60 @@ def alias_for(snapshot: Snapshot, identity: Identity, request: InferenceRequest)
     """The alias that the client named; for side calls of a client with `tasks`, the alias for those. Raises as
     `find_alias`."""
     alias = find_alias(snapshot, identity, request.model)
-    if identity.client is not None and identity.client.tasks is not None:
-        name = task_alias(request, identity.client)
-        alias = snapshot.resolve(name) or alias if name is not None else alias
+    tasks = identity.client.tasks if identity.client is not None else None
+    if tasks is not None and is_task(request):
+        return snapshot.resolve(tasks.alias) or alias
     return alias
+
+
+class Caller:
+    """The sender of a request: its `headers` (lower-case names, see header_map.py), its address `peer` and the version
+    of its HTTP. Every other attribute is what the function of that name finds in the headers, once: all requests of a
+    connection that repeat a head (http/request_head.py) have one `Caller`."""
+
+    def __init__(self, headers: dict[bytes, bytes], peer: str, http_version: str = "1.1") -> None:
+        self.headers = headers
+        self.peer = peer
+        self.http_version = http_version
+        self._identity: Identity | None = None
+        self._snapshot: Snapshot | None = None  # that `_identity` was found in
+        self._is_json = False
+        self.decisions: Any = None  # what was decided for earlier requests with this head (proxy/decisions.py)
+
+    @property
+    def sender(self) -> str:
+        """The client's name, once it is identified; else its address."""
+        return self._identity.name if self._identity is not None else self.peer
+
+    def identify(self, snapshot: Snapshot) -> Identity:
+        """The client by its key. Raises as `identify`."""
+        if self._identity is None or snapshot is not self._snapshot:
+            self._identity = identify(snapshot, self.headers, self.peer)
+            self._snapshot = snapshot
+        return self._identity
+
+    def check_json(self) -> None:
+        """Raises `unsupported_media_type` for a body that is not JSON."""
+        if not self._is_json:
+            check_json(self.headers)
+            self._is_json = True
+
+    @cached_property
+    def _asks_local_only(self) -> bool:
+        return asks_local_only(self.headers)
+
+    def privacy(self, client: Identity) -> Privacy:
+        """What the headers say, and routes.yaml of the client."""
+        return Privacy(local_only=client.local_only or self._asks_local_only)
+
+    def with_privacy(self, privacy: Privacy) -> Caller:
+        """A caller whose request says this too. This one may be that of other requests: it is not changed."""
+        return Caller({**self.headers, **privacy.headers()}, self.peer, self.http_version)
+
+    @cached_property
+    def passed_on(self) -> list[tuple[str, str]]:
+        return passed_on(self.headers)
+
+    @cached_property
+    def session(self) -> bytes | None:
+        return session_in_headers(self.headers)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Protocol
 
 from gateway.admission.backend_queue import SlotGrant, Waiter
-from gateway.admission.looks import CHECK_MOST, LOOK_MOST, Look, look_due, may_be_over, may_hang
 from gateway.admission.scheduler import Scheduler
 from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
@@ -25,6 +24,11 @@ log = logging.getLogger("gateway.admission")
 
 TICK = 0.05  # seconds; the timer runs only while a request waits
 _TRIED_AGAIN = (State.DOWN, State.MISCONFIGURED)  # if never probed, one request tests them after a pause
+FRESH = 1.0  # seconds after a look, or a sign of life, for which it may refuse a request
+EVERY = 0.5  # seconds between two looks while requests wait
+LOOK_MOST, CHECK_MOST = 1.0, 4.0  # seconds that a request which would be refused waits for looks, for checks
+# Begins a look at the backend's engine, or joins the one under way; None = its server shows nothing of its engine.
+Look = Callable[[BackendState], Awaitable[None] | None]
 
 
 class Lease:
@@ -200,3 +204,21 @@ class Admission:
 def _wake(woken: asyncio.Future[None]) -> None:
     if not woken.done():  # its task may have been cancelled meanwhile
         woken.set_result(None)
+
+
+def may_be_over(state: BackendState, now: float) -> bool:
+    """Do sequences of others take slots that nobody has seen in the last second?"""
+    return state.foreign > 0 and state.progress.last is not None and state.progress.age(now) > FRESH
+
+
+def may_hang(state: BackendState, now: float) -> bool:
+    """Has nothing come for a second from a backend that has requests of ours? A queue there may be full of requests
+    that nobody answers."""
+    health = state.health
+    return state.engine_inflight > 0 and now - state.sign_of_life > FRESH and health.usable(now) and not health.avoided
+
+
+def look_due(state: BackendState, now: float) -> bool:
+    """Is a look due, now that requests wait for this backend?"""
+    wanted = state.foreign > 0 or state.slots_to_find > 0
+    return wanted and now - state.progress.looked_at > EVERY

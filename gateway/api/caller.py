@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gateway.admission.access import Identity, identify
-from gateway.admission.caller import Caller
+from gateway.admission.access import Caller, Identity, identify
 from gateway.admission.memory import Share
 from gateway.admission.origins import check_json, check_origin, has_body, is_from_here
 from gateway.domain.body import unreadable

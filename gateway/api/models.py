@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from gateway.admission.access import find_alias
-from gateway.admission.caller import Caller
+from gateway.admission.access import Caller, find_alias
 from gateway.api.caller import Page, PageAnswer, identify_caller, json_answer
 from gateway.config.modes import first_step
 from gateway.config.snapshot import Alias

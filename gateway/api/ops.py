@@ -9,8 +9,7 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.exposition import choose_encoder
 
 from gateway import __version__
-from gateway.admission.access import Identity
-from gateway.admission.caller import Caller
+from gateway.admission.access import Caller, Identity
 from gateway.admission.origins import check_source
 from gateway.api.caller import Page, PageAnswer, admit, identify_caller, json_answer
 from gateway.config.snapshot import Alias

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from gateway.admission.caller import Caller
+from gateway.admission.access import Caller
 from gateway.admission.memory import Share
 from gateway.domain.request import Endpoint, OwnForm
 from gateway.errors import GatewayError, fresh

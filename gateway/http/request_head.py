@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.admission.caller import Caller
+from gateway.admission.access import Caller
 from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.admission.caller import Caller
+from gateway.admission.access import Caller
 from gateway.domain.request import Endpoint
 from gateway.http.chunked import ChunkedBody
 from gateway.http.request_head import (

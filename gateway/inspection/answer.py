@@ -11,10 +11,17 @@ from typing import Any
 
 from gateway.inspection.calls import ToolCalls, decoded_piece
 from gateway.inspection.finder import CallFinder
-from gateway.inspection.heuristics import begins_as_garbage, closes_alone, is_garbage, opened
+from gateway.inspection.heuristics import (
+    PLAIN_ENDS,
+    begins_as_garbage,
+    begins_plainly,
+    closes_alone,
+    is_garbage,
+    is_plain_under,
+    opened,
+)
 from gateway.inspection.mender import Call, Gap, Mender, Reasoning, Segment, Text
 from gateway.inspection.other_words import ENDS, OTHER_THOUGHTS, usual_delta
-from gateway.inspection.plain import PLAIN_ENDS, begins_plainly, is_plain_under
 from gateway.inspection.policy import InspectionPolicy, ReasoningField
 from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.schema_fit import is_answer

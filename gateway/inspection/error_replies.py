@@ -22,9 +22,9 @@ from gateway.inspection.known_errors import (
     read_batch_limit,
     read_lack,
     read_missing_model,
+    read_server_fault,
 )
 from gateway.inspection.overflows import Overflow, guess_overflow, read_overflow
-from gateway.inspection.server_faults import read_server_fault
 
 POOL_PAUSE = 1.0  # seconds for a server whose requests have filled their common memory: they have all ended by then
 UNREAD = "wrote what the parser of its own chat template cannot read"

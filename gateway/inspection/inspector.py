@@ -17,8 +17,7 @@ from gateway.domain.request import CHAT, InferenceRequest
 from gateway.domain.usage import read_usage
 from gateway.inspection.answer import FIELDS, ChoiceAnswer, Delta, bytes_of
 from gateway.inspection.calls import mended_whole
-from gateway.inspection.heuristics import closes_alone, opened, swallowed
-from gateway.inspection.plain import Message, is_plain_under, plain_text
+from gateway.inspection.heuristics import Message, closes_alone, is_plain_under, opened, plain_text, swallowed
 from gateway.inspection.policy import NOTHING_EXPECTED, InspectionPolicy, closes_thoughts
 from gateway.inspection.reasoning import THINK, Thoughts
 from gateway.inspection.shape import fault_in_delta, fault_in_end, fault_in_message, fault_in_text

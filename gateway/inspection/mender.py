@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gateway.inspection.calls_in_thoughts import CallsInThoughts
-from gateway.inspection.finder import MAX_HELD, CallFinder
+from gateway.inspection.finder import MAX_HELD, CallFinder, CallsInThoughts
 from gateway.inspection.formats import Format
 from gateway.inspection.offered_tools import OfferedTools
 from gateway.inspection.reasoning import AnswerEnd, LateTags, Splitter, Thoughts

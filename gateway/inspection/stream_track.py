@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from gateway.domain.request import InferenceRequest
 from gateway.domain.upstream import ErrorTold, PoolFull, ProtocolFailure, UpstreamFailure
 from gateway.domain.usage import count_of
+from gateway.inspection.assembler import bare_objects, whole_as_events
 from gateway.inspection.event_frame import LESS, EventFrame, TextKind
 from gateway.inspection.inspector import Inspector
-from gateway.inspection.other_form import bare_objects, whole_as_events
+from gateway.inspection.known_errors import is_pool_full
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.rewrite import Identity, Rewriter, Rewrites, rebuilt, with_ends
-from gateway.inspection.server_faults import is_pool_full
 from gateway.inspection.shape import brief, error_in, is_no_chunk
 from gateway.transport.sse import (
     DONE,

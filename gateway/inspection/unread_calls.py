@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.inspection.arguments import Arguments, object_in
-from gateway.inspection.calls_in_thoughts import CallsInThoughts
-from gateway.inspection.finder import CallFinder
+from gateway.inspection.finder import CallFinder, CallsInThoughts
 from gateway.inspection.formats import Format
 from gateway.inspection.formats.base import literal
 from gateway.inspection.formats.json_calls import CLOSER

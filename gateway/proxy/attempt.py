@@ -35,16 +35,16 @@ from gateway.engines.outgoing import outgoing_fields
 from gateway.engines.registry import send
 from gateway.errors import GatewayError, exhausted
 from gateway.inspection import rewrite
+from gateway.inspection.assembler import begins_events, whole_of
 from gateway.inspection.continued_track import ContinuedTrack
 from gateway.inspection.error_replies import POOL_PAUSE, UNREAD, Verdict
 from gateway.inspection.heuristics import empty_kind
-from gateway.inspection.other_form import begins_events, whole_of
+from gateway.inspection.known_errors import POOL_FULL
 from gateway.inspection.policy import InspectionPolicy
+from gateway.inspection.pooled import in_encoding
 from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.sent_text import SentText
-from gateway.inspection.server_faults import POOL_FULL
 from gateway.inspection.stream_track import StreamTrack
-from gateway.inspection.vector_encoding import in_encoding
 from gateway.inspection.whole import WholeAnswer, read_whole
 from gateway.large_bodies import LARGE, apart
 from gateway.proxy.exchange import ClientGone

@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from msgspec import Raw
 
-from gateway.admission.access import Identity
-from gateway.admission.caller import Caller
+from gateway.admission.access import Caller, Identity
 from gateway.config.snapshot import Alias, Client, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.body import value_of
@@ -35,10 +34,9 @@ from gateway.proxy.decided import is_usual
 from gateway.proxy.services import Services
 from gateway.routing.balance import best
 from gateway.routing.inspection_policy import policy_for
-from gateway.routing.needs import NO_ADAPTATION, needs_of
+from gateway.routing.needs import NO_ADAPTATION, is_task, needs_of
 from gateway.routing.placements import Session
 from gateway.routing.plan import Candidate, adapted, why_not
-from gateway.routing.tasks import is_task
 from gateway.transport.h1 import H1Client, RequestHead
 
 ID = "x-request-id"

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Protocol
 
-from gateway.admission.caller import Caller
+from gateway.admission.access import Caller
 from gateway.admission.memory import Memory, Share
 from gateway.domain.request import OwnForm
 from gateway.errors import GatewayError

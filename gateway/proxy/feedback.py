@@ -22,9 +22,8 @@ from gateway.engines.outgoing import forms_for, outgoing_fields, outgoing_limits
 from gateway.inspection.complaints import read_complaint
 from gateway.inspection.echo import client_mentions, mentions
 from gateway.inspection.error_replies import Verdict, judge, told_status
-from gateway.inspection.notation import may_lack_opener
-from gateway.inspection.policy import CLOSER
-from gateway.inspection.server_faults import is_pool_full
+from gateway.inspection.known_errors import is_pool_full
+from gateway.inspection.policy import CLOSER, may_lack_opener
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer
 from gateway.metrics.registry import Metrics

@@ -7,8 +7,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gateway.admission.access import Identity
-from gateway.admission.caller import Caller
+from gateway.admission.access import Caller, Identity
 from gateway.admission.memory import Share
 from gateway.config.snapshot import Alias
 from gateway.domain.privacy import NO_MARKS, Privacy

@@ -13,8 +13,8 @@ import msgspec
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.request import CHAT, InferenceRequest
+from gateway.routing.needs import is_task
 from gateway.routing.resume import asks_for_text, same_model
-from gateway.routing.tasks import is_task
 from gateway.transport.sse import data_of
 
 REASONS = {

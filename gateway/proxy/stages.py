@@ -31,14 +31,13 @@ from gateway.proxy.notice import load_words, may_notice
 from gateway.proxy.reply import LOADING_TOLD, StreamReply, base_headers
 from gateway.proxy.services import Services
 from gateway.routing.balance import missing_tokens
-from gateway.routing.conversation_key import affinity_key
+from gateway.routing.conversation_key import affinity_key, sent_on, session_id
 from gateway.routing.first_choice import first_choice
 from gateway.routing.loads import loads_first
 from gateway.routing.needs import Resort, resort_of
 from gateway.routing.placements import Session
 from gateway.routing.plan import Candidate, Plan, make_plan, with_forced_call
 from gateway.routing.resume import Continuation
-from gateway.routing.session_ids import sent_on, session_id
 
 
 @dataclass(slots=True, eq=False)

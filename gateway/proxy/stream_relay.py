@@ -10,8 +10,8 @@ from gateway.domain.reason import quoting
 from gateway.domain.request import Endpoint
 from gateway.domain.request_timer import RequestTimer
 from gateway.domain.upstream import Response, read_counted
+from gateway.inspection.assembler import begins_events, events_of
 from gateway.inspection.error_replies import Verdict
-from gateway.inspection.other_form import begins_events, events_of
 from gateway.inspection.sent_text import SentText
 from gateway.inspection.stream_track import StreamTrack
 from gateway.large_bodies import LARGE, apart

@@ -7,8 +7,7 @@ from typing import Literal
 from gateway.config.snapshot import Alias
 from gateway.domain.body import value_of
 from gateway.domain.request import CHAT, InferenceRequest
-from gateway.inspection.notation import formats_for, may_lack_opener, thoughts_for
-from gateway.inspection.policy import InspectionPolicy, LazyTools
+from gateway.inspection.policy import InspectionPolicy, LazyTools, formats_for, may_lack_opener, thoughts_for
 from gateway.inspection.reasoning import THINK, Thoughts
 from gateway.routing.plan import Candidate
 

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 from gateway.config.snapshot import Alias, Client, OnUnsupported
 from gateway.domain.capabilities import Capabilities, OnDemand
 from gateway.domain.request import NO_MEDIA, InferenceRequest
-from gateway.routing.tasks import is_task
 
 Switch = Literal["on", "off"]
 Resort = Literal["mend", "strip"]
 Lack = Literal[
     "tools", "tool_choice", "json_schema", "images", "audio", "pdf", "continues", "thinking", "logprobs", "hosted"
 ]
+ADAPTED_BY_MODE: dict[Resort, str] = {"mend": "tools_as_text", "strip": "tools_stripped"}
+THINKING_UNAVAILABLE = "thinking_unavailable"
+FORCED = "tool_call_forced"
+CLAMPED = "max_tokens_clamped"
+SERVER_FIELDS = "server_fields_stripped"
+ADAPTED = (*ADAPTED_BY_MODE.values(), THINKING_UNAVAILABLE, FORCED, CLAMPED, SERVER_FIELDS)
+"""Every word of x-gateway-adapted, and the kinds of gateway_adapted_total."""
+MARK = "### Task:"  # how Open WebUI's side calls begin: titles, tags, follow-up questions
+_decode = msgspec.json.Decoder(Any).decode
 
 
 class Needs(NamedTuple):
@@ -58,13 +68,6 @@ class Adaptation:
 
 
 NO_ADAPTATION = Adaptation()
-ADAPTED_BY_MODE: dict[Resort, str] = {"mend": "tools_as_text", "strip": "tools_stripped"}
-THINKING_UNAVAILABLE = "thinking_unavailable"
-FORCED = "tool_call_forced"
-CLAMPED = "max_tokens_clamped"
-SERVER_FIELDS = "server_fields_stripped"
-ADAPTED = (*ADAPTED_BY_MODE.values(), THINKING_UNAVAILABLE, FORCED, CLAMPED, SERVER_FIELDS)
-"""Every word of x-gateway-adapted, and the kinds of gateway_adapted_total."""
 
 
 def needs_of(request: InferenceRequest, alias: Alias, client: Client | None = None) -> Needs:
@@ -172,3 +175,30 @@ def resort_of(alias: Alias, client: Client | None) -> Resort | None:
     of_client: OnUnsupported | None = client.on_unsupported if client is not None else None
     chosen = of_client or alias.on_unsupported
     return None if chosen == "refuse" else chosen
+
+
+# -- side calls -------------------------------------------------------------------------------------------------------
+
+
+def is_task(request: InferenceRequest) -> bool:
+    """True for a request without tools whose last user message begins with the mark of a side call. Streams are chats:
+    Open WebUI puts the mark before a question to documents too, and side calls do not stream."""
+    messages = request.fields.get("messages")
+    if request.tools or request.stream or messages is None or MARK.encode() not in bytes(messages):
+        return False
+    try:
+        parsed = _decode(messages)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    for message in reversed(parsed if isinstance(parsed, list) else []):
+        if isinstance(message, dict) and message.get("role") == "user":
+            return _text(message.get("content")).lstrip().startswith(MARK)
+    return False
+
+
+def _text(content: Any) -> str:
+    """A message's content as text: a string, or the first text among its parts."""
+    if isinstance(content, list):
+        texts = (part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text")
+        content = next(texts, None)
+    return content if isinstance(content, str) else ""

@@ -8,7 +8,7 @@ import { ask, follow, key, messageOf, NeedsKey, read } from "./client.js";
 import { at, h, show } from "./dom.js";
 import { fleetOf } from "./fleet.js";
 import { span } from "./format.js";
-import { openLogs } from "./logs.js";
+import { openLogs, openText } from "./logs.js";
 import { operationOf, questionOf, titleOf } from "./operation.js";
 import { drawPlan, planOf } from "./plan.js";
 import { bannerOf, problemsOf, verdictOf } from "./problems.js";
@@ -308,6 +308,13 @@ const ACTIONS = {
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-action]");
   if (button) ACTIONS[button.dataset.action](button.dataset);
+});
+
+document.querySelector("footer").addEventListener("click", (event) => {
+  const link = event.target.closest("a");
+  if (!link || !key.get()) return;
+  event.preventDefault();
+  openText(link.getAttribute("href"));
 });
 
 at("key-form").addEventListener("submit", (event) => {

@@ -1,4 +1,4 @@
-// The log of an engine, in a dialog, followed while it is open.
+// A text in a dialog: the log of an engine, followed while it is open, and what the links of the footer lead to.
 
 import { ask, messageOf } from "./client.js";
 import { at } from "./dom.js";
@@ -6,15 +6,21 @@ import { at } from "./dom.js";
 const KEPT = 400_000; // characters
 let stop = null;
 
-export async function openLogs(name) {
+export const openLogs = (name) =>
+  open(`Log of ${name}`, "Asking its node ...", `/admin/backends/${encodeURIComponent(name)}/logs?lines=200&follow=true`);
+
+/** What a path of the gateway answers, which a link cannot ask for where a key is needed. */
+export const openText = (path) => open(`/${path}`, "", `/${path}`);
+
+async function open(title, text, path) {
   const dialog = at("logs");
   stop?.abort();
   stop = new AbortController();
-  at("logs-title").textContent = `Log of ${name}`;
-  at("logs-text").textContent = "Asking its node ...";
+  at("logs-title").textContent = title;
+  at("logs-text").textContent = text;
   if (!dialog.open) dialog.showModal();
   try {
-    await follow(`/admin/backends/${encodeURIComponent(name)}/logs?lines=200&follow=true`, stop.signal);
+    await follow(path, stop.signal);
   } catch (error) {
     if (error.name !== "AbortError") at("logs-text").textContent += `\n${error.message}`;
   }

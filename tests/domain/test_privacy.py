@@ -35,7 +35,7 @@ WAYS = {
     ("InnerExchange", "proxy/ask_all.py"): "ask_all",
     ("InnerExchange", "apps/describing/pictures.py"): "tests/apps/describing/test_pictures.py",
     ("InnerExchange", "apps/requests/replay.py"): "tests/apps/requests/test_capture.py",
-    ("Caller", "admission/caller.py"): "kept",
+    ("Caller", "admission/access.py"): "kept",
     ("Caller", "api/caller.py"): "the client's own request",
     ("Caller", "http/request_reader.py"): "the client's own request",
     ("Caller", "proxy/exchange.py"): "the client's own request",

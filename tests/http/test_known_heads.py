@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gateway.admission.caller import Caller
+from gateway.admission.access import Caller
 from gateway.config.load import load_text
 from gateway.config.snapshot import Snapshot
 from gateway.domain.request import CHAT

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admission.caller import Caller
+from gateway.admission.access import Caller
 from gateway.domain.request import CHAT
 from gateway.http.request_head import REPEATED_MOST, Head, RepeatedHead, parse_head, repeated_head
 from gateway.proxy.header_map import header_map

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gateway.domain.request import CHAT, COMPLETIONS, Endpoint
 from gateway.domain.upstream import ErrorTold, PoolFull, ProtocolFailure, TooLarge, UpstreamFailure
 from gateway.inspection.assembler import Assembler, read_object
-from gateway.inspection.server_faults import POOL_FULL
+from gateway.inspection.known_errors import POOL_FULL
 
 MUCH = 1_000_000
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.request import CHAT, COMPLETIONS, Endpoint, InferenceRequest, parse
 from gateway.inspection.inspector import UNFINISHED, Inspector
-from gateway.inspection.notation import formats_for
-from gateway.inspection.policy import InspectionPolicy, LazyTools
+from gateway.inspection.policy import InspectionPolicy, LazyTools, formats_for
 from gateway.inspection.reasoning import THINK, Thoughts
 from gateway.inspection.rewrite import Identity
 from gateway.inspection.stream_track import StreamTrack

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from gateway.inspection.answer import ChoiceAnswer, Delta
-from gateway.inspection.notation import formats_for
 from gateway.inspection.offered_tools import OfferedTools
-from gateway.inspection.policy import InspectionPolicy
+from gateway.inspection.policy import InspectionPolicy, formats_for
 from tests.inspection.mending import ORACLE, TOOLS, mend
 from tests.inspection.test_unread_calls import Seen, seen
 

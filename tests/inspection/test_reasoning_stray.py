@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.request import CHAT, InferenceRequest, parse
-from gateway.inspection.notation import formats_for, may_lack_opener
-from gateway.inspection.policy import InspectionPolicy, LazyTools
+from gateway.inspection.policy import InspectionPolicy, LazyTools, formats_for, may_lack_opener
 from gateway.inspection.reasoning import THINK
 from gateway.inspection.rewrite import Identity
 from gateway.inspection.stream_track import StreamTrack

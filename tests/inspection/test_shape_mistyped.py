@@ -22,8 +22,7 @@ from gateway.health.checks.reply import read_whole as read_checked
 from gateway.inspection import rewrite
 from gateway.inspection.error_replies import judge
 from gateway.inspection.heuristics import empty_kind
-from gateway.inspection.notation import formats_for
-from gateway.inspection.policy import InspectionPolicy, LazyTools
+from gateway.inspection.policy import InspectionPolicy, LazyTools, formats_for
 from gateway.inspection.reasoning import THINK
 from gateway.inspection.rewrite import Identity
 from gateway.inspection.stream_track import PREAMBLE_MOST, StreamTrack

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.inspection.stop_strings import StopSearch
+from gateway.inspection.chunk_filter import StopSearch
 
 # Few characters, so that stop strings occur, begin and overlap; characters of one to four bytes.
 _TEXT = st.text("ab☃😀", max_size=40)

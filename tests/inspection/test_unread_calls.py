@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.inspection.answer import ChoiceAnswer, Delta
-from gateway.inspection.notation import formats_for
 from gateway.inspection.offered_tools import OfferedTools
-from gateway.inspection.policy import InspectionPolicy
+from gateway.inspection.policy import InspectionPolicy, formats_for
 from tests.inspection.mending import TOOLS
 
 POLICY = InspectionPolicy(tools=OfferedTools(TOOLS), formats=formats_for(None, "hermes", unopened=True), unread=True)

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from gateway.domain.health_state import State
-from gateway.inspection.server_faults import POOL_FULL
+from gateway.inspection.known_errors import POOL_FULL
 from tests.failing_fleet import CHUNK, CLOUD, ERROR, FAILURES, POISON, SAID, Script, both_ways, fail, fleet, good, picky
 from tests.scripted import Turn, answer, json_answer, raw_post
 

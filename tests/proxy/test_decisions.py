@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.admission.caller import Caller
+from gateway.admission.access import Caller
 from gateway.proxy import decisions
 from gateway.proxy.decisions import NAMES_MOST, SHAPES_MOST, VALUE_MOST, Decision, Decisions
 from tests.proxy.house import House, house, released, well

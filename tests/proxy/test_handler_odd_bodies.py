@@ -48,8 +48,8 @@ from gateway.engines.tokenize import tokenize_body
 from gateway.errors import GatewayError
 from gateway.routing.conversation_key import affinity_key
 from gateway.routing.inspection_policy import policy_for
+from gateway.routing.needs import is_task
 from gateway.routing.plan import make_plan
-from gateway.routing.tasks import is_task
 from gateway.transport.h1 import H1Client
 from simulator import SimVllm
 from tests.apps.dialects.parts import response_to_chat

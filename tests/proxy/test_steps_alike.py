@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admission.caller import Caller
+from gateway.admission.access import Caller
 from gateway.domain.request import CHAT, parse
 from gateway.http.request_head import END, parse_head, repeated_head
 from gateway.inspection.inspector import Inspector

@@ -15,10 +15,11 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from gateway.admission.memory import Share
 from gateway.admission.origins import check_json
 from gateway.api.answering import body_of
-from gateway.api.caller import keeping, owner_of
+from gateway.api.caller import admit, caller_of, keeping, owner_of
 from gateway.api.status import Receive, Send, until_left
 from gateway.apps.batches.batches import PIECE, PURPOSES, Batches
 from gateway.apps.batches.records import BatchRecord, FileRecord
+from gateway.apps.batches.schedule import PARAM, schedule_of
 from gateway.apps.batches.store import DAY, NoEntry, Page
 from gateway.errors import GatewayError
 from gateway.proxy.header_map import header_map
@@ -108,11 +109,13 @@ def batches_router(gateway: Gateway, batches: Batches) -> APIRouter:
         async with body_of(gateway, request) as body:
             new = _new_batch(body)
         asked = new.input_file_id, new.endpoint, new.completion_window, new.metadata
-        after = new.output_expires_after
-        kept = None
+        schedule = schedule_of(new.metadata, gateway.snapshot.modes)
+        if schedule is not None and schedule.mode:
+            admit(gateway, caller_of(request.scope), f"a batch that switches the mode ({PARAM})")
+        kept, after = None, new.output_expires_after
         if after is not None:
             kept = seconds_kept("output_expires_after", after.get("anchor"), after.get("seconds"))
-        record = await batches.create(owner, *asked, kept=kept, privacy=privacy)
+        record = await batches.create(owner, *asked, kept=kept, privacy=privacy, schedule=schedule)
         return JSONResponse(record.as_json())
 
     async def list_batches(request: Request) -> Response:

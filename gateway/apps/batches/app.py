@@ -23,6 +23,7 @@ log = logging.getLogger("gateway.apps.batches")
 
 def app(gateway: Gateway) -> Extension:
     batches = Batches(gateway.services, gateway.memory, _store(gateway.snapshot.server), gateway.handle)
+    batches.switch_modes(gateway)
 
     def routers() -> Sequence[APIRouter]:
         from gateway.apps.batches import api

@@ -13,15 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from gateway.admission.memory import Memory, Share
-from gateway.apps.batches.lanes import why_unserved
 from gateway.apps.batches.lines import URLS
-from gateway.apps.batches.records import RUNNING, BatchRecord, FileRecord
+from gateway.apps.batches.mode_switches import ModeSwitches
+from gateway.apps.batches.records import RUNNING, BatchRecord, FileRecord, Waiting
 from gateway.apps.batches.runner import LOOK, BatchRun, BatchRunner, Handle, now
+from gateway.apps.batches.schedule import Schedule
 from gateway.apps.batches.store import DAY, BatchStore, Page, StoreAway, StoreFailed, StoreThreads, Usage
+from gateway.apps.batches.unserved import why_waiting
 from gateway.apps.batches.upload import RETRY_AFTER, Upload, check_bytes, too_much_kept
 from gateway.domain.privacy import NO_MARKS, Privacy
 from gateway.errors import GatewayError
 from gateway.proxy.services import Services
+from gateway.runtime.gateway import Gateway
 
 log = logging.getLogger("gateway.apps.batches")
 
@@ -60,7 +63,12 @@ class Batches:
         self._received = asyncio.Event()  # a file has come, or will not
         self._goes_on = False  # what was unfinished is under way
         self._helpers: list[asyncio.Task[None]] = []  # sweep; with several gateways also renew and follow
+        self._switches: ModeSwitches | None = None  # None: batches with a mode wait until it is in force
         self._latest: list[BatchRecord] = []  # of all clients, the newest first; without those under way
+
+    def switch_modes(self, gateway: Gateway) -> None:
+        """Let batches have the mode that they are for."""
+        self._switches = ModeSwitches(gateway, self._store, self._threads)
 
     async def open(self) -> None:
         """Go on with the batches that a stop has interrupted, and with those of other gateways."""
@@ -112,15 +120,16 @@ class Batches:
         shown = {record.id: record for record in reversed(records) if may_see(record.owner)}
         clock = time.monotonic()
         return [
-            {**record.summary(), **self._pace(record, clock), "waits": self.waits(record) or None}
+            {**record.summary(), **self._pace(record, clock), "waits": waits.message if waits is not None else None}
             for record in sorted(shown.values(), key=lambda one: (not one.unfinished, -one.created_at))[:SHOWN_MOST]
+            for waits in (self.waits(record),)
         ]
 
     def _pace(self, record: BatchRecord, clock: float) -> dict[str, float | None]:
         run, done = self._runs.get(record.id), record.completed + record.failed
         rate = run.progress.rate(done, clock) if run is not None and record.status in RUNNING else None
-        left = (record.total - done) / rate if rate else None
-        return {"rate": rate and round(rate, 2), "left": left and round(left, 0)}
+        left = round((record.total - done) / rate, 0) if rate else None
+        return {"rate": None if rate is None else round(rate, 2), "left": left}
 
     # -- files ----------------------------------------------------------------------------------------------------
 
@@ -212,9 +221,11 @@ class Batches:
         metadata: dict[str, str] | None,
         kept: int | None = None,
         privacy: Privacy = NO_MARKS,
+        schedule: Schedule | None = None,
     ) -> BatchRecord:
-        """A new batch, which begins at once. `kept`: seconds until the files that it writes expire. `privacy`: of the
-        request; that of the input file is added. Raises `not_found`, `invalid_request_body`."""
+        """A new batch, which begins at once, or by its schedule. `kept`: seconds until the files that it writes
+        expire. `privacy`: of the request; that of the input file is added. Raises `not_found`,
+        `invalid_request_body`."""
         if endpoint not in URLS:
             raise GatewayError(
                 "invalid_request_body", f"`endpoint` must be one of {', '.join(URLS)}.", param="endpoint"
@@ -237,6 +248,7 @@ class Batches:
             metadata=metadata,
             kept=kept,
             privacy=privacy | record.privacy,
+            schedule=schedule,
         )
         async with self._adding:
             used = await self._room(owner, 1, 0, self._services.snapshot.server.max_file)
@@ -261,14 +273,10 @@ class Batches:
             raise GatewayError("not_found", f"No such batch: {name[:100]}", param="batch_id")
         return found
 
-    def waits(self, record: BatchRecord) -> str:
-        """Why none of its lines is asked for now; "": nothing keeps them here."""
+    def waits(self, record: BatchRecord) -> Waiting | None:
+        """Why none of its lines runs now; None: nothing keeps them here."""
         run = self._runs.get(record.id)
-        if run is None or not record.unfinished:
-            return ""
-        services = self._services
-        asked = services.snapshot, services.fleet.states, record.models, time.monotonic()
-        return run.waits or (why_unserved(*asked) if record.status in RUNNING else "")
+        return why_waiting(run, self._services) if run is not None and record.unfinished else None
 
     async def cancel(self, owner: str, name: str) -> BatchRecord:
         """Lines under way are ended; what is done stays. Raises `not_found`, and `invalid_request_body` for a batch
@@ -301,6 +309,8 @@ class Batches:
             for record in unfinished:
                 self._follow_one(record)
             self._helpers.append(self._failures.task("batches", self._sweep, "files and batches that expire"))
+            if self._switches is not None:
+                self._helpers.append(self._failures.task("batches", self._schedule, "batches with a schedule"))
 
     async def _open_later(self) -> None:
         while not self._goes_on:
@@ -328,6 +338,11 @@ class Batches:
         self._tasks.pop(run.record.id, None)
         if not run.record.unfinished:
             self._latest = [run.record, *self._latest][:SHOWN_MOST]
+
+    async def _schedule(self) -> None:
+        while self._switches is not None:
+            await self._switches.look(self._runs, self._latest)
+            await asyncio.sleep(LOOK)
 
     async def _sweep(self) -> None:
         while True:

@@ -1,15 +1,15 @@
-"""How many lines of batches run at a time, for each alias as many as its backends have slots; how quickly they go on,
-and why they wait where nobody serves their alias now. Times are passed in, as seconds of any clock."""
+"""How many lines of batches run at a time, for each alias as many as its backends have slots; and how quickly they go
+on. Times are passed in, as seconds of any clock."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from gateway.admission.capacity import capacity
-from gateway.config.snapshot import Alias, Snapshot
+from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 
 MOST = 256  # lines of one alias at a time
@@ -85,20 +85,3 @@ class Progress:
         if since is None or now - since[0] < APART:
             return None
         return (done - since[1]) / (now - since[0])
-
-
-def why_unserved(snapshot: Snapshot, states: Mapping[str, BackendState], models: Iterable[str], now: float) -> str:
-    """A sentence for each alias that no backend serves now; "" = all are served."""
-    return " ".join(filter(None, (_of_one(snapshot, states, model, now) for model in models)))
-
-
-def _of_one(snapshot: Snapshot, states: Mapping[str, BackendState], model: str, now: float) -> str:
-    alias = snapshot.resolve(model)
-    members = [states[name] for step in alias.steps for name in step if name in states] if alias is not None else []
-    if alias is None or not members or any(state.health.usable(now) for state in members):
-        return ""
-    why = ", ".join(f"{state.name} is {state.health.state.value}" for state in members)
-    names = {state.backend.on or state.name for state in members}
-    modes = [mode.name for mode in snapshot.modes.values() if names & set(mode.backends) and mode.name != snapshot.mode]
-    switch = f" Mode {' or '.join(modes)} has it: gateway fleet switch {modes[0]}." if modes else ""
-    return f"Nobody serves '{alias.name}' now: {why}.{switch}"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+from gateway.apps.batches.schedule import Schedule
 from gateway.domain.privacy import NO_MARKS, Privacy
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
@@ -21,6 +22,13 @@ STAMPS: dict[Status, str] = {
     "cancelling": "cancelling_at",
     "cancelled": "cancelled_at",
 }
+
+
+class Waiting(NamedTuple):
+    """Why no line of a batch runs now."""
+
+    code: str
+    message: str
 
 
 def _fields(record: FileRecord | BatchRecord, *names: str) -> dict[str, Any]:
@@ -52,7 +60,8 @@ class BatchRecord:
     """One batch. `ending`: the status that follows when it is finalized. `models`: what its lines name, the first few.
     `stamps`: field of `STAMPS` -> time. `kept`: seconds until the files that it writes expire; None = the usual.
     `stored`: bytes of its lines and results in the store, about. `privacy`: of the request that began it and of its
-    input; that of its lines and of the files that it writes."""
+    input; that of its lines and of the files that it writes. `schedule`: when it may run; None = always. `switched`:
+    the operation that has put its mode in force, "" = none has. `mode_before`: the one to go back to, "" = none."""
 
     id: str
     owner: str
@@ -75,6 +84,9 @@ class BatchRecord:
     kept: int | None = None
     stored: int = 0
     privacy: Privacy = NO_MARKS
+    schedule: Schedule | None = None
+    switched: str = ""
+    mode_before: str = ""
 
     @property
     def unfinished(self) -> bool:
@@ -82,7 +94,7 @@ class BatchRecord:
 
     def moved(self, status: Status, now: int, **changes: Any) -> BatchRecord:
         """The same batch with another status and these changes."""
-        stamp = STAMPS.get(status)
+        stamp = STAMPS.get(status) if status != self.status else None
         stamps = self.stamps if stamp is None else {**self.stamps, stamp: now}
         return replace(self, status=status, stamps=stamps, **changes)
 
@@ -93,11 +105,10 @@ class BatchRecord:
         )
         return {"id": self.id, "client": self.owner, **shown}
 
-    def as_json(self, waits: str = "") -> dict[str, Any]:
-        """`waits`: why none of its lines is asked for now."""
-        code = "waiting_for_backend" if waits.startswith("Nobody serves") else "waiting_for_storage"
-        waiting = {"code": code, "message": waits, "param": None, "line": None}
-        errors = self.errors or ([waiting] if waits else [])
+    def as_json(self, waits: Waiting | None = None) -> dict[str, Any]:
+        """`waits`: why none of its lines runs now."""
+        waiting = {**waits._asdict(), "param": None, "line": None} if waits is not None else {}
+        errors = self.errors or ([waiting] if waiting else [])
         return {
             "id": self.id,
             "object": "batch",

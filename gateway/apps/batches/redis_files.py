@@ -19,7 +19,7 @@ from redis.retry import Retry
 
 from gateway.apps.batches.records import FileRecord
 from gateway.apps.batches.store import BatchStore, FileWriter, StoreAway, StoreFailed, StoreFull
-from gateway.apps.cluster.scripts import PREFIX
+from gateway.apps.cluster.redis_connection import PREFIX
 from gateway.config.snapshot import Secret
 
 KEYS = f"{PREFIX}batches:"

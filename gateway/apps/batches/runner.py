@@ -39,6 +39,7 @@ from gateway.config.snapshot import OPEN
 from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
 from gateway.large_bodies import LARGE, apart
+from gateway.proxy.exchange import running_task
 from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
 from gateway.proxy.services import Services
 
@@ -91,7 +92,9 @@ class BatchRun:
         self.progress = Progress()
         self.over = asyncio.Event()
         self.stopping = False  # no line is asked any more
-        self.waits = ""  # why no line is asked for now
+        self.waits = ""  # why the store takes no results now
+        self.hold = "" if record.schedule is None else "It waits for its schedule."  # why no line may begin now
+        self.paused: dict[asyncio.Task[Any], Answer] = {}  # the lines that are asked again, and why
         self.room = 1  # bytes that its client may keep besides, as of `room_at`
         self.room_at = float("-inf")
         self.lines: dict[asyncio.Task[None], int] = {}  # those that wait or run -> their numbers
@@ -120,6 +123,7 @@ class BatchRun:
                 task.cancel()
         await asyncio.gather(*self.lines, return_exceptions=True)
         self.lines.clear()
+        self.paused.clear()
 
 
 class BatchRunner:
@@ -201,7 +205,7 @@ class BatchRunner:
         after = -1
         while True:
             await self._look_at_room(run)
-            while run.wants_more:
+            while run.wants_more and not run.hold:
                 taken = await self._take(run, after)
                 if not taken:
                     break
@@ -215,7 +219,7 @@ class BatchRunner:
                 for task in done:
                     del run.lines[task]
                     task.result()
-            elif await self._all_done(run):
+            elif not run.hold and await self._all_done(run):
                 return
             else:
                 await asyncio.sleep(LOOK)
@@ -236,7 +240,7 @@ class BatchRunner:
 
     async def _one_line(self, run: BatchRun, line: LineRecord) -> None:
         """Ask until there is a result, and commit that."""
-        tries = 0
+        tries, task = 0, running_task()
         while not run.stopping:
             with closing(Share(self._memory, Owner(run.record.owner))) as kept:
                 pause = await self._try(run, line, tries + 1, kept)
@@ -245,6 +249,7 @@ class BatchRunner:
             tries += pause != NO_ROOM
             if not run.stopping:
                 await asyncio.sleep(max(pause, 0.0))
+                run.paused.pop(task, None)
 
     async def _try(self, run: BatchRun, line: LineRecord, tries: int, kept: Share) -> float | None:
         """Ask once, and commit what is a result. Returns the seconds until it is asked again, or NO_ROOM; None where
@@ -265,6 +270,7 @@ class BatchRunner:
             return None
         pause = pause_after(answer.status, answer.fields.get(b"retry-after"), tries)
         if pause is not None or (run.stopping and answer.status == CUT):
+            run.paused[running_task()] = answer
             return pause or 0.0
         name = answer.fields.get(b"x-request-id", b"").decode("latin-1")
         result = batch, line.number, line.custom_id, answer.status or 502, name, answer.body
@@ -281,6 +287,8 @@ class BatchRunner:
             run.room_at = time.monotonic()
 
     async def _until_room(self, run: BatchRun) -> None:
+        while not run.stopping and run.hold:
+            await asyncio.sleep(LOOK)
         while not run.stopping and run.room <= 0:
             if not run.waits:
                 run.waits = f"Its client's files and results have {KEPT_MOST} x `server.max_file`: delete some files."
@@ -303,8 +311,7 @@ class BatchRunner:
 
     async def _ask(self, run: BatchRun, line: LineRecord, kept: Share) -> Answer:
         """Raises LineError, `memory_full`, and as `_on_behalf`."""
-        record, task = run.record, asyncio.current_task()
-        assert task is not None
+        record, task = run.record, running_task()
         while self._unkept:  # an answer that cannot be kept would have to be asked for again
             await asyncio.sleep(AWAY)
         kept.add(line.size)

@@ -5,24 +5,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gateway.accounting.accounts import Accounts, today
 from gateway.admission.scheduler import Scheduler
-from gateway.apps.cluster.identity import GatewayIdentity, load_identity, save_identity
-from gateway.apps.cluster.redis_connection import CONNECT, RedisConnection, RedisUnavailable
-from gateway.apps.cluster.scripts import Batch, ignore
+from gateway.apps.cluster.redis_connection import CONNECT, Batch, RedisConnection, RedisUnavailable, ignore
 from gateway.apps.cluster.shared_budgets import SharedBudgets, days
-from gateway.apps.cluster.shared_operations import SharedOperations
+from gateway.apps.cluster.shared_operations import SharedOperations, SharedTurn
 from gateway.apps.cluster.shared_placements import SharedPlacements
 from gateway.apps.cluster.shared_slots import SharedSlots
-from gateway.apps.cluster.shared_turn import SharedTurn
 from gateway.apps.cluster.state_sync import StateSync
 from gateway.config.snapshot import Secret
+from gateway.config.sources import keep, read_kept
 from gateway.domain.events import Event
 from gateway.domain.fleet import Fleet
 from gateway.health.prober import Prober
@@ -34,6 +35,9 @@ log = logging.getLogger("gateway.cluster")
 RENEW = 2.0  # seconds between two renewals; a gateway counts as gone after redis_connection.PRESENT
 RETRY = 0.25  # seconds until Redis is tried again
 SETTLED = 5.0  # seconds after joining in which other gateways may still be reconnecting
+NAME = "shared.json"
+GATEWAYS_MOST = 1000
+_OWNER = re.compile(r"[\w.-]{1,128}")
 
 
 class Membership:
@@ -273,3 +277,27 @@ class Membership:
             "away": self.times_away,
             "trips": self.trips,
         }
+
+
+class GatewayIdentity(msgspec.Struct):
+    """`owner` stays the same across restarts: spending is counted under this name. `gateways`: as last counted, this
+    one included."""
+
+    owner: str
+    gateways: int = 1
+
+
+def load_identity(folder: Path) -> GatewayIdentity:
+    """The identity stored in the folder `server.data`; a new one where there is none, or it cannot be read."""
+    new = "this gateway counts as a new one"
+    identity = read_kept(folder / NAME, GatewayIdentity, log, new)
+    if identity is not None:
+        if _OWNER.fullmatch(identity.owner) and 0 < identity.gateways <= GATEWAYS_MOST:
+            return identity
+        log.warning("%s is not valid: %s", folder / NAME, new)
+    return GatewayIdentity(uuid.uuid4().hex)
+
+
+def save_identity(folder: Path, identity: GatewayIdentity) -> None:
+    """Blocks. A write that fails is logged and ignored."""
+    keep(folder / NAME, identity, log)

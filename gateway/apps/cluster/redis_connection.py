@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.resources import files
 from typing import Any
 
+import msgspec
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 from redis.asyncio.connection import AbstractConnection
@@ -15,8 +17,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from gateway.apps.cluster.scripts import PREFIX, Batch, Operation, arguments, decode, source
-from gateway.config.snapshot import Secret
+from gateway.config.snapshot import Backend, Secret
 from gateway.supervision import Failures, cancel
 
 log = logging.getLogger("gateway.cluster")
@@ -25,6 +26,12 @@ PATIENCE = 0.25  # seconds for an answer, where the URL has no socket_timeout
 CONNECT = 1.0  # seconds to connect and to load the script
 DRAIN = 0.05  # seconds to read messages that arrived before a connection was lost
 PRESENT = 6.0  # seconds that a gateway counts as present after its last batch
+PREFIX = "spark-gateway:"  # of all keys: one fleet per database
+FILES = ("base", "limits", "slots", "state", "operations", "main")  # in this order they are one script
+Operation = Sequence[Any]  # its name, then its arguments; no None in it
+Batch = list[tuple[Operation, Callable[[Any], None]]]  # each with the callback for its answer
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder().decode
 
 
 class RedisUnavailable(Exception):
@@ -184,3 +191,25 @@ class RedisConnection:
 
 def _message_of(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def ignore(_: Any) -> None:
+    """The callback of an operation without a result."""
+
+
+def source() -> str:
+    """The script as it is loaded into Redis."""
+    folder = files("gateway.apps.cluster") / "lua"
+    return "\n".join((folder / f"{name}.lua").read_text() for name in FILES)
+
+
+def arguments(gateway: str, present: float, operations: Sequence[Operation], now: float | None = None) -> list[Any]:
+    """ARGV of one batch. `present`: seconds that the gateway counts as present from now on. `now` (seconds) instead of
+    Redis' own clock is for tests."""
+    time = "" if now is None else str(round(now * 1000))
+    return [time, gateway, round(present * 1000), encode(operations)]
+
+
+def key_of(backend: Backend) -> str:
+    """The name of a backend among gateways: the same running server has the same key everywhere."""
+    return " ".join(part or "" for part in backend.identity)

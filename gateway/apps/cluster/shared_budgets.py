@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.accounting.budgets import LONGEST, Account, Budgets
-from gateway.apps.cluster.scripts import Operation
+from gateway.apps.cluster.redis_connection import Operation
 
 
 class SharedBudgets:

@@ -8,15 +8,22 @@ record itself is opaque here: JSON with an `id` and a `state`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
-from gateway.apps.cluster.scripts import Batch, ignore
+from gateway.apps.cluster.redis_connection import Batch, ignore
 from gateway.apps.cluster.state_sync import StateSync
 from gateway.errors import GatewayError
+from gateway.supervision import Failures
 
 Record = dict[str, Any]
+
+LASTS = 10.0  # seconds that a turn lasts without a renewal
+RENEW = 3.0  # seconds between two renewals
+AGAIN = 0.5  # seconds until a turn is asked for again that another gateway has
+PATIENCE = 2.0  # seconds for an answer; then Redis is away, or about to be found away
 
 
 class SharedOperations:
@@ -31,10 +38,8 @@ class SharedOperations:
         self._facts = facts
         self._joined = joined
         self._wake = wake
-        self._asking: dict[
-            asyncio.Future[str | None], str
-        ] = {}  # not sent yet; who runs one, "" = nobody, None if no Redis
-        self._sent: set[asyncio.Future[str | None]] = set()
+        self._asking: dict[asyncio.Future[Any], str] = {}  # not sent yet -> what is said; the answer None: no Redis
+        self._sent: set[asyncio.Future[Any]] = set()
         self._said: str | None = None  # of the operation that this gateway runs; None if it runs none
         self._ended = False  # and the others have to hear of it
         self._foreign: Record | None = None  # the latest operation, if another gateway runs or ran it
@@ -52,21 +57,21 @@ class SharedOperations:
         if not self._joined():
             self._said = stated
             return False
-        asked: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        asked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._asking[asked] = stated
         self._wake()
         try:
-            runs = await asked
+            answer = await asked
         except asyncio.CancelledError:
             self.release()  # it may have been granted
             raise
         finally:
             self._asking.pop(asked, None)
             self._sent.discard(asked)
-        if runs:
-            raise GatewayError("operation_running", f"Another operation is under way: {runs}.")
+        if answer is not None and not answer[0]:
+            raise GatewayError("operation_running", f"Another operation is under way: {answer[1]}.")
         self._said = stated
-        return runs is not None
+        return answer is not None
 
     def release(self) -> None:
         """The operation has ended, or did not begin."""
@@ -105,8 +110,7 @@ class SharedOperations:
     def lost(self) -> None:
         """Redis is away: the gateway that asks decides alone."""
         for asked in (*self._asking, *self._sent):
-            if not asked.done():
-                asked.set_result(None)
+            _answer(asked, None)
         self._asking.clear()
         self._sent.clear()
 
@@ -122,6 +126,56 @@ class SharedOperations:
             self.on_record(record)
 
 
-def _answer(asked: asyncio.Future[str | None], answer: list[Any]) -> None:
+class SharedTurn:
+    """The turn of one gateway to start or stop backends for requests, so that two of them do not start the same
+    backend, or make room twice. It ends with the gateway that has it. `wake` is called when there is something to send
+    (`pending_operations`). `joined`: whether Redis answers; while it does not, every gateway has its turn."""
+
+    def __init__(
+        self, gateway: str, wake: Callable[[], None], joined: Callable[[], bool], failures: Failures | None = None
+    ) -> None:
+        self._gateway = gateway
+        self._wake = wake
+        self._joined = joined
+        self._failures = failures or Failures()
+        self._unsent: Batch = []
+
+    def pending_operations(self) -> Batch:
+        found, self._unsent = self._unsent, []
+        return found
+
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Wait for the turn, and keep it."""
+        while not await self._take():
+            await asyncio.sleep(AGAIN)
+        renewing = self._failures.task("shared", self._renew)
+        try:
+            yield
+        finally:
+            renewing.cancel()
+            self._unsent.append((("give",), ignore))
+            self._wake()
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW)
+            await self._take()
+
+    async def _take(self) -> bool:
+        """Is it this gateway's turn (again)?"""
+        if not self._joined():
+            return True
+        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._unsent.append((("take", round(LASTS * 1000)), partial(_answer, answered)))
+        self._wake()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return bool((await answered)[0] == self._gateway)
+        except TimeoutError:
+            return not self._joined()
+
+
+def _answer(asked: asyncio.Future[Any], answer: Any) -> None:
     if not asked.done():
-        asked.set_result("" if answer[0] else answer[1])
+        asked.set_result(answer)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gateway.apps.cluster.scripts import Operation, key_of
+from gateway.apps.cluster.redis_connection import Operation, key_of
 from gateway.domain.backend import BackendState
 from gateway.routing.placements import Placements
 

@@ -5,20 +5,20 @@ grants to the waiting set (gateway/admission/scheduler.py). No socket and no tas
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gateway.accounting.limits import RateLimits, limit_error
 from gateway.admission.backend_queue import SlotGrant, Waiter
 from gateway.admission.capacity import capacity, is_full, total_capacity
 from gateway.admission.scheduler import Scheduler
-from gateway.apps.cluster.alone import LEASE, slots_alone
-from gateway.apps.cluster.scripts import Batch, Operation, ignore, key_of
+from gateway.apps.cluster.redis_connection import Batch, Operation, ignore, key_of
 from gateway.domain.backend import BackendState
 
 LOOK_AGE = 0.5  # seconds after Redis is lost until a probe of an engine shows all requests begun before the loss
 # (backend, its slots in use, those held here, those held by each other gateway that holds any)
 Load = tuple[str, int, int, list[int]]
+LEASE = 8.0  # seconds after which slots that a gateway was last known to hold do not count any more
 
 
 class SharedSlots:
@@ -271,3 +271,25 @@ class SharedSlots:
 def _rank(waiter: Waiter) -> tuple[str, int, bool, bool, int, int]:
     """The order of waiting requests, in the script's form."""
     return (waiter.client, waiter.limit or 0, waiter.batch, waiter.returning, *waiter.ticket)
+
+
+def share_of(slots: int, gateways: int) -> int:
+    return max(1, slots // gateways)
+
+
+def slots_alone(slots: int, gateways: int, ours: int, others: Sequence[int]) -> int:
+    """`ours`, `others`: slots that this gateway and each other one held when the gateways were last connected;
+    gateways that are missing held none. A gateway above its share keeps its slots until its requests end; gateways
+    below their share start that many fewer, evenly where possible. So all together stay within `slots` (within the
+    number of gateways where there are fewer slots than gateways), even if a gateway did not receive the reports of
+    the last releases."""
+    gateways = max(gateways, len(others) + 1)
+    share = share_of(slots, gateways)
+    if ours >= share:
+        return share
+    held = [ours, *others, *[0] * (gateways - 1 - len(others))]
+    excess = sum(max(share, one) for one in held) - max(slots, gateways)
+    less = 0
+    while sum(min(less, max(0, share - one)) for one in held) < excess and less < share:
+        less += 1
+    return max(ours, share - less)

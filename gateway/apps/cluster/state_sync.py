@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.apps.cluster.scripts import Operation, key_of
+from gateway.apps.cluster.redis_connection import Operation, key_of
 from gateway.domain.backend import BackendState
 from gateway.domain.facts import ELSEWHERE, LEARNED_FOR, Observation
 from gateway.domain.health_state import SERVING, State, Transition

@@ -240,8 +240,8 @@ def _backend(name: str, backend: Fields, now: Any, others: Iterable[str]) -> lis
     idle = backend.get("idle")
     if number(idle) and idle >= IDLE_SHOWN and not backend.get("inflight"):
         why = Text(f"on request, idle for {ago(idle)}", style="dim")
-    if state in WELL and (model := held(backend, now)):
-        why = Text(model, style="dim")
+    if state in WELL and (told := held(backend, now) or slots_told(backend)):
+        why = Text(told, style="dim")
     if drift:
         why = Text(f"drift: {one_line('; '.join(drift))}", style="yellow")
     numbers = mapping_of(backend, "now")
@@ -271,6 +271,12 @@ def held(backend: Fields, now: Any) -> str:
     told += [f"{size / 2**30:.1f} GiB"] if number(size) else []
     told += [f"for {ago(until - now)} more"] if number(until) and number(now) and until > now else []
     return "holds its model" + (f": {', '.join(told)}" if told else "")
+
+
+def slots_told(backend: Fields) -> str:
+    """`6 slots, learned: with more it preempts`; empty where routes.yaml or its server says how many."""
+    reason, slots = one_line(backend.get("slots_reason") or ""), backend.get("slots")
+    return f"{slots} slots, {reason}" if number(slots) and reason.startswith("learned") else ""
 
 
 def busy(backend: Fields) -> str:

@@ -46,17 +46,28 @@ def command() -> None:
 @click.option(
     "--out", "folder", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder of the results."
 )
+@click.option("--mode", help="Switch the fleet to this mode for it, and back; takes an admin's key.")
+@click.option("--between", metavar="TIMES", help="Only between these times of the gateway's day: 01:00-06:00.")
 @_gateway_options
 @json_option
 def run(
-    file: Path, aliases: tuple[str, ...], folder: Path, config: Path, at: str | None, key: str | None, as_json: bool
+    file: Path,
+    aliases: tuple[str, ...],
+    folder: Path,
+    mode: str | None,
+    between: str | None,
+    config: Path,
+    at: str | None,
+    key: str | None,
+    as_json: bool,
 ) -> None:
     """Ask every alias all lines of FILE, and write the answers into a folder. Run it again after an interruption: it
     goes on where it was. A line is one of OpenAI's batches, or `{"custom_id", "messages"}`."""
     asking = BatchClient(url_of(config, at, as_json=as_json), key)
     show = _Progress(quiet=as_json)
+    when = {name: value for name, value in (("mode", mode), ("between", between)) if value}
     try:
-        batches = run_all(asking, file, list(dict.fromkeys(aliases)), folder, show)
+        batches = run_all(asking, file, list(dict.fromkeys(aliases)), folder, show, when)
     except FAILURES as error:
         end_with(error, as_json=as_json)
     except KeyboardInterrupt:
@@ -167,7 +178,9 @@ def compare(
 
 def _print_batch(alias: str, batch: Mapping[str, Any]) -> None:
     done, failed, total = _counts(batch)
-    click.echo(f"{visible(alias):24} {batch['status']:12} {done} of {total} answered, {failed} failed")
+    rest = total - done - failed if batch["status"] == "cancelled" else 0
+    text = f"{done} of {total} answered, {failed} failed" + (f", {rest} not run" if rest else "")
+    click.echo(f"{visible(alias):24} {batch['status']:12} {text}")
     for reason in _reasons(batch):
         click.echo(f"  {reason}")
 

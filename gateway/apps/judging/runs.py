@@ -131,8 +131,9 @@ class BatchClient(GatewayClient):
             options: dict[str, Any] = {"data": {"purpose": "batch"}, "files": sent, "timeout": WAIT}
             return str(self._with(("id",), self._ask("POST", "/v1/files", math.inf, **options))["id"])
 
-    def begin(self, file: str, alias: str) -> dict[str, Any]:
-        body = {"input_file_id": file, "endpoint": CHAT, "completion_window": "24h", "metadata": {"alias": alias[:500]}}
+    def begin(self, file: str, alias: str, when: Mapping[str, str]) -> dict[str, Any]:
+        metadata = {"alias": alias[:500], **({"when": json.dumps(when)} if when else {})}
+        body = {"input_file_id": file, "endpoint": CHAT, "completion_window": "24h", "metadata": metadata}
         return self._with(BATCH_KEYS, self.post("/v1/batches", body))
 
     def batch(self, name: str) -> dict[str, Any]:
@@ -156,16 +157,24 @@ class BatchClient(GatewayClient):
         return answer
 
 
-def run(asking: BatchClient, source: Path, aliases: Sequence[str], folder: Path, look: OnLook) -> list[dict[str, Any]]:
+def run(
+    asking: BatchClient,
+    source: Path,
+    aliases: Sequence[str],
+    folder: Path,
+    look: OnLook,
+    when: Mapping[str, str],
+) -> list[dict[str, Any]]:
     """Begin the batches that have not begun, wait until all have ended, and fetch the results. `look` is called with
-    the batches by alias. Returns the batches. Raises GatewayUnreachable, GatewayRefusal, FolderError."""
+    the batches by alias. `when`: the mode and the times of the day that they are for; empty = any. Returns the batches.
+    Raises GatewayUnreachable, GatewayRefusal, FolderError."""
     if not source.exists():
         raise FolderError(f"there is no file {source}")
     _check_names(aliases)
     folder.mkdir(parents=True, exist_ok=True)
     _keep_input(source, folder)
     digest = _digest(folder / INPUT)
-    states = [_begun(asking, alias, digest, folder) for alias in aliases]
+    states = [_begun(asking, alias, digest, folder, when) for alias in aliases]
     batches = _wait(asking, states, look)
     for state, batch in zip(states, batches, strict=True):
         fetch(asking, state, batch, folder)
@@ -211,7 +220,7 @@ def _digest(path: Path) -> str:
         raise FolderError(f"{path} cannot be read: {error}") from None
 
 
-def _begun(asking: BatchClient, alias: str, digest: str, folder: Path) -> JudgeState:
+def _begun(asking: BatchClient, alias: str, digest: str, folder: Path, when: Mapping[str, str]) -> JudgeState:
     """Its batch, begun now or before."""
     known = {state.alias: state for state in judges_in(folder)}
     state = known.get(alias) or JudgeState(alias, digest)
@@ -223,7 +232,7 @@ def _begun(asking: BatchClient, alias: str, digest: str, folder: Path) -> JudgeS
         lines.unlink()
         state.save(folder)
     if not state.batch:
-        state.batch = str(asking.begin(state.file, alias)["id"])
+        state.batch = str(asking.begin(state.file, alias, when)["id"])
         state.save(folder)
     return state
 

@@ -20,7 +20,7 @@ from gateway.engines.ollama.reply import (
     is_repeating,
     read_line,
 )
-from gateway.inspection.server_faults import UNREADABLE
+from gateway.inspection.known_errors import UNREADABLE
 from gateway.transport.held import HeldBytes
 from gateway.transport.upload import Counted
 

@@ -9,7 +9,7 @@ from gateway.config.snapshot import Backend
 from gateway.domain.engine_traits import EngineTraits, traits_of
 from gateway.engines.thinking import USUAL_SWITCH
 from gateway.inspection.formats import Format
-from gateway.inspection.notation import formats_for, thoughts_for
+from gateway.inspection.policy import formats_for, thoughts_for
 from gateway.inspection.reasoning import Thoughts
 from gateway.launch.families import SWITCH_VALUES, Thinking, family_of
 

@@ -12,8 +12,7 @@ from gateway.accounting.limits import RateLimits
 from gateway.admission.backend_queue import QueueFull, SlotGrant, Waiter
 from gateway.admission.capacity import is_open
 from gateway.admission.scheduler import Scheduler
-from gateway.apps.cluster.redis_connection import PRESENT
-from gateway.apps.cluster.scripts import PREFIX, Operation, arguments, decode, key_of, source
+from gateway.apps.cluster.redis_connection import PREFIX, PRESENT, Operation, arguments, decode, key_of, source
 from gateway.apps.cluster.shared_slots import SharedSlots
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State

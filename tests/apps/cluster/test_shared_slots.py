@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.admission.backend_queue import QueueFull, Quota
-from gateway.apps.cluster.scripts import key_of
+from gateway.apps.cluster.redis_connection import key_of
 from gateway.config.snapshot import Client
 from gateway.errors import GatewayError
 from tests.admission.scheduling import place as made_up_place

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.apps.cluster import membership as gateways_module
-from gateway.apps.cluster.redis_connection import RedisConnection
-from gateway.apps.cluster.scripts import Operation
+from gateway.apps.cluster.redis_connection import Operation, RedisConnection
 from simulator import SimVllm
 from tests.apps.cluster.joined import CHAT, ask, one_more
 from tests.apps.cluster.redis_server import RedisServer

@@ -72,6 +72,14 @@ def test_a_server_that_loads_on_demand_shows_what_it_holds() -> None:
     assert "its model is not loaded, the last load took 1 min" in text(140, **away)
 
 
+def test_where_the_number_of_its_slots_comes_from_is_told_unless_it_was_said() -> None:
+    desk = status()["backends"]["qwen36"]
+    learned = {**desk, "slots_reason": "learned: with more it preempts"}
+    assert "4 slots, learned: with more it preempts" in text(140, backends={"qwen36": learned})
+    declared = {**desk, "slots_reason": "as routes.yaml says"}
+    assert "answers" in text(140, backends={"qwen36": declared})
+
+
 def test_what_is_parked_takes_one_line() -> None:
     parked = {name: {"state": "parked"} for name in ("ds4", "qwen80b")}
     assert "parked: ds4, qwen80b" in text(backends={**status()["backends"], **parked})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gateway.health.checks import profile_of
-from gateway.inspection.notation import formats_for, thoughts_for
+from gateway.inspection.policy import formats_for, thoughts_for
 from tests.health.checks.test_graders import QWEN36, VLLM
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gateway.inspection.mender import Mender
-from gateway.inspection.notation import formats_for
+from gateway.inspection.policy import formats_for
 from tests.inspection.mending import TOOLS, Mended, run
 
 CALL = '{"name": "get_weather", "parameters": {"city": "Oslo"}}'

@@ -15,7 +15,7 @@ from gateway.apps.dialects.fields import encoded, expected, invalid, list_in, pu
 from gateway.domain.body import read_fields, value_of
 from gateway.domain.request import FILE_AT, asks_for_stream
 from gateway.errors import GatewayError
-from gateway.routing.session_ids import session_in_user_id
+from gateway.routing.conversation_key import session_in_user_id
 
 # Without a meaning to other servers: hints for Anthropic's cache and billing, and edits of the history by its server.
 _HINTS = ("metadata", "service_tier", "cache_control", "context_management", "inference_geo", "speed", "betas")

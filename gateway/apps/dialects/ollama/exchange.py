@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from gateway.admission.access import find_alias
-from gateway.admission.caller import Caller
+from gateway.admission.access import Caller, find_alias
 from gateway.apps.dialects.ollama.answer import OllamaAnswer, embeddings_of, error_of
 from gateway.apps.dialects.ollama.request import OllamaRequest, Resolve, chat_of, embedding_of, generation_of
 from gateway.apps.dialects.translated import TranslatedExchange, Translation

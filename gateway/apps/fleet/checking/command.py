@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,6 +15,7 @@ import click
 from gateway.apps.control.unit_commands import units_of
 from gateway.apps.fleet.checking.alias_facts import AliasFacts, StepBackend, alias_facts
 from gateway.apps.fleet.checking.live import BackendAnswer, ask_fleet
+from gateway.apps.fleet.checking.seen import seen_by_gateway
 from gateway.apps.fleet.lint.command import findings_of, mode_cannot_run, print_findings
 from gateway.apps.fleet.lint.subject import Finding
 from gateway.cli.options import (
@@ -31,6 +33,7 @@ from gateway.cli.options import (
 from gateway.config.backends import lacks_cloud
 from gateway.config.load import LoadedFile, load
 from gateway.config.problems import ConfigError
+from gateway.config.snapshot import Snapshot
 from gateway.printable import visible
 from gateway.routing.serving import unserved
 
@@ -47,13 +50,15 @@ FINE = "fine"
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @config_option
 @click.option("--live", is_flag=True, help="Also ask every backend whether it is there and what it serves.")
+@click.option("--all", "whole", is_flag=True, help="Also show where each alias leads, and what keeps requests from it.")
 @mode_option
 @json_option
-def command(file: Path | None, config: Path, live: bool, mode: str | None, as_json: bool) -> None:
-    """Say what is wrong or odd in FILE, and where each alias leads.
+def command(file: Path | None, config: Path, live: bool, whole: bool, mode: str | None, as_json: bool) -> None:
+    """Say what is wrong or odd in FILE; the verdict comes last.
 
-    The findings of `gateway fleet check` are shown, too. Exit code 0: it can be served; 1: it has a mistake, an extra
-    that it needs is not installed, a mode cannot run, or (--live) a backend differs from it; 2: there is no such file.
+    The findings of `gateway fleet check` are shown, too, and what the running gateway sees differ. Exit code 0: it
+    can be served; 1: it has a mistake, an extra that it needs is not installed, a mode cannot run, or (--live) a
+    backend differs from it; 2: there is no such file.
     """
     path = file or config
     if not is_there(path):
@@ -66,10 +71,14 @@ def command(file: Path | None, config: Path, live: bool, mode: str | None, as_js
     found = _findings(loaded, as_json)  # of the file itself: it has all modes and profiles
     loaded = replace(loaded, snapshot=snapshot)
     answers = asyncio.run(ask_fleet(loaded.snapshot)) if live else []
+    seen = seen_by_gateway(loaded.snapshot)
     if as_json:
-        click.echo(json.dumps(_as_json(loaded, found, answers), indent=2))
+        click.echo(json.dumps(_as_json(loaded, found, answers, seen), indent=2))
     else:
-        _print_text(loaded, found, answers, path)
+        _print_text(loaded, found, answers, seen, whole=whole)
+        differ = [answer.name for answer in answers if answer.problems]
+        more = f", but not what is there ({', '.join(differ)})" if differ else ""
+        click.echo(f"\n{path}: {_verdict(loaded, found)}{more} ({_counts(loaded.snapshot)})")
     sys.exit(0 if _verdict(loaded, found) == FINE and not any(answer.problems for answer in answers) else 1)
 
 
@@ -98,7 +107,19 @@ def _fail(error: ConfigError, as_json: bool) -> NoReturn:
     sys.exit(1)
 
 
-def _as_json(loaded: LoadedFile, found: list[Finding], answers: list[BackendAnswer]) -> dict[str, Any]:
+def _counts(snapshot: Snapshot) -> str:
+    kinds = {"backend": snapshot.backends, "alias": snapshot.aliases, "client": snapshot.clients}
+    return ", ".join(counted(len(found), kind) for kind, found in kinds.items())
+
+
+def _proposed(snapshot: Snapshot) -> list[str]:
+    """The backends whose engines the gateway could restart when they hang, and is not told to."""
+    return [b.name for b in snapshot.backends.values() if b.recover is None and units_of(b, snapshot.nodes)]
+
+
+def _as_json(
+    loaded: LoadedFile, found: list[Finding], answers: list[BackendAnswer], seen: Mapping[str, list[str]]
+) -> dict[str, Any]:
     facts = alias_facts(loaded.snapshot)
     return {
         "ok": _verdict(loaded, found) == FINE and not any(answer.problems for answer in answers),
@@ -108,21 +129,22 @@ def _as_json(loaded: LoadedFile, found: list[Finding], answers: list[BackendAnsw
         "aliases": [alias.as_json() for alias in facts],
         "unserved": unserved(loaded.snapshot),
         "leaves_lan": {alias.name: list(alias.leaves_lan) for alias in facts if alias.leaves_lan},
+        "proposed": [{"path": f"backends.{name}.recover", "value": {}} for name in _proposed(loaded.snapshot)],
+        "seen": dict(seen),
         "live": [{"name": a.name, "said": a.result, "problems": a.problems} for a in answers],
     }
 
 
-def _print_text(loaded: LoadedFile, found: list[Finding], answers: list[BackendAnswer], path: Path) -> None:
+def _print_text(
+    loaded: LoadedFile,
+    found: list[Finding],
+    answers: list[BackendAnswer],
+    seen: Mapping[str, list[str]],
+    *,
+    whole: bool,
+) -> None:
     snapshot = loaded.snapshot
     facts = alias_facts(snapshot)
-    kinds = {"backend": snapshot.backends, "alias": snapshot.aliases, "client": snapshot.clients}
-    click.echo(
-        f"{path}: {_verdict(loaded, found)} ({', '.join(counted(len(found), kind) for kind, found in kinds.items())})"
-    )
-    if snapshot.mode is not None:
-        click.echo(f"in mode {snapshot.mode} of {', '.join(snapshot.modes)}")
-        if lost := unserved(snapshot):
-            click.echo(f"in this mode nobody serves {', '.join(lost)}")
     if loaded.warnings:
         click.echo("\nWarnings")
         for warning in loaded.warnings:
@@ -131,14 +153,16 @@ def _print_text(loaded: LoadedFile, found: list[Finding], answers: list[BackendA
     if found:
         click.echo("\nFindings (gateway fleet check)")
         print_findings(found)
-    proposed = [b.name for b in snapshot.backends.values() if b.recover is None and units_of(b, snapshot.nodes)]
-    if proposed:
+    if seen:
+        click.echo("\nSeen by the running gateway")
+        for name, lines in seen.items():
+            for line in lines:
+                click.echo(f"  backends.{name}: {line}")
+    if proposed := _proposed(snapshot):
         names = ", ".join(proposed)
         click.echo(f"\nProposed: `recover: {{}}` under {names}: an engine that hangs is restarted (docs/modes.md)")
-    if sys.stdout.isatty():
-        _print_table(facts)
-    else:
-        _print_aliases(facts)
+    if whole:
+        (_print_table if sys.stdout.isatty() else _print_aliases)(facts)
     click.echo("\nAliases that can leave the LAN")
     leaving = [alias for alias in facts if alias.leaves_lan]
     for alias in leaving:
@@ -150,6 +174,10 @@ def _print_text(loaded: LoadedFile, found: list[Finding], answers: list[BackendA
         for answer in answers:
             problems = "".join(f"\n    problem: {visible(problem)}" for problem in answer.problems)
             click.echo(f"  {answer.name}: {visible(answer.result)}{problems}")
+    if snapshot.mode is not None:
+        lost = unserved(snapshot)
+        without = f"; in this mode nobody serves {', '.join(lost)}" if lost else ""
+        click.echo(f"\nin mode {snapshot.mode} of {', '.join(snapshot.modes)}{without}")
 
 
 def _when(alias: AliasFacts) -> str:

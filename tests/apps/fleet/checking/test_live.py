@@ -55,7 +55,9 @@ def backend(models: dict[str, int | None], health: int = 200, key: str | None = 
 
 def live(folder: Path, backends: str) -> tuple[int, str]:
     result = run(file(folder, f"backends:\n{backends}"), "--live")
-    return result.exit_code, result.output.partition("\nAnswers\n")[2]
+    answers, _, verdict = result.output.partition("\nAnswers\n")[2].partition(f"\n{folder}")
+    assert (", but not what is there (" in verdict) == (result.exit_code == 1)
+    return result.exit_code, answers
 
 
 def test_live_says_what_every_backend_serves(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.inspection.formats import FORMATS
-from gateway.inspection.notation import formats_for, thoughts_for
 from gateway.inspection.offered_tools import OfferedTools
+from gateway.inspection.policy import formats_for, thoughts_for
 from gateway.inspection.reasoning import REASONING, THINK
 from tests.launch.test_families import FIELD
 

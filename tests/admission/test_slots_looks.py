@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.admission.looks import look_due, may_be_over
+from gateway.admission.slots import look_due, may_be_over
 from gateway.domain import progress
 from gateway.domain.backend import BackendState
 from gateway.domain.progress import Sample

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.domain.request import CHAT, COMPLETIONS
 from gateway.domain.upstream import ErrorTold, UpstreamFailure
-from gateway.inspection.other_form import begins_events, events_of, whole_of
+from gateway.inspection.assembler import begins_events, events_of, whole_of
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 MESSAGE = {"role": "assistant", "content": "Twelve.", "tool_calls": [CALL]}

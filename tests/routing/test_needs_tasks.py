@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from gateway.admission.access import Identity, alias_for
+from gateway.config.load import load_text
 from gateway.config.snapshot import Client, Tasks
 from gateway.domain.request import COMPLETIONS
-from gateway.routing.tasks import task_alias
+from gateway.routing.needs import is_task
 from tests.routing.parts import request
 
+ROUTES = "backends: {big: {url: 'http://127.0.0.1:1'}, small: {url: 'http://127.0.0.1:2'}}"
 WEBUI = Client("webui", tasks=Tasks("small"))
 TASK = "### Task:\nGenerate a concise, 3-5 word title with an emoji."
 
@@ -29,7 +32,7 @@ def user(content: Any) -> dict[str, Any]:
     ],
 )
 def test_a_side_call_goes_where_the_client_says(messages: list[Any]) -> None:
-    assert task_alias(request(messages=messages), WEBUI) == "small"
+    assert is_task(request(messages=messages))
 
 
 @pytest.mark.parametrize(
@@ -46,20 +49,21 @@ def test_a_side_call_goes_where_the_client_says(messages: list[Any]) -> None:
     ],
 )
 def test_a_chat_is_no_side_call(messages: Any) -> None:
-    assert task_alias(request(messages=messages), WEBUI) is None
+    assert not is_task(request(messages=messages))
 
 
 def test_with_tools_it_is_a_chat() -> None:
-    assert task_alias(request(messages=[user(TASK)], tools=[{"type": "function"}]), WEBUI) is None
+    assert not is_task(request(messages=[user(TASK)], tools=[{"type": "function"}]))
 
 
 def test_a_streamed_question_to_documents_is_a_chat() -> None:
     asked = "### Task:\nRespond to the user query using the provided context."
-    assert task_alias(request(messages=[user(asked)], stream=True), WEBUI) is None
+    assert not is_task(request(messages=[user(asked)], stream=True))
 
 
 def test_only_for_a_client_that_has_tasks() -> None:
-    asked = request(messages=[user(TASK)])
-    assert task_alias(asked, None) is None
-    assert task_alias(asked, Client("other")) is None
-    assert task_alias(request(COMPLETIONS, prompt=TASK), WEBUI) is None
+    snapshot = load_text(ROUTES, "routes.yaml", {}).snapshot
+    asked = request(messages=[user(TASK)], model="big")
+    by = {client: alias_for(snapshot, Identity("x", "x", client), asked).name for client in (None, Client("y"), WEBUI)}
+    assert by == {None: "big", Client("y"): "big", WEBUI: "small"}
+    assert not is_task(request(COMPLETIONS, prompt=TASK))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.apps.cluster.identity import NAME, GatewayIdentity, load_identity, save_identity
+from gateway.apps.cluster.membership import NAME, GatewayIdentity, load_identity, save_identity
 
 GOOD: dict[str, Any] = {"owner": "someone", "gateways": 3}
 OWNERS: list[Any] = ["", "a/b", "a\tb", 5, None]

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.inspection.inspector import Inspector
-from gateway.inspection.notation import formats_for
-from gateway.inspection.policy import InspectionPolicy, LazyTools
+from gateway.inspection.policy import InspectionPolicy, LazyTools, formats_for
 from gateway.inspection.reasoning import REASONING, THINK, Thoughts
 from gateway.inspection.whole import WholeAnswer, read_whole
 from tests.routing.parts import request

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.inspection.error_replies import judge
-from gateway.inspection.server_faults import read_server_fault
+from gateway.inspection.known_errors import read_server_fault
 
 ERRORS = Path(__file__).parent.parent / "data" / "errors" / "llama-server"
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from gateway.inspection.vector_encoding import in_encoding
+from gateway.inspection.pooled import in_encoding
 
 NUMBERS = [0.5, -1.0, 3.25]
 PACKED = b64encode(array("f", NUMBERS).tobytes()).decode()

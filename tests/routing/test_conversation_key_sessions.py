@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from gateway.routing.session_ids import HEADERS, sent_on, session_id, session_in_headers, session_in_user_id
+from gateway.routing.conversation_key import HEADERS, sent_on, session_id, session_in_headers, session_in_user_id
 
 HASH, UUID, ACCOUNT = "ab" * 32, "0b9c2d1e-3f40-4a51-8b62-7c73d84e95f6", "11111111-2222-4333-8444-555555555555"
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from gateway.apps.cluster import shared_slots as slots_module
-from gateway.apps.cluster.alone import LEASE, share_of, slots_alone
+from gateway.apps.cluster.shared_slots import LEASE, share_of, slots_alone
 from tests.apps.cluster.joined import FAST, Counting, ask, gateways, slots_of, until_joined
 from tests.apps.cluster.office import MadeUp, Place, come
 from tests.apps.cluster.redis_server import RedisServer
