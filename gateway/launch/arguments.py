@@ -7,15 +7,13 @@ several words are read, and the dotted form `--compilation-config.mode 3` that s
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gateway.launch.flags import Flag, FlagTable, one_typo_away
+from gateway.launch.flags import Flag, FlagTable, ValueMistake, is_reference, json_or_text, one_typo_away, read_value
 from gateway.launch.secrets import MASK, SECRET_FLAGS, is_secret_flag, masked_keys
-from gateway.launch.values import ValueMistake, is_reference, read_value
 
 MOST_DEPTH = 32  # of a dotted flag
 _NEGATIVE = re.compile(r"-\d+$|-\d*\.\d+$")
@@ -36,7 +34,7 @@ class Mistake:
 
 
 @dataclass(slots=True)
-class Arguments:
+class ParsedArguments:
     """The parsed arguments. `flags`: full name -> value; `unknown`: flags that this version does not have, as written
     -> the words after them; `positional`: the words that are no flag and no value of one; `private`: those of them that
     stand behind a flag with a secret, and may be one; `spans`: (full name, first word, word after the last) of every
@@ -50,7 +48,7 @@ class Arguments:
     spans: list[tuple[str, int, int]] = field(default_factory=list)
 
 
-def read_arguments(words: tuple[str, ...], table: FlagTable) -> Arguments:
+def read_arguments(words: tuple[str, ...], table: FlagTable) -> ParsedArguments:
     """Parse the arguments. Never raises: an argument that vLLM would refuse is a mistake, and the rest is still
     parsed."""
     return _ArgumentReader(words, table).read()
@@ -67,11 +65,11 @@ class _ArgumentReader:
     def __init__(self, words: tuple[str, ...], table: FlagTable) -> None:
         self.words = [dashed(word) for word in words]
         self.table = table
-        self.found = Arguments()
+        self.found = ParsedArguments()
         self.dotted: dict[str, Any] = {}
         self.at = 0
 
-    def read(self) -> Arguments:
+    def read(self) -> ParsedArguments:
         name = ""
         while self.at < len(self.words):
             word = self.words[self.at]
@@ -281,12 +279,9 @@ def _member(text: str) -> Any:
     """A member of a dotted flag: JSON where it is some, else a count such as 1k, else the text."""
     if is_reference(text):
         return text
+    found = json_or_text(text)
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        pass
-    try:
-        return read_value(Flag("", "count"), text)
+        return read_value(Flag("", "count"), text) if found is text else found
     except ValueMistake:
         return text
 

@@ -15,11 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.launch.arguments import Arguments, dashed, read_arguments
 from gateway.launch.arguments import Mistake as Mistake
-from gateway.launch.flags import one_typo_away, vllm_flags
+from gateway.launch.arguments import ParsedArguments, dashed, read_arguments
+from gateway.launch.flags import is_reference, one_typo_away, vllm_flags
 from gateway.launch.secrets import MASK, masked_keys
-from gateway.launch.values import is_reference
 from gateway.launch.words import (
     CommandParts,
     assignments,
@@ -170,7 +169,7 @@ def _without_references(words: list[str]) -> list[str]:
     return kept
 
 
-def _model(read: Arguments, mistakes: list[Mistake]) -> str | None:
+def _model(read: ParsedArguments, mistakes: list[Mistake]) -> str | None:
     """The model: --model, which vLLM puts first, else the first positional word. Further words are a mistake."""
     named = read.flags.get("model")
     positional = _without_repeated_subcommand(list(read.positional), mistakes)

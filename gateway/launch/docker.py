@@ -2,47 +2,25 @@
 
 Docker's flags end at the first word that is neither a flag nor a flag's value: that word is the image, and everything
 behind it is the container's command. The `docker` text of a launch block is such a line without the image. Data about
-the flags: `docker run --help` of Docker 28.
+the flags (docker_run.json): `docker run --help` of Docker 28. `global_values`: flags of `docker` itself that take a
+value and may stand before `run`.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from gateway.launch.flags import one_typo_away
 from gateway.launch.secrets import MASK, SECRET, masked_keys
 from gateway.launch.words import split
 
-# Flags that take no value; `--rm=false` is allowed, `--rm false` is not.
-_SWITCH_NAMES = (
-    "--detach --disable-content-trust --help --init --interactive --no-healthcheck --oom-kill-disable --privileged"
-    " --publish-all --quiet --read-only --rm --sig-proxy --tty --use-api-socket"
-)
-_VALUE_NAMES = (
-    "--add-host --annotation --attach --blkio-weight --blkio-weight-device --cap-add --cap-drop --cgroup-parent"
-    " --cgroupns --cidfile --cpu-count --cpu-percent --cpu-period --cpu-quota --cpu-rt-period --cpu-rt-runtime"
-    " --cpu-shares --cpus --cpuset-cpus --cpuset-mems --detach-keys --device --device-cgroup-rule --device-read-bps"
-    " --device-read-iops --device-write-bps --device-write-iops --dns --dns-option --domainname --entrypoint --env"
-    " --env-file --expose --gpus --group-add --health-cmd --health-interval --health-retries --health-start-interval"
-    " --health-start-period --health-timeout --hostname --io-maxbandwidth --io-maxiops --ip --ip6 --ipc --isolation"
-    " --kernel-memory --label --label-file --link --link-local-ip --log-driver --log-opt --mac-address --memory"
-    " --memory-reservation --memory-swap --memory-swappiness --mount --name --network --network-alias --oom-score-adj"
-    " --pid --pids-limit --platform --publish --pull --restart --runtime --security-opt --shm-size --stop-signal"
-    " --stop-timeout --storage-opt --sysctl --tmpfs --ulimit --user --userns --uts --volume --volume-driver"
-    " --volumes-from --workdir"
-)
-_SHORT_NAMES = (
-    "a=--attach c=--cpu-shares d=--detach e=--env h=--hostname i=--interactive l=--label m=--memory p=--publish"
-    " P=--publish-all q=--quiet t=--tty u=--user v=--volume w=--workdir"
-)
-_SWITCHES = frozenset(_SWITCH_NAMES.split())
-_VALUES = frozenset(_VALUE_NAMES.split())
-_SHORT = dict(pair.split("=") for pair in _SHORT_NAMES.split())
-_OTHER_NAMES = {"--net": "--network", "--net-alias": "--network-alias", "--dns-opt": "--dns-option"}
-# Flags of `docker` itself that take a value and may stand before `run`.
-_GLOBAL_VALUES = frozenset(("--config", "-c", "--context", "-H", "--host", "-l", "--log-level"))
+_NAMES = json.loads(Path(__file__).with_name("docker_run.json").read_text(encoding="utf-8"))
+_SWITCHES = frozenset(_NAMES["switches"])  # take no value; `--rm=false` is allowed, `--rm false` is not
+_VALUES = frozenset(_NAMES["values"])
 
 
 class DockerFlag(NamedTuple):
@@ -177,7 +155,7 @@ def run_arguments(words: Sequence[str]) -> Sequence[str] | None:
         return None
     at = start + 1
     while at < len(words) and words[at].startswith("-"):
-        at += 2 if words[at] in _GLOBAL_VALUES else 1
+        at += 2 if words[at] in _NAMES["global_values"] else 1
     if at < len(words) and words[at] == "container":
         at += 1
     return words[at + 1 :] if at < len(words) and words[at] == "run" else None
@@ -234,7 +212,7 @@ def _flags(words: Sequence[str]) -> Iterator[tuple[DockerFlag, int]]:
                 yield _flag(option, value), at
             continue
         name, equals, text = word.partition("=")
-        option = _OTHER_NAMES.get(name, name)
+        option = _NAMES["other_names"].get(name, name)
         value = text if equals else None
         if value is None and at < len(words) and _takes_next(option, words[at]):
             value, at = words[at], at + 1
@@ -252,7 +230,7 @@ def _takes_next(option: str, word: str) -> bool:
 def _bundle(letters: str) -> Iterator[tuple[str, str | None]]:
     """The flags in a word such as `it`, `dp8001:8000`, `e=X=1`: a flag with a value takes the rest of the word."""
     for index, letter in enumerate(letters):
-        option = _SHORT.get(letter, f"-{letter}")
+        option = _NAMES["short"].get(letter, f"-{letter}")
         rest = letters[index + 1 :]
         if option in _SWITCHES and not rest.startswith("="):
             yield option, None

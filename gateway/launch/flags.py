@@ -1,13 +1,18 @@
-"""The flags of `vllm serve`: names, types and choices, as data of the versions that were read (vllm_flags.json)."""
+"""The flags of `vllm serve`: names, types and choices, as data of the versions that were read (vllm_flags.json), and
+the value of one flag, read as vLLM reads it. What its Rust front end lacks is in vllm_rust.json."""
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import msgspec
 
 OPPOSITES_FROM = "0.33"  # version of vLLM
 Kind = Literal["switch", "integer", "number", "count", "count or auto", "text", "json", "json or text"]
@@ -67,12 +72,10 @@ class FlagTable:
 @cache
 def vllm_flags() -> FlagTable:
     """The table of the version that was read last."""
-    data = json.loads(Path(__file__).with_name("vllm_flags.json").read_text(encoding="utf-8"))
-    flags = {}
+    data = msgspec.json.decode(Path(__file__).with_name("vllm_flags.json").read_bytes())
+    flags = {flag.name: flag for flag in msgspec.convert(data["flags"], list[Flag])}
     options: dict[str, tuple[Flag, bool]] = {}
-    for row in data["flags"]:
-        flag = Flag(**{**row, **{key: tuple(row.get(key, ())) for key in ("short", "also", "choices")}})
-        flags[flag.name] = flag
+    for flag in flags.values():
         options[f"--{flag.name}"] = (flag, False)
         options |= dict.fromkeys((*flag.short, *(f"--{name}" for name in flag.also)), (flag, False))
         if flag.negated:
@@ -102,3 +105,167 @@ def _is_one_typo(a: str, b: str) -> bool:
         return a[start:] == b[start + 1 :]
     swapped = a[start : start + 2] == b[start : start + 2][::-1] and a[start + 2 :] == b[start + 2 :]
     return swapped or a[start + 1 :] == b[start + 1 :]
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
+_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
+_REFERENCE = re.compile(r"\$(\{|[A-Za-z_(])")
+_SHOWN = 80  # characters of a value in a message
+_MOST_DIGITS = 18
+_BARE_WORD = re.compile(r"([{,\[:]\s*)([A-Za-z_][\w./-]*)(?=\s*[:,}\]])")
+
+
+class ValueMistake(Exception):
+    """A value that vLLM would refuse. `rule` names the kind of mistake, `fix` is the value to write instead."""
+
+    def __init__(self, rule: str, message: str, fix: str | None = None) -> None:
+        super().__init__(message)
+        self.rule, self.message, self.fix = rule, message, fix
+
+
+def is_reference(text: str) -> bool:
+    """Whether the value is only known where the engine is started: it holds `${NAME}` or `$NAME`."""
+    return _REFERENCE.search(text) is not None
+
+
+def read_value(flag: Flag, text: str) -> Any:
+    """The typed value. Text with a reference stays as it is. Raises `ValueMistake`."""
+    if is_reference(text) and flag.kind not in ("json", "json or text"):
+        return text
+    if text == "None":  # vLLM's word for a value that is not set
+        return None
+    value = _READERS[flag.kind](text)
+    if flag.folded and isinstance(value, str):
+        value = value.lower().replace("-", "_")
+    if flag.choices and value not in flag.choices:
+        choices = [str(choice) for choice in flag.choices]
+        near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.6)
+        message = f"'{_shown(text)}' is none of {', '.join(choices)}"
+        raise ValueMistake("flag-choice", message, near[0] if near else None)
+    return value
+
+
+def _integer(text: str) -> int:
+    if not re.fullmatch(rf"[+-]?\d{{1,{_MOST_DIGITS}}}", text.strip(), re.ASCII):
+        raise ValueMistake("flag-value", f"'{_shown(text)}' is not a whole number", _digits(text))
+    return int(text)
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text) if text.isascii() else None
+    except ValueError:
+        number = None
+    if number is None or number != number or abs(number) == float("inf"):
+        raise ValueMistake("flag-value", f"'{_shown(text)}' is not a number", _with_a_point(text))
+    return number
+
+
+def _with_a_point(text: str) -> str | None:
+    """The number with a point instead of its comma; None if that is no number either."""
+    text = text.strip().replace(",", ".")
+    return text if re.fullmatch(r"[+-]?\d+\.\d+", text, re.ASCII) else None
+
+
+def _count(text: str) -> int:
+    text = text.strip()
+    match = _COUNT.fullmatch(text) if text.isascii() and len(text) <= _MOST_DIGITS else None
+    if match is None:
+        return _integer(text)
+    number, unit = match[1], match[2]
+    if unit.islower():
+        return int(float(number) * float(1000 ** _POWERS[unit]))
+    if "." in number:
+        fix = f"{number}{unit.lower()}"
+        raise ValueMistake("flag-value", f"'{_shown(text)}': {unit} counts in powers of 1024, without decimals", fix)
+    return int(number) * int(1024 ** _POWERS[unit.lower()])
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    if is_reference(text):
+        return text
+    raise ValueMistake("flag-json", f"'{_shown(text)}' is not JSON: a shell has eaten its quotes?", _requoted(text))
+
+
+def json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _requoted(text: str) -> str | None:
+    """The JSON with quotes around its bare words again, in quotes for a shell; None if that is no JSON either."""
+    found = text
+    for _ in range(2):  # neighbours share their comma, so one pass leaves every second word
+        found = _BARE_WORD.sub(lambda m: m[0] if m[2] in ("true", "false", "null") else f'{m[1]}"{m[2]}"', found)
+    try:
+        json.loads(found)
+    except (ValueError, RecursionError):
+        return None
+    return f"'{found}'"
+
+
+def _digits(text: str) -> str | None:
+    digits = re.sub(r"[,_ ]", "", text)
+    return digits if digits.isascii() and digits.isdigit() else None
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    "text": str,
+    "integer": _integer,
+    "number": _number,
+    "count": _count,
+    "count or auto": lambda text: -1 if text.strip().lower() in ("-1", "auto") else _count(text),
+    "json": _json,
+    "json or text": json_or_text,
+}
+
+# -- the Rust front end ------------------------------------------------------------------------------------------------
+
+RUST_VARIABLE = "VLLM_USE_RUST_FRONTEND"
+RUST_SINCE = "0.22"  # the first wheels with the binary
+BODY_VARIABLE = "VLLM_HTTP_MAX_REQUEST_BODY_SIZE"
+BODY_MOST = 32 * 1024 * 1024  # bytes of a request where that variable is not set; 0 = no limit
+
+# Parsers of calls that are one with the parser of thoughts of the same name: without it every chat is a 500.
+RUST_UNIFIED = frozenset(("gemma4",))
+
+
+@dataclass(frozen=True, slots=True)
+class RustFrontEnd:
+    """`tool_parsers`, `reasoning_parsers`: those it has. `refused_flags`: flags that end its start where they have
+    another value than this default of vLLM's; None = whatever value they have."""
+
+    version: str
+    tool_parsers: frozenset[str]
+    reasoning_parsers: frozenset[str]
+    refused_flags: Mapping[str, Any]
+
+
+@cache
+def rust_front_end() -> RustFrontEnd:
+    """The table of the version that was read last."""
+    return msgspec.json.decode(Path(__file__).with_name("vllm_rust.json").read_bytes(), type=RustFrontEnd)
+
+
+def chooses_rust(environment: Mapping[str, str]) -> bool:
+    """Do these variables put the Rust front end before the engine?"""
+    value = environment.get(RUST_VARIABLE, "0").strip()
+    return value.isdecimal() and int(value) != 0
+
+
+def body_most(environment: Mapping[str, str]) -> int | None:
+    """The bytes that it takes of a request; None = any number, or that is not known."""
+    value = environment.get(BODY_VARIABLE, str(BODY_MOST)).strip()
+    return int(value) or None if value.isdecimal() and len(value) < 19 else None

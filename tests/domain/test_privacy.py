@@ -29,7 +29,7 @@ ALL_MARKS = Privacy(*(True for _ in fields(Privacy)))
 
 # Where the code sends what came from a client, and the test of this file that shows that its marks go with it; or why
 # it needs none.
-HERE_ALONE = "asks no cloud (tests/apps/tokens/test_tokenizers.py, tests/apps/dialects/test_token_counts.py)"
+HERE_ALONE = "asks no cloud (tests/apps/tokens/test_api_backends.py, tests/apps/dialects/test_token_counts.py)"
 WAYS = {
     ("InnerExchange", "apps/batches/runner.py"): "batch",
     ("InnerExchange", "proxy/ask_all.py"): "ask_all",

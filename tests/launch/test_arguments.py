@@ -1,4 +1,4 @@
-"""Arguments of `vllm serve` are read as vLLM reads them: 1,300 lines that the parser of a real vLLM has read."""
+"""ParsedArguments of `vllm serve` are read as vLLM reads them: 1,300 lines that the parser of a real vLLM has read."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.launch.arguments import Arguments, read_arguments
+from gateway.launch.arguments import ParsedArguments, read_arguments
 from gateway.launch.flags import vllm_flags
 
 CASES = [json.loads(line) for line in Path("tests/data/launch/arguments.jsonl").read_text().splitlines()]
 
 
-def read(text: str) -> Arguments:
+def read(text: str) -> ParsedArguments:
     return read_words(shlex.split(text))
 
 
-def read_words(words: list[str]) -> Arguments:
+def read_words(words: list[str]) -> ParsedArguments:
     return read_arguments(tuple(words), vllm_flags())
 
 
-def refused(found: Arguments) -> bool:
+def refused(found: ParsedArguments) -> bool:
     """What vLLM's parser would end with: a mistake, a flag that it does not have, or a word too many. Numbers out of
     range pass the parser; its settings refuse them afterwards."""
     told = [m for m in found.mistakes if m.rule != "flag-range"]

@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
-from gateway.apps.fleet.preflight.terms import CONTAINER_HOME
+from gateway.apps.fleet.preflight.host import CONTAINER_HOME
 from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.launches import Launches
 from gateway.apps.importing.source import count_of, is_true, listed, mapping, read_source, scalar_of, text_of

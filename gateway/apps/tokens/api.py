@@ -1,11 +1,16 @@
-"""`POST /tokenize` and `/detokenize`: the tokens of a prompt, and the text of tokens, in vLLM's words."""
+"""`POST /tokenize` and `/detokenize`: the tokens of a prompt, and the text of tokens, in vLLM's words.
+
+Tokens of different models mean different text, so all that tell them serve one model: that of the alias' first backend
+which is not parked.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -14,10 +19,10 @@ from msgspec import Raw
 from gateway.admission import access
 from gateway.admission.origins import check_json
 from gateway.api.answering import Question, answer
-from gateway.apps.tokens.tokenizers import TokenizeFailure, refusal, tokenizers_of
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.body import read_fields, value_of
+from gateway.domain.health_state import State
 from gateway.domain.reason import reason_of
 from gateway.domain.upstream import UpstreamFailure
 from gateway.engines.outgoing import fill_in
@@ -25,7 +30,60 @@ from gateway.engines.tokens import TokenClient, TokenizeError
 from gateway.errors import GatewayError, PassedOn
 from gateway.inspection.error_replies import judge
 from gateway.proxy.exchange import AsgiExchange, ClientGone
+from gateway.routing.plan import STARTING, unavailable
+from gateway.routing.refusal import expected_wait
+from gateway.routing.resume import same_model
 from gateway.runtime.gateway import Gateway
+
+COMING = frozenset({"warming", STARTING})
+
+
+class TokenizeFailure(NamedTuple):
+    """Why a backend has not answered. `kind`: lacking (it cannot) | failed | a kind of `unavailable`. `timeout`: it was
+    silent."""
+
+    state: BackendState
+    kind: str
+    reason: str
+    timeout: bool = False
+
+
+def tokenizers_of(
+    alias: Alias, states: Sequence[BackendState], now: float
+) -> tuple[list[BackendState], list[TokenizeFailure]]:
+    """(the backends to ask, in order; why the others are not asked). `states`: those of the alias, in its order."""
+    here = [state for state in states if not state.backend.cloud and state.health.state is not State.PARKED]
+    home = here[0] if here else None
+    asked: list[BackendState] = []
+    passed: list[TokenizeFailure] = []
+    for state in states:
+        if state.backend.cloud:
+            passed.append(TokenizeFailure(state, "lacking", "is a cloud"))
+        elif state.traits.counts.tokenizer is None:
+            passed.append(TokenizeFailure(state, "lacking", f"has no tokenizer that can be asked ({state.server})"))
+        elif home is not None and state is not home and not same_model(state, home):
+            passed.append(TokenizeFailure(state, "lacking", f"serves another model than {home.name}"))
+        elif not state.health.usable(now):
+            passed.append(TokenizeFailure(state, *unavailable(state, now)))
+        else:
+            asked.append(state)
+    return asked, passed
+
+
+def refusal(alias: Alias, path: str, passed: Sequence[TokenizeFailure], now: float) -> GatewayError:
+    """The error where no backend has answered."""
+    why = "; ".join(f"{one.state.name} {one.reason}" for one in passed)
+    failed = [one for one in passed if one.kind == "failed"]
+    if failed:
+        code = "upstream_timeout" if failed[-1].timeout else "upstream_error"
+        return GatewayError(code, f"Every backend of alias '{alias.name}' that was tried failed: {why}")
+    away = [one for one in passed if one.kind != "lacking"]
+    if not away:
+        return GatewayError("input_unsupported", f"No backend of alias '{alias.name}' takes {path}: {why}")
+    code = "no_backend_available" if {one.kind for one in away}.isdisjoint(COMING) else "backend_warming"
+    wait = min(expected_wait(one.state.health, now) for one in away)
+    return GatewayError(code, f"No healthy backend for alias '{alias.name}': {why}", retry_after=wait)
+
 
 WAIT = 60.0  # seconds for one backend, its client's turn included
 TOKENIZE, DETOKENIZE = "tokenize", "detokenize"  # in gateway_requests_total

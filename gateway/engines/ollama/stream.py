@@ -20,7 +20,7 @@ from gateway.engines.ollama.reply import (
     is_repeating,
     read_line,
 )
-from gateway.inspection.known_errors import UNREADABLE
+from gateway.inspection.known_errors import is_unreadable
 from gateway.transport.held import HeldBytes
 from gateway.transport.upload import Counted
 
@@ -71,7 +71,7 @@ class OllamaStream(TranslatedResponse):
             raise UpstreamFailure(_LOADED)
         if is_cut_call(line.error):
             line = OllamaLine(done=True, done_reason="length", eval_count=self._pieces)
-        elif isinstance(line.error, str) and UNREADABLE.fullmatch(line.error) is not None:
+        elif isinstance(line.error, str) and is_unreadable(line.error):
             raise UnreadableOutput(line.error)
         self._count(line)
         if self._calls is not None:

@@ -12,7 +12,7 @@ from gateway.apps.control.engine_logs import EngineLogs, shown
 from gateway.domain.health_state import State
 from tests.apps.control.machine import ended, error, steps
 from tests.apps.control.node import fleet
-from tests.apps.fleet.operations.test_command import ask
+from tests.apps.fleet.test_operations import ask
 
 DAILY = "{daily: [a], ds4: [c]}"
 

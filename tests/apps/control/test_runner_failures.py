@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gateway.apps.control.runner import CommandLimits
+from gateway.apps.fleet.preflight.host import ExpectedNode
 from gateway.apps.fleet.preflight.run import NodeReport
-from gateway.apps.fleet.preflight.terms import ExpectedNode
 from gateway.domain.health_state import State
 from tests.apps.control.machine import begin, ended, gateway_of, machine, steps, switched
 from tests.editing import Editor

@@ -14,7 +14,7 @@ import pytest
 from gateway.apps.control.runner import CommandLimits
 from gateway.apps.fleet.preflight.node import MARK
 from tests.apps.control.machine import Machine, ended, error, gateway_of, machine, steps, switched
-from tests.apps.fleet.operations.test_command import ask
+from tests.apps.fleet.test_operations import ask
 from tests.support import RunningGateway
 
 MODES = "{plain: [c], long: {backends: [c], profiles: {c: latency}}, other: [a]}"

@@ -11,7 +11,7 @@ from gateway.apps.fleet.preflight.node import MARK
 from gateway.domain.health_state import State
 from tests.apps.control.machine import begin, ended, error, steps, switched
 from tests.apps.control.node import fleet
-from tests.apps.fleet.operations.test_command import ask
+from tests.apps.fleet.test_operations import ask
 
 LOADING = ("ActiveState=activating", "SubState=start-post")
 DAILY = "{daily: [a], ds4: [c]}"

@@ -9,7 +9,7 @@ from typing import Any
 from gateway.apps.control.memory.geometry import Geometry
 from gateway.config.units import number_of
 from gateway.launch.command import Mistake, ServeCommand
-from gateway.launch.values import is_reference
+from gateway.launch.flags import is_reference
 
 UTILIZATION = 0.92  # vLLM 0.32's default; older ones have 0.90
 SEQUENCES = 256

@@ -16,7 +16,7 @@ from gateway.apps.control.unit_commands import units_of
 from gateway.apps.fleet.checking.alias_facts import AliasFacts, StepBackend, alias_facts
 from gateway.apps.fleet.checking.live import BackendAnswer, ask_fleet
 from gateway.apps.fleet.checking.seen import seen_by_gateway
-from gateway.apps.fleet.lint.command import findings_of, mode_cannot_run, print_findings
+from gateway.apps.fleet.lint.findings import findings_of, mode_cannot_run, print_findings
 from gateway.apps.fleet.lint.subject import Finding
 from gateway.cli.options import (
     config_option,

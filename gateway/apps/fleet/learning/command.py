@@ -13,9 +13,8 @@ import click
 
 from gateway.apps.control.unit_commands import unit_name
 from gateway.apps.fleet.learning.edit import CannotEdit, text_of, with_entry, write_config
-from gateway.apps.fleet.learning.logs import NoLog, lines_of_file, lines_of_node
-from gateway.apps.fleet.learning.startup_log import GIB, Start, last_start
-from gateway.apps.fleet.planning.live import idle_nodes
+from gateway.apps.fleet.learning.startup_log import GIB, EngineStart, NoLog, last_start, lines_of_file, lines_of_node
+from gateway.apps.fleet.planning import idle_nodes
 from gateway.cli.options import config_option, examples, fail, load_or_exit
 from gateway.config.snapshot import Backend, Observed, Snapshot
 from gateway.printable import visible
@@ -124,7 +123,7 @@ def _from_file(path: Path, snapshot: Snapshot, backend: str | None) -> Learned:
     return _figures(snapshot.backends[name], start)
 
 
-def _of_model(start: Start, snapshot: Snapshot) -> str | None:
+def _of_model(start: EngineStart, snapshot: Snapshot) -> str | None:
     """The one backend that is launched with the log's model."""
     launched = [one for one in snapshot.backends.values() if one.launch is not None and one.launch.parsed.is_vllm]
     named = [one.name for one in launched if one.launch is not None and one.launch.parsed.model in start.models]
@@ -155,7 +154,7 @@ def _reserves(snapshot: Snapshot) -> Iterator[Learned]:
 # -- how it is written ------------------------------------------------------------------------------------------------
 
 
-def _figures(backend: Backend, start: Start) -> Learned:
+def _figures(backend: Backend, start: EngineStart) -> Learned:
     observed = _completed(start.observed, backend)
     return Learned(backend.name, ("backends", backend.name), "observed", _written(observed), "launch")
 

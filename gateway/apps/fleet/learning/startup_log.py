@@ -4,10 +4,16 @@ Pure."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from shlex import quote
+from typing import Any, BinaryIO
 
+from gateway.apps.control.unit_commands import SSH, with_credentials
+from gateway.apps.fleet.preflight.host import CommandResult, run_bounded
 from gateway.config.snapshot import Observed
 
 GIB = 2**30
@@ -44,7 +50,7 @@ LINES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class EngineStart:
     """One start of an engine: the names of its model, and what it said."""
 
     models: frozenset[str] = frozenset()
@@ -56,21 +62,21 @@ class Start:
         return self.observed.kv is not None or self.observed.tokens is not None
 
 
-def last_start(lines: Iterable[str]) -> Start | None:
+def last_start(lines: Iterable[str]) -> EngineStart | None:
     """The last start in a log that came as far as its cache; None if there is none. Of an engine over several processes
     the largest weights and the smallest cache count."""
-    found: Start | None = None
-    start = Start()
+    found: EngineStart | None = None
+    start = EngineStart()
     for line in lines:
         text = _ANSI.sub("", line[:_MOST_LINE])
         if _BEGINS.search(text) and (start.observed.weights or start.has_cache or "API server" in text):
             found = start if start.has_cache else found
-            start = Start()
+            start = EngineStart()
         start = _with_line(start, text)
     return start if start.has_cache else found
 
 
-def _with_line(start: Start, text: str) -> Start:
+def _with_line(start: EngineStart, text: str) -> EngineStart:
     seen = start.observed
     version = _VERSION.search(text)
     if version and seen.engine is None:
@@ -82,7 +88,7 @@ def _with_line(start: Start, text: str) -> Start:
     for key, written in values.items():
         joined: Any = _joined(key, getattr(seen, key), _value(key, written))
         seen = replace(seen, **{key: joined})
-    return Start(models, seen)
+    return EngineStart(models, seen)
 
 
 def _value(key: str, written: str) -> float | int | str:
@@ -100,3 +106,57 @@ def _joined(key: str, before: float | int | str | None, now: float | int | str) 
     if key == "weights":
         return max(before, now)
     return min(before, now) if key in ("kv", "tokens", "free") else now
+
+
+_MOST_LINE = 65536  # bytes
+_MOST_LINES = 2000
+_MOST_ANSWER = 4 * 1024 * 1024
+_SECONDS = 60.0
+
+Send = Callable[[Sequence[str], str, float], CommandResult]  # argument vector, input, seconds
+# The container's own log first; a container that is gone has its lines in the journal.
+_SCRIPT = """\
+found=$(docker logs {name} 2>&1 | grep -aE {lines} | tail -n 400)
+[ -n "$found" ] || found=$(journalctl -u {name}.service --no-pager -o cat -n 500000 2>/dev/null |
+  grep -aE {lines} | tail -n 400)
+printf '%s\\n' "$found"
+"""
+
+
+class NoLog(Exception):
+    """There is no log to read; the message says why, and what to do."""
+
+
+def lines_of_file(path: Path) -> list[str]:
+    """The start-up lines of a log file, the last of them; `-` is the standard input. Raises NoLog."""
+    try:
+        if str(path) == "-":
+            return _wanted(sys.stdin.buffer)
+        with path.open("rb") as file:
+            return _wanted(file)
+    except OSError as error:
+        raise NoLog(f"'{path}' cannot be read: {error.strerror or error}") from None
+
+
+def _wanted(file: BinaryIO) -> list[str]:
+    """The lines that tell something, without holding the whole log."""
+    wanted = re.compile(LINES.encode())
+    found: deque[bytes] = deque(maxlen=_MOST_LINES)
+    while line := file.readline(_MOST_LINE):
+        if wanted.search(line):
+            found.append(line)
+    return [line.decode("utf-8", "replace") for line in found]
+
+
+def send(argv: Sequence[str], text: str, seconds: float) -> CommandResult:
+    return run_bounded(argv, seconds, text, _MOST_ANSWER)
+
+
+def lines_of_node(target: str, container: str, send: Send = send) -> list[str]:
+    """The start-up lines of a container, or of the unit of that name, on the node that ssh reaches at `target`. Raises
+    NoLog."""
+    argv = with_credentials((*SSH, target, "sh", "-s"))
+    ran = send(argv, _SCRIPT.format(name=quote(container), lines=quote(LINES)), _SECONDS)
+    if not ran.ok:
+        raise NoLog(f"ssh {target}: {ran.why[:200] or 'no answer'}")
+    return ran.out.splitlines()

@@ -12,18 +12,228 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import cache
-from pathlib import Path
-from typing import Any, TypeVar
+from pathlib import Path as FilePath
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from gateway.apps.control.memory import model_catalog
 from gateway.apps.control.memory.model_catalog import ModelCatalog
-from gateway.apps.fleet.lint.catalog_rows import DraftMethod, FamilyRow, Image, Publisher, Row, Variable, read_row
 from gateway.config.document import read_document
-from gateway.config.problems import Report
+from gateway.config.problems import Path, Report
 from gateway.config.snapshot import Snapshot
 from gateway.config.suggest import did_you_mean
 
-R = TypeVar("R", bound=Row)
+R = TypeVar("R", bound="Row")
+_INTERNAL = ("stated", "written")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """`source`: who reported it. `versions`: of vLLM, the first and the last for which the row's errors hold; one alone
+    = from it on, none = all. `written`: the fields that the row has; `stated`: of a merged row, field -> the row that
+    says it."""
+
+    match: str
+    source: str = ""
+    versions: tuple[str, ...] = ()
+    stated: Mapping[str, Row] = field(default_factory=dict)
+    written: frozenset[str] = frozenset()
+
+    def source_of(self, key: str) -> str:
+        return self.stated.get(key, self).source
+
+    def versions_of(self, key: str) -> tuple[str, ...]:
+        return self.stated.get(key, self).versions
+
+
+@dataclass(frozen=True, kw_only=True)
+class FamilyRow(Row):
+    """Models of one kind; `match` is an expression over the plain name. Parsers: the first is the best one; omitted =
+    as the gateway's own table of families says (gateway/launch/families.py).
+
+    `reported_parsers`: work for somebody, so they are no error. `likely_parsers`: of tools, by the name of vLLM's own
+    parsers or the architecture; another one is a warning at most. `auto_calls`: False = with tool_choice auto the model
+    ends its turn without a call. `media`: what it takes besides text; () = nothing. `mamba_block`: block size in tokens
+    that prefix caching asks of its Mamba layers. `tensor_parallel`: the most. `..._until`: the first version of vLLM of
+    which it is not true, or not known. `flags`, `variables`: what it needs; `helpful_flags`: what makes it better
+    ("true" = a switch). `scrambled_checkpoints`: expression over names whose output is scrambled on a Spark.
+    `draft_kv`: the KV cache dtype that its paired draft needs. `draft_counts`: [fewest, most] tokens per step,
+    `draft_count` the best. `drafts_by`: the method of its own drafts where it has no MTP heads."""
+
+    tool_parsers: tuple[str, ...] | None = None
+    reported_parsers: tuple[str, ...] = ()
+    likely_parsers: tuple[str, ...] = ()
+    reasoning_parsers: tuple[str, ...] | None = None
+    parser_plugin: str | None = None
+    auto_calls: bool = True
+    hybrid: bool = False
+    mamba: bool = False
+    moe: bool | None = None
+    media: tuple[str, ...] | None = None
+    mamba_block: int | None = None
+    mamba_block_until: str | None = None
+    tensor_parallel: int | None = None
+    least_batched_tokens: int | None = None
+    crashing_attention: tuple[str, ...] = ()
+    unsupported_attention: tuple[str, ...] = ()
+    scrambled_kv: tuple[str, ...] = ()
+    scrambled_checkpoints: str | None = None
+    draft_kv: str | None = None
+    drafts_by: str | None = None
+    mtp: Literal["built_in", "paired", "none"] | None = None
+    draft_counts: tuple[int, ...] = ()
+    draft_count: int | None = None
+    quantization_free: bool = False
+    flags: Mapping[str, str] = field(default_factory=dict)
+    helpful_flags: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    images: tuple[str, ...] = ()
+    draft_images: tuple[str, ...] = ()
+    patched_file: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Publisher(Row):
+    """Checkpoints of one publisher; `match` is an expression over the plain name with its organisation.
+
+    `quantization`: the value of --quantization that they need, or "none" = it is found by itself, as every vLLM from
+    `found_from` on does. `fails_with`: values that contradict the checkpoint's own configuration, so that vLLM refuses
+    to start."""
+
+    quantization: str = "none"
+    found_from: str | None = None
+    fails_with: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image(Row):
+    """Container images; `match` is a glob over name:tag.
+
+    `entrypoint`: "vllm serve" = the image runs it already, so the command is its arguments; "vllm" = the command begins
+    with `serve`; "none" = the command is the whole line; "own" = it is configured by variables. `stock`: it is vLLM as
+    it is released, so what holds for a version holds for the image. `moving`: the tag will point elsewhere one day.
+    `broken`: why it does not run on a Spark, `doubtful`: why it may not; `instead`: the image to use. `lacks`: what is
+    not in it."""
+
+    vllm: str | None = None
+    entrypoint: Literal["vllm serve", "vllm", "none", "own"] | None = None
+    stock: bool = False
+    moving: bool = False
+    broken: str | None = None
+    doubtful: str | None = None
+    instead: str | None = None
+    lacks: tuple[str, ...] = ()
+    rejects_mixed_precision: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variable(Row):
+    """Environment variables of the engine; `match` is their name.
+
+    `no_op_from`: version of vLLM from which it does nothing; `never`: it never existed. `crashes_with`: the value under
+    which the engine dies. `instead`: the flag or the variable to use. `local`: to be set in the launch only, never for
+    the whole machine."""
+
+    no_op_from: str | None = None
+    never: bool = False
+    crashes_with: str | None = None
+    instead: str = ""
+    local: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftMethod(Row):
+    """Methods of speculative decoding; `match` is an expression over the whole name of the method.
+
+    `counts`: [fewest, most] tokens per step that make sense. `attention`: what the target needs; `crashing_attention`:
+    what it cannot run with. `kv_cache`: "not fp8". `drafters`: plain name of a drafter -> expression over its targets.
+    """
+
+    vllm: str | None = None
+    counts: tuple[int, ...] = ()
+    attention: str | None = None
+    crashing_attention: tuple[str, ...] = ()
+    kv_cache: Literal["any", "not fp8"] = "any"
+    variables: Mapping[str, str] = field(default_factory=dict)
+    drafters: Mapping[str, str] = field(default_factory=dict)
+    quantized: str | None = None
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read_row(kind: type[R], data: Any, path: Path, report: Report) -> R | None:
+    """The row, or None where something in it is wrong (reported). Without `match`, the row's name is it."""
+    hints = {key: hint for key, hint in get_type_hints(kind).items() if key not in _INTERNAL}
+    known = "there are " + ", ".join(hints)
+    if not isinstance(data, dict):
+        report.error(path, "must be a mapping of fields", known)
+        return None
+    before = len(report.errors)
+    values: dict[str, Any] = {"match": str(path[-1])}
+    for key, value in data.items():
+        if key not in hints:
+            report.error((*path, key), f"unknown field '{key}'", did_you_mean(key, hints) or known)
+            continue
+        try:
+            values[key] = _typed(hints[key], value)
+        except ValueError as error:
+            report.error((*path, key), str(error))
+    _check_values(kind, values, path, report)
+    if len(report.errors) > before:
+        return None
+    return kind(**values, written=frozenset(values) - {"match", "source", "versions"})
+
+
+def _check_values(kind: type[Row], values: Mapping[str, Any], path: Path, report: Report) -> None:
+    written = {key: values[key] for key in ("match", "scrambled_checkpoints") if key in values}
+    if kind is Image or kind is Variable:  # a glob, a name
+        del written["match"]
+    written |= {f"drafters.{name}": target for name, target in values.get("drafters", {}).items()}
+    for key, expression in written.items():
+        try:
+            re.compile(expression)
+        except re.error as error:
+            report.error((*path, *key.split(".", 1)), f"is no regular expression: {error}")
+    for key in ("counts", "draft_counts"):
+        if key in values and len(values[key]) != 2:
+            report.error((*path, key), "must be two numbers", "write [1, 3]: the fewest and the most")
+
+
+def _typed(hint: Any, value: Any) -> Any:
+    """`value` as the field has it. Raises ValueError in words."""
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return _typed(next(part for part in get_args(hint) if part is not type(None)), value)
+    if origin is Literal:
+        if value not in get_args(hint):
+            raise ValueError("must be one of " + ", ".join(map(str, get_args(hint))))
+        return value
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise ValueError("must be a list")
+        return tuple([_typed(get_args(hint)[0], member) for member in value])
+    if origin is not None:  # a mapping
+        if not isinstance(value, dict):
+            raise ValueError("must be a mapping of names to text")
+        return {str(key): _text(inner) for key, inner in value.items()}
+    if hint is str:
+        return _text(value)
+    if type(value) is not hint:
+        raise ValueError(_SCALARS[hint])
+    return value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
+        raise ValueError(_SCALARS[str])
+    return str(value)
+
+
+_SCALARS = {str: "must be text (write it in quotes)", bool: "must be true or false", int: "must be a whole number"}
+
+
 Version = tuple[int, int]
 
 SECTIONS: Mapping[str, type[Row]] = {
@@ -39,7 +249,7 @@ ALL_SECTIONS = (*SECTIONS, *model_catalog.SECTIONS)  # with those that the plann
 @dataclass(frozen=True)
 class Catalog:
     """The rows by section and name, the operator's own first. `memory`: the models' sizes and the reports from the
-    field. `own`: dotted names of the operator's rows ("families.my-model")."""
+    field."""
 
     families: Mapping[str, FamilyRow] = field(default_factory=dict)
     publishers: Mapping[str, Publisher] = field(default_factory=dict)
@@ -47,7 +257,6 @@ class Catalog:
     variables: Mapping[str, Variable] = field(default_factory=dict)
     drafts: Mapping[str, DraftMethod] = field(default_factory=dict)
     memory: ModelCatalog = field(default_factory=ModelCatalog)
-    own: frozenset[str] = frozenset()
 
     def family(self, names: Iterable[str]) -> FamilyRow | None:
         """The facts about a model by its names (repository, path, served name); None if no row takes any of them."""
@@ -115,7 +324,7 @@ def catalog_of(snapshot: Snapshot) -> Catalog:
     return load_catalog(model_catalog.own_catalog(snapshot))
 
 
-def load_catalog(extra: Path | None = None) -> Catalog:
+def load_catalog(extra: FilePath | None = None) -> Catalog:
     """The gateway's rows, with those of the file `extra` before them. Raises ConfigError with every mistake in it."""
     shipped = _shipped()
     if extra is None:
@@ -125,7 +334,7 @@ def load_catalog(extra: Path | None = None) -> Catalog:
 
 @cache
 def _shipped() -> Catalog:
-    return replace(_read_catalog(model_catalog.shipped_text(), "catalog.yaml"), own=frozenset())
+    return _read_catalog(model_catalog.shipped_text(), "catalog.yaml")
 
 
 def _read_catalog(text: str, name: str) -> Catalog:
@@ -145,8 +354,7 @@ def _read_catalog(text: str, name: str) -> Catalog:
             found[section] = {key: row for key, row in read.items() if row is not None}
     memory = model_catalog.read_models(data, report)
     report.finish()
-    own = frozenset(f"{section}.{key}" for section, rows in found.items() for key in rows)
-    return Catalog(**found, memory=memory, own=own)
+    return Catalog(**found, memory=memory)
 
 
 def _joined(own: Catalog, shipped: Catalog) -> Catalog:
@@ -155,4 +363,4 @@ def _joined(own: Catalog, shipped: Catalog) -> Catalog:
     for name in SECTIONS:
         first, rest = getattr(own, name), getattr(shipped, name)
         sections[name] = {**first, **{key: row for key, row in rest.items() if key not in first}}
-    return Catalog(**sections, memory=own.memory.before(shipped.memory), own=own.own)
+    return Catalog(**sections, memory=own.memory.before(shipped.memory))

@@ -2,51 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path as FilePath
+from types import ModuleType
+from typing import Any
 
-from gateway.apps.control.memory.model_files import ModelFiles
+import click
+
+from gateway.apps.control.memory.model_files import ModelFiles, read_models
 from gateway.apps.fleet.lint import (
     rules_container,
     rules_drafts,
     rules_environment,
-    rules_front_end,
     rules_model,
     rules_nodes,
     rules_routes,
     rules_tools,
 )
-from gateway.apps.fleet.lint.catalog import Catalog
-from gateway.apps.fleet.lint.subject import ORDER, Finding, Remark, Rule, Subject, subjects
-from gateway.config.problems import Path, dotted
+from gateway.apps.fleet.lint.catalog import Catalog, catalog_of
+from gateway.apps.fleet.lint.rules_routes import DeclaredFleet
+from gateway.apps.fleet.lint.subject import ORDER, Finding, Rule, Subject, subjects
+from gateway.cli.options import config_option, counted, examples, fail_with, json_option, load_or_exit
+from gateway.config.load import LoadedFile
+from gateway.config.problems import ConfigError, Path
 from gateway.config.snapshot import Snapshot
 
+
+def rules_in(module: ModuleType) -> Mapping[str, Any]:
+    """The rules of a module, which are its own functions that give findings, by the name that these show."""
+    functions = {name: one for name, one in vars(module).items() if getattr(one, "__module__", "") == module.__name__}
+    rules = {n: f for n, f in functions.items() if inspect.isgeneratorfunction(f) and not n.startswith("_")}
+    return {name.replace("_", "-"): rule for name, rule in rules.items()}
+
+
+# Rules over one backend, by name.
 RULES: Mapping[str, Rule] = {
-    **rules_tools.RULES,
-    **rules_model.RULES,
-    **rules_drafts.RULES,
-    **rules_container.RULES,
-    **rules_environment.RULES,
-    **rules_front_end.RULES,
-    **rules_nodes.RULES,
+    name: rule
+    for module in (rules_tools, rules_model, rules_drafts, rules_container, rules_environment, rules_nodes)
+    for name, rule in rules_in(module).items()
 }
-"""Rules over one backend, by name. Those over the whole file are in rules_routes.py."""
+FLEET_RULES: Mapping[str, Callable[[DeclaredFleet], Iterator[Finding]]] = rules_in(rules_routes)  # over the whole file
 
 # Facts of the file, of docker, of the machines and of JSON, which hold for whatever build an image has.
 _OF_THE_FILE = frozenset(
     (
         *("image-tag", "docker-flags", "docker-gpus", "listen-host", "port-mapping", "volumes", "shell-quotes"),
         *("parallel-size", "command-quotes", "command-container", "flag-json", "flag-value", "flag-range"),
-        *rules_nodes.RULES,
+        *rules_in(rules_nodes),
     )
 )
-
-_Placed = tuple[str, Remark, Path]  # a rule, what it says, and where in the file
-
-
-def rule_names() -> tuple[str, ...]:
-    """Every rule but those of the command line itself, which `parse` names (gateway/launch/)."""
-    return (*RULES, *rules_routes.RULES, rules_routes.MODE_CONFLICT)
+_CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")  # Docker's, Podman's
+_COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
 def findings(
@@ -60,50 +70,91 @@ def findings(
     """The mistakes and oddities of a file, the errors first. `lines`: line of every path of the
     file (`LoadedFile.lines`). `in_container`: the gateway itself runs in one. `files`: the models on this machine."""
     every = list(subjects(snapshot, catalog, files))
-    found = [one for subject in every for one in _of_subject(subject, catalog)]
+    found = [one for subject in every for one in _of_subject(subject)]
     whole = {subject.backend.name: subject for subject in every if subject.profile is None}
-    for rule, judge in rules_routes.RULES.items():
-        found += [(rule, one, one.where) for one in judge(snapshot, whole, catalog, in_container)]
-    conflicts = rules_routes.mode_conflict(snapshot, catalog, files or {})
-    found += [(rules_routes.MODE_CONFLICT, one, one.where) for one in conflicts]
-    place = _Lines(lines or {})
-    kept = dict.fromkeys(place.finding(*one) for one in _without_repeats(found))
+    fleet = DeclaredFleet(snapshot, whole, catalog, in_container, files or {})
+    found += [replace(one, rule=rule) for rule, judge in FLEET_RULES.items() for one in judge(fleet)]
+    kept = dict.fromkeys(replace(one, line=_line(one.where or (), lines or {})) for one in _without_repeats(found))
     return sorted(kept, key=lambda one: (ORDER.index(one.severity), one.line or 0))
 
 
-def _of_subject(subject: Subject, catalog: Catalog) -> Iterator[_Placed]:
-    root: Path = ("backends", subject.backend.name)
-    for rule, judge in RULES.items():
-        for one in judge(subject, catalog):
-            yield rule, _as_far_as_known(subject, rule, one), (*root, *one.where)
-    for mistake in subject.command.mistakes:
-        remark = Remark(mistake.severity, mistake.message, mistake.fix or "")
-        yield mistake.rule, _as_far_as_known(subject, mistake.rule, remark), (*root, *subject.place)
+def _of_subject(subject: Subject) -> Iterator[Finding]:
+    found = [replace(one, rule=rule) for rule, judge in RULES.items() for one in judge(subject)]
+    found += [Finding(one.severity, one.message, one.fix or "", rule=one.rule) for one in subject.command.mistakes]
+    for one in found:
+        where = subject.place if one.where is None else one.where
+        yield replace(_as_far_as_known(subject, one), where=("backends", subject.backend.name, *where))
 
 
-def _as_far_as_known(subject: Subject, rule: str, remark: Remark) -> Remark:
+def _as_far_as_known(subject: Subject, one: Finding) -> Finding:
     """What is known of released builds may not hold for another image: it is no error there. Of the words behind a
     program that is not known nobody can say whose they are."""
-    if remark.severity != "error" or subject.is_stock or rule in _OF_THE_FILE:
-        return remark
-    message = f"if {subject.image} is vLLM as it is released: {remark.message}"
-    return replace(remark, severity="note" if rule == "command-words" else "warning", message=message)
+    if one.severity != "error" or subject.is_stock or one.rule in _OF_THE_FILE:
+        return one
+    message = f"if {subject.image} is vLLM as it is released: {one.message}"
+    return replace(one, severity="note" if one.rule == "command-words" else "warning", message=message)
 
 
-def _without_repeats(found: list[_Placed]) -> Iterator[_Placed]:
+def _without_repeats(found: list[Finding]) -> Iterator[Finding]:
     """A mistake that a profile repeats from its command is reported once, at the command."""
-    stated = {(path[:2], rule, one.message) for rule, one, path in found if path[2:3] != ("profiles",)}
-    for rule, one, path in found:
-        if path[2:3] != ("profiles",) or (path[:2], rule, one.message) not in stated:
-            yield rule, one, path
+    placed = [((one.where or ()), one) for one in found]
+    stated = {(path[:2], one.rule, one.message) for path, one in placed if path[2:3] != ("profiles",)}
+    for path, one in placed:
+        if path[2:3] != ("profiles",) or (path[:2], one.rule, one.message) not in stated:
+            yield one
 
 
-class _Lines:
-    """Finds the line of a path, or of the nearest thing around it that is written."""
+def _line(path: Path, lines: Mapping[Path, int]) -> int | None:
+    """The line of a path, or of the nearest thing around it that is written."""
+    return next((found for end in range(len(path), 0, -1) if (found := lines.get(path[:end]))), None)
 
-    def __init__(self, lines: Mapping[Path, int]) -> None:
-        self.lines = lines
 
-    def finding(self, rule: str, remark: Remark, path: Path) -> Finding:
-        line = next((found for end in range(len(path), 0, -1) if (found := self.lines.get(path[:end]))), None)
-        return Finding(remark.severity, rule, dotted(path), line, remark.message, remark.fix, remark.source)
+@examples(
+    "gateway fleet check",
+    "gateway fleet check --config new.yaml --json",
+)
+@click.command()
+@config_option
+@json_option
+def command(config: FilePath, as_json: bool) -> None:
+    """Look through every launch block, and through what is declared without one.
+
+    Each finding says why, what to write instead, and who paid for it. An error is what cannot start or cannot call
+    tools. Exit code 0: no error; 1: an error, or the file has a mistake; 2: there is no such file.
+    """
+    loaded = load_or_exit(config, as_json=as_json)
+    try:
+        found = findings_of(loaded)
+    except ConfigError as error:
+        fail_with(error, as_json=as_json)
+    if as_json:
+        click.echo(json.dumps({"findings": [one.as_json() for one in found]}, indent=2))
+    else:
+        print_findings(found)
+        click.echo(_sum(found))
+    sys.exit(1 if any(one.severity == "error" for one in found) else 0)
+
+
+def findings_of(loaded: LoadedFile) -> list[Finding]:
+    """The findings of a file, with the catalogue it names. Raises ConfigError for mistakes in that catalogue."""
+    snapshot = loaded.snapshot
+    catalog, files = catalog_of(snapshot), read_models(snapshot)
+    in_container = any(FilePath(mark).exists() for mark in _CONTAINER_MARKS)
+    return findings(snapshot, catalog, loaded.lines, in_container=in_container, files=files)
+
+
+def mode_cannot_run(found: list[Finding]) -> bool:
+    """Whether a mode of the file holds backends that do not fit into one node together."""
+    return any(one.rule == "mode-conflict" for one in found)
+
+
+def print_findings(found: list[Finding]) -> None:
+    """Each with its severity in colour; colours are left out where the output is no terminal."""
+    for one in found:
+        severity, _, rest = str(one).partition("  ")
+        click.echo(f"{click.style(severity, fg=_COLOURS[severity], bold=True)}  {rest}\n")
+
+
+def _sum(found: list[Finding]) -> str:
+    kinds = [counted(n, kind) for kind in _COLOURS if (n := sum(one.severity == kind for one in found))]
+    return ", ".join(kinds) if kinds else "nothing found"

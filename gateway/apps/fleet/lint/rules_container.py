@@ -8,9 +8,8 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Any
 
-from gateway.apps.fleet.lint.catalog import Catalog
-from gateway.apps.fleet.lint.subject import Remark, Subject, named
-from gateway.apps.fleet.preflight.terms import CONTAINER_HOME
+from gateway.apps.fleet.lint.subject import Finding, Subject
+from gateway.apps.fleet.preflight.host import CONTAINER_HOME
 from gateway.config.problems import Path
 from gateway.launch.docker import bound_to, published_ports
 
@@ -28,7 +27,7 @@ def is_loopback(host: str | None) -> bool:
     return host is not None and (host.strip("[]") in LOOPBACK or host.startswith("127."))
 
 
-def image_entrypoint(one: Subject, _: Catalog) -> Iterator[Remark]:
+def image_entrypoint(one: Subject) -> Iterator[Finding]:
     """Some images run `vllm serve` by themselves, others run the words they are given. A rendered file starts all the
     same, so this is no error."""
     facts, words = one.image_facts, one.command.words
@@ -36,54 +35,54 @@ def image_entrypoint(one: Subject, _: Catalog) -> Iterator[Remark]:
         return
     if words[:4] == ("vllm", "serve", "vllm", "serve"):
         message = "`vllm serve` twice: vllm: error: unrecognized arguments: serve"
-        yield Remark("error", message, "write it once", f"{GUIDE}, 6", one.place)
+        yield Finding("error", message, "write it once", f"{GUIDE}, 6")
         return
     if facts is None or one.docker.has("entrypoint"):
         return
     source, program = facts.source_of("entrypoint"), one.command.program
     if facts.entrypoint == "vllm serve" and words[0].rsplit("/", 1)[-1] in _SHELLS:
         message = f"{one.image} runs `vllm serve`: by hand it takes the shell for a model"
-        yield Remark("warning", message, f"docker: --entrypoint {words[0]}", source, DOCKER)
+        yield Finding("warning", message, f"docker: --entrypoint {words[0]}", source, DOCKER)
     elif facts.entrypoint == "vllm serve" and program:
         message = (
             f"{one.image} runs `vllm serve` by itself. By hand this line ends with: vllm: error: unrecognized "
             "arguments: serve"
         )
-        yield Remark("warning", message, f"leave out `{' '.join(program)}`", source, one.place)
+        yield Finding("warning", message, f"leave out `{' '.join(program)}`", source)
     elif facts.entrypoint == "none" and not program:
         message = f"{one.image} runs what it is given: by hand a model is no program"
-        yield Remark("warning", message, "vllm serve MODEL ...", source, one.place)
+        yield Finding("warning", message, "vllm serve MODEL ...", source)
 
 
-def image_tag(one: Subject, _: Catalog) -> Iterator[Remark]:
+def image_tag(one: Subject) -> Iterator[Finding]:
     """Images that do not run on this chip, and tags that point elsewhere tomorrow."""
     facts = one.image_facts
     if facts is None or one.profile is not None:
         return
     better = f"image: {facts.instead}" if facts.instead else ""
     if facts.broken:
-        yield Remark("error", f"{one.image}: {facts.broken}", better, facts.source_of("broken"), IMAGE)
+        yield Finding("error", f"{one.image}: {facts.broken}", better, facts.source_of("broken"), IMAGE)
     elif facts.doubtful:
-        yield Remark("warning", f"{one.image}: {facts.doubtful}", better, facts.source_of("doubtful"), IMAGE)
+        yield Finding("warning", f"{one.image}: {facts.doubtful}", better, facts.source_of("doubtful"), IMAGE)
     if facts.moving and one.image and "@" not in one.image:
         message = f"{one.image} is another image some day, with other flags and kernels"
-        yield Remark("warning", message, f"image: {one.image}@sha256:DIGEST", facts.source_of("moving"), IMAGE)
+        yield Finding("warning", message, f"image: {one.image}@sha256:DIGEST", facts.source_of("moving"), IMAGE)
 
 
-def image_family(one: Subject, catalog: Catalog) -> Iterator[Remark]:
+def image_family(one: Subject) -> Iterator[Finding]:
     """Families and checkpoints that need a certain image."""
     facts, image = one.facts, one.image
     if image is None or "$" in image or one.profile is not None or not one.whole:
         return
     if facts.images and not any(fnmatchcase(image, pattern) for pattern in facts.images):
         message = f"{one.named} was seen to run on a Spark in {', '.join(facts.images)} only"
-        yield Remark("warning", message, f"image: {facts.images[0]}", facts.source_of("images"), IMAGE)
-    publisher = catalog.publisher(one.names[0]) if one.names else None
+        yield Finding("warning", message, f"image: {facts.images[0]}", facts.source_of("images"), IMAGE)
+    publisher = one.catalog.publisher(one.names[0]) if one.names else None
     mixed = publisher is not None and publisher.quantization == "modelopt" and one.is_moe
     if mixed and one.image_facts is not None and one.image_facts.rejects_mixed_precision:
         message = f"{image} rejects MIXED_PRECISION checkpoints (experts in FP8 and NVFP4)"
         source = one.image_facts.source_of("rejects_mixed_precision")
-        yield Remark("warning", message, f"image: {one.image_facts.instead}", source, IMAGE)
+        yield Finding("warning", message, f"image: {one.image_facts.instead}", source, IMAGE)
     file = facts.patched_file
     if file and one.is_nvfp4 and one.older_than("0.20") and not any(file in volume for volume in one.launch.mounts):
         message = (
@@ -91,10 +90,10 @@ def image_family(one: Subject, catalog: Catalog) -> Iterator[Remark]:
         )
         inside = f"/usr/local/lib/python3.12/dist-packages/vllm/model_executor/models/{file}"
         fix = f"volumes: [FOLDER/{PurePosixPath(file).stem}_patched.py:{inside}]"
-        yield Remark("error", message, fix, facts.source_of("patched_file"), VOLUMES)
+        yield Finding("error", message, fix, facts.source_of("patched_file"), VOLUMES)
 
 
-def image_audio(one: Subject, _: Catalog) -> Iterator[Remark]:
+def image_audio(one: Subject) -> Iterator[Finding]:
     """Audio needs packages that the images do not have."""
     limits = one.flags.get("limit-mm-per-prompt")
     wants = isinstance(limits, Mapping) and bool(limits.get("audio"))
@@ -107,52 +106,52 @@ def image_audio(one: Subject, _: Catalog) -> Iterator[Remark]:
         return
     message = f"{one.image} has no audio packages: every request with audio fails"
     fix = "docker: --entrypoint /bin/bash, and command: -c \"pip install 'vllm[audio]' && vllm serve ...\""
-    yield Remark("warning", message, fix, f"{GUIDE}, 7.3.2", one.place)
+    yield Finding("warning", message, fix, f"{GUIDE}, 7.3.2")
 
 
-def shared_memory(one: Subject, _: Catalog) -> Iterator[Remark]:
+def shared_memory(one: Subject) -> Iterator[Finding]:
     """vLLM's processes talk through /dev/shm, of which a container has 64 MB."""
     if one.image is None or one.profile is not None or one.docker.has("ipc", "shm-size") or one.docker.problem:
         return
     message = (
         "a container has 64 MB of shared memory, through which vLLM's processes talk (`fleet render` adds the flag)"
     )
-    yield Remark("note", message, "docker: --ipc=host", f"{GUIDE}, 6", DOCKER if one.launch.docker else IMAGE)
+    yield Finding("note", message, "docker: --ipc=host", f"{GUIDE}, 6", DOCKER if one.launch.docker else IMAGE)
 
 
-def docker_flags(one: Subject, _: Catalog) -> Iterator[Remark]:
+def docker_flags(one: Subject) -> Iterator[Finding]:
     """Flags that docker does not take: then the launch is not understood here, and nothing is rendered."""
     if one.profile is not None:
         return
     problem = one.docker.problem
     if problem is not None:
-        yield Remark("error", problem, "docker: the flags of `docker run` alone, as for a shell", DOCKER_RUN, DOCKER)
+        yield Finding("error", problem, "docker: the flags of `docker run` alone, as for a shell", DOCKER_RUN, DOCKER)
     for option in one.docker.unknown if problem is None else ():
         meant = one.docker.meant_by(option)
         if meant is not None:
             message = f"`docker run` has no flag {option}; did you mean {meant}?"
-            yield Remark("error", message, meant, DOCKER_RUN, DOCKER)
+            yield Finding("error", message, meant, DOCKER_RUN, DOCKER)
         else:
             message = f"`docker run` of Docker 28 has no flag {option}, and flags of other versions are not known here"
-            yield Remark("warning", message, f"leave out {option}, if docker refuses it", DOCKER_RUN, DOCKER)
+            yield Finding("warning", message, f"leave out {option}, if docker refuses it", DOCKER_RUN, DOCKER)
 
 
-def docker_memory(one: Subject, _: Catalog) -> Iterator[Remark]:
+def docker_memory(one: Subject) -> Iterator[Finding]:
     """A limit of the container's memory counts the GPU's, too."""
     if one.profile is None and (limit := one.docker.values("memory")):
         message = f"--memory {limit[-1]}: the GPU's memory counts too, so the container may be killed while it loads"
         fix = "take out --memory; --gpu-memory-utilization bounds it"
-        yield Remark("warning", message, fix, f"{GUIDE}, 7.3.1", DOCKER)
+        yield Finding("warning", message, fix, f"{GUIDE}, 7.3.1", DOCKER)
 
 
-def docker_gpus(one: Subject, _: Catalog) -> Iterator[Remark]:
+def docker_gpus(one: Subject) -> Iterator[Finding]:
     """A container that asks for a part of the GPUs, or for none."""
     given = one.docker.values("gpus")
     if one.profile is None and given and given[-1] in ("0", "none"):
-        yield Remark("error", "a container without a GPU", "docker: --gpus all", f"{GUIDE}, 6", DOCKER)
+        yield Finding("error", "a container without a GPU", "docker: --gpus all", f"{GUIDE}, 6", DOCKER)
 
 
-def listen_host(one: Subject, _: Catalog) -> Iterator[Remark]:
+def listen_host(one: Subject) -> Iterator[Finding]:
     """An engine that listens where the gateway cannot reach it."""
     host = one.text("host")
     if not one.launched or not is_loopback(host):
@@ -163,10 +162,10 @@ def listen_host(one: Subject, _: Catalog) -> Iterator[Remark]:
         message = f"--host {host}: only its own machine reaches it, and the gateway asks {one.backend.origin[1]}"
     else:
         return
-    yield Remark("error", message, "--host 0.0.0.0", f"{GUIDE}, 11", one.place)
+    yield Finding("error", message, "--host 0.0.0.0", f"{GUIDE}, 11")
 
 
-def port_mapping(one: Subject, _: Catalog) -> Iterator[Remark]:
+def port_mapping(one: Subject) -> Iterator[Finding]:
     """The published port leads to the port where the engine listens, and is the one that is asked."""
     port = one.command.port
     if (unreached := _unreached(one)) is not None:
@@ -179,13 +178,13 @@ def port_mapping(one: Subject, _: Catalog) -> Iterator[Remark]:
     if not inside:
         outer = pairs[0][0]
         message = f"-p {outer}:{pairs[0][1]}, but the engine listens on {port}: every connection is refused"
-        yield Remark("error", message, f"docker: -p {outer}:{port}", f"{GUIDE}, 6", DOCKER)
+        yield Finding("error", message, f"docker: -p {outer}:{port}", f"{GUIDE}, 6", DOCKER)
     elif one.backend.url is not None and one.backend.origin[2] not in inside:
         message = f"the engine is reached at port {inside[0]}, and the gateway asks {one.backend.origin[2]}"
-        yield Remark("warning", message, f"docker: -p {one.backend.origin[2]}:{port}", "", DOCKER)
+        yield Finding("warning", message, f"docker: -p {one.backend.origin[2]}:{port}", "", DOCKER)
 
 
-def _unreached(one: Subject) -> Remark | None:
+def _unreached(one: Subject) -> Finding | None:
     """A container that no other machine reaches, or none at all; None if one is, as far as is known here."""
     if one.image is None or one.profile is not None or one.on_host_network:
         return None
@@ -193,19 +192,19 @@ def _unreached(one: Subject) -> Remark | None:
     asked = one.backend.origin[2] if one.backend.url is not None else port
     fix = f"docker: -p {asked}:{port}" if port is not None else "docker: -p PORT:PORT"
     if one.docker.network == "none":
-        return Remark("error", "--network none: nobody reaches the engine", "take out --network", GUIDE, DOCKER)
+        return Finding("error", "--network none: nobody reaches the engine", "take out --network", GUIDE, DOCKER)
     of_tcp = [value for value in ports if value.rpartition("/")[2] not in ("udp", "sctp")]
     if ports and not of_tcp:
         message = f"-p {ports[0]} publishes no port of TCP, and the engine is asked over TCP"
-        return Remark("error", message, fix, GUIDE, DOCKER)
+        return Finding("error", message, fix, GUIDE, DOCKER)
     host = one.backend.origin[1]
     if of_tcp and host and not is_loopback(host) and all(is_loopback(bound_to(value)) for value in of_tcp):
         message = f"-p {of_tcp[0]}: only its own machine reaches it, and the gateway asks {host}"
-        return Remark("error", message, fix, GUIDE, DOCKER)
+        return Finding("error", message, fix, GUIDE, DOCKER)
     return None
 
 
-def volumes(one: Subject, _: Catalog) -> Iterator[Remark]:
+def volumes(one: Subject) -> Iterator[Finding]:
     """Weights and compiled kernels outlive a container only in a mounted folder."""
     if one.image is None or one.profile is not None:
         return
@@ -229,16 +228,16 @@ def volumes(one: Subject, _: Catalog) -> Iterator[Remark]:
             if path.startswith("/")
             else ("is not mounted: the weights are downloaded again with every new container")
         )
-        yield Remark("warning", f"{wanted} {what}", f"volumes: [FOLDER:{wanted}]", f"{GUIDE}, 4", where)
+        yield Finding("warning", f"{wanted} {what}", f"volumes: [FOLDER:{wanted}]", f"{GUIDE}, 4", where)
     elif "VLLM_DISABLE_COMPILE_CACHE" not in one.env and not any(
         PurePosixPath(compiled).is_relative_to(folder) for folder in inside
     ):
         message = f"{compiled} is not mounted: a new container compiles again, and starts slower"
         fix = f"volumes: [..., ~/.cache/vllm:{compiled}]"
-        yield Remark("note", message, fix, f"{GUIDE}, 4", where)
+        yield Finding("note", message, fix, f"{GUIDE}, 4", where)
 
 
-def _odd_volume(volume: str, one: Subject) -> Remark | None:
+def _odd_volume(volume: str, one: Subject) -> Finding | None:
     """A mount that docker refuses, or that holds nothing from outside; None if neither, or a variable decides."""
     where = VOLUMES if volume in one.launch.volumes else DOCKER
     parts = volume.split(":")
@@ -247,13 +246,13 @@ def _odd_volume(volume: str, one: Subject) -> Remark | None:
         return None
     if len(parts) == 1 and source.startswith("/"):
         message = f"'{volume}' has no folder of the host: it is empty in every new container"
-        return Remark("warning", message, f"volumes: [FOLDER:{source}]", "docker run --help", where)
+        return Finding("warning", message, f"volumes: [FOLDER:{source}]", "docker run --help", where)
     if not source or not target.startswith("/") or len(parts) > 3:
         message = f"'{volume}' is not HOST:CONTAINER with a whole path in the container: docker refuses it"
-        return Remark("error", message, "volumes: [/FOLDER:/FOLDER/IN/THE/CONTAINER]", "docker run --help", where)
+        return Finding("error", message, "volumes: [/FOLDER:/FOLDER/IN/THE/CONTAINER]", "docker run --help", where)
     if not source.startswith(("/", "~", ".")) and not _VOLUME_NAME.fullmatch(source):
         message = f"'{source}' is neither a whole path nor the name of a volume: docker refuses it"
-        return Remark("error", message, f"volumes: [/{source}:{':'.join(parts[1:])}]", "docker run --help", where)
+        return Finding("error", message, f"volumes: [/{source}:{':'.join(parts[1:])}]", "docker run --help", where)
     return None
 
 
@@ -261,18 +260,18 @@ def _inside(volume: str) -> str | None:
     return next((part for part in volume.split(":")[1:] if part.startswith("/")), None)
 
 
-def shell_quotes(one: Subject, _: Catalog) -> Iterator[Remark]:
+def shell_quotes(one: Subject) -> Iterator[Finding]:
     """JSON that lost its quotes on the way through a shell, or will lose them."""
     if one.profile is not None or not one.launched:
         return
     stated = {mistake.flag for mistake in one.command.mistakes}
     for flag, value in one.flags.items():
         if flag not in stated and isinstance(value, str) and _is_bare_json(value):
-            yield Remark("error", _bare(flag), f"--{flag} '{_quoted(value)}'", *_TWICE, one.place)
+            yield Finding("error", _bare(flag), f"--{flag} '{_quoted(value)}'", *_TWICE)
     program = one.command.words[0].rsplit("/", 1)[-1] if one.command.words else ""
     if program in ("ssh", "docker") and "{" in one.command.text:
         message = f"JSON through {program} and a second shell: each shell takes one layer of quotes"
-        yield Remark("warning", message, "write the line as the engine's own, `vllm serve ...`", *_TWICE, one.place)
+        yield Finding("warning", message, "write the line as the engine's own, `vllm serve ...`", *_TWICE)
 
 
 _TWICE = ("DeepSeek V4 Flash on two Sparks, failure 6",)
@@ -290,19 +289,3 @@ def _quoted(value: str) -> str:
     """`{method:mtp,n:2}` -> `{"method":"mtp","n":2}`."""
     words: Any = re.sub(r"[A-Za-z_][\w./-]*", lambda found: f'"{found[0]}"', value)
     return re.sub(r'"(true|false|null)"', r"\1", str(words))
-
-
-RULES = named(
-    image_entrypoint,
-    image_tag,
-    image_family,
-    image_audio,
-    shared_memory,
-    docker_flags,
-    docker_memory,
-    docker_gpus,
-    listen_host,
-    port_mapping,
-    volumes,
-    shell_quotes,
-)

@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gateway.apps.fleet.lint.catalog import Catalog
-from gateway.apps.fleet.lint.subject import Remark, Severity, Subject, named
+from gateway.apps.fleet.lint.subject import Finding, Severity, Subject
 from gateway.launch.arguments import opposites
 from gateway.launch.flags import OPPOSITES_FROM, vllm_flags
 
@@ -19,31 +18,31 @@ MAMBA_BLOCK_UNTIL = "0.32"  # which does not compare it with a batch any more
 MANY_SEQUENCES = 16  # more than anybody runs on a Spark
 
 
-def quantization(one: Subject, catalog: Catalog) -> Iterator[Remark]:
+def quantization(one: Subject) -> Iterator[Finding]:
     """--quantization by publisher: a checkpoint says how it is quantized, and the flag must not contradict it."""
-    row = catalog.publisher(one.names[0]) if one.names else None
+    row = one.catalog.publisher(one.names[0]) if one.names else None
     if row is None or not one.launched:
         return
     given, needed = one.text("quantization"), row.quantization
     if given in row.fails_with:
         message = f"the checkpoint is {_kind(needed)}: with --quantization {given} vLLM does not start"
         fix = "take out --quantization" if needed == "none" else f"--quantization {needed}"
-        yield Remark(one.claim(row.versions), message, fix, row.source, one.place)
+        yield Finding(one.claim(row.versions), message, fix, row.source)
     elif given is None and needed != "none" and one.whole and not one.facts.quantization_free:
         if row.found_from is not None and not one.older_than(row.found_from):
             return
         message = f"a {_kind(needed)} checkpoint without --quantization {needed}: weights may be read wrongly"
-        yield Remark("warning", message, f"--quantization {needed}", row.source, one.place)
+        yield Finding("warning", message, f"--quantization {needed}", row.source)
     elif given is not None and needed == "none":
         message = f"--quantization {given} is not needed: vLLM finds it in the checkpoint"
-        yield Remark("note", message, "take out --quantization", row.source, one.place)
+        yield Finding("note", message, "take out --quantization", row.source)
 
 
 def _kind(quantization: str) -> str:
     return "compressed-tensors" if quantization == "none" else f"{quantization}"
 
 
-def moe_backend(one: Subject, _: Catalog) -> Iterator[Remark]:
+def moe_backend(one: Subject) -> Iterator[Finding]:
     """FP4 experts need Marlin kernels: this chip has no native FP4."""
     if not one.whole or not one.is_moe:
         return
@@ -52,21 +51,21 @@ def moe_backend(one: Subject, _: Catalog) -> Iterator[Remark]:
     if one.is_nvfp4 and not given:
         steered = any("MOE" in name or "NVFP4" in name for name in one.env) and not one.at_least("0.23")
         message = "NVFP4 experts without --moe-backend marlin: where another kernel is taken, the answer is '!!!!!'"
-        yield Remark("note" if steered else "warning", message, fix, source, one.place)
+        yield Finding("note" if steered else "warning", message, fix, source)
     elif one.is_nvfp4 and given == "flashinfer_cutlass":
         message = (
             "flashinfer_cutlass was faster than marlin for one model, and is garbage for others: compare the answers"
         )
-        yield Remark("note", message, fix, f"{GUIDE}, 7.1.4", one.place)
+        yield Finding("note", message, fix, f"{GUIDE}, 7.1.4")
     elif one.is_nvfp4 and given not in ("", "marlin", "auto"):
         message = f"--moe-backend {given} has no FP4 kernels for this chip (sm_121): garbage, or no start"
-        yield Remark("warning", message, fix, source, one.place)
+        yield Finding("warning", message, fix, source)
     elif not given and ("mxfp4" in one.says or "gpt-oss" in one.says):
         message = "MXFP4 experts: '!!!!!' or an empty answer means that they need Marlin kernels"
-        yield Remark("note", message, fix, source, one.place)
+        yield Finding("note", message, fix, source)
 
 
-def attention_backend(one: Subject, _: Catalog) -> Iterator[Remark]:
+def attention_backend(one: Subject) -> Iterator[Finding]:
     """One attention backend for all layers, where the layers differ."""
     given = attention_of(one)
     if given is None or one.method == "dflash":
@@ -75,14 +74,14 @@ def attention_backend(one: Subject, _: Catalog) -> Iterator[Remark]:
     if given in facts.crashing_attention:
         message = f"{given} for every layer of {one.named} ended at init_device for some, because its layers differ"
         source = facts.source_of("crashing_attention")
-        yield Remark("warning", message, "if it does, take out --attention-backend", source, one.place)
+        yield Finding("warning", message, "if it does, take out --attention-backend", source)
     elif given in facts.unsupported_attention:
         message = f"{given} does not support the heads of {one.named}, which are of two sizes"
         fix = "--attention-backend triton_attn"
-        yield Remark("warning", message, fix, facts.source_of("unsupported_attention"), one.place)
+        yield Finding("warning", message, fix, facts.source_of("unsupported_attention"))
     elif given == "flash_attn":
         message = "flash_attn was seen to crash on this chip (sm_121), and to leave room for fewer tokens"
-        yield Remark("warning", message, "take out --attention-backend", f"{GUIDE}, 7.1.1 and 7.1.3", one.place)
+        yield Finding("warning", message, "take out --attention-backend", f"{GUIDE}, 7.1.1 and 7.1.3")
 
 
 def attention_of(one: Subject) -> str | None:
@@ -93,7 +92,7 @@ def attention_of(one: Subject) -> str | None:
     return str(given).lower() if given else None
 
 
-def mamba_block(one: Subject, _: Catalog) -> Iterator[Remark]:
+def mamba_block(one: Subject) -> Iterator[Finding]:
     """Prefix caching of a hybrid needs a whole Mamba block in one batch."""
     facts = one.facts
     if not one.whole or not facts.hybrid or one.flags.get("enable-prefix-caching") is not True:
@@ -113,37 +112,37 @@ def mamba_block(one: Subject, _: Catalog) -> Iterator[Remark]:
         )
         severity: Severity = one.claim(()) if facts.mamba_block else "warning"
         source = "two Sparks, stability first"
-        yield Remark(severity, message, "--max-num-batched-tokens 8192", source, one.place)
+        yield Finding(severity, message, "--max-num-batched-tokens 8192", source)
 
 
-def kv_cache_dtype(one: Subject, _: Catalog) -> Iterator[Remark]:
+def kv_cache_dtype(one: Subject) -> Iterator[Finding]:
     """Families whose output is scrambled by an FP8 KV cache."""
     facts, given = one.facts, (one.text("kv-cache-dtype") or "").lower()
     if given.startswith("fp8") and "fp8" in facts.scrambled_kv:
         message = f"{one.named} does not bear an FP8 KV cache: repetitions and scrambled text"
-        yield Remark("warning", message, "take out --kv-cache-dtype", facts.source_of("scrambled_kv"), one.place)
+        yield Finding("warning", message, "take out --kv-cache-dtype", facts.source_of("scrambled_kv"))
     if facts.scrambled_checkpoints and re.search(facts.scrambled_checkpoints, one.says):
         message = "this checkpoint brings an FP8 KV cache, which scrambles its output on this chip"
         source = facts.source_of("scrambled_checkpoints")
-        yield Remark("warning", message, "serve the BF16 checkpoint, or --kv-cache-dtype auto", source, one.place)
+        yield Finding("warning", message, "serve the BF16 checkpoint, or --kv-cache-dtype auto", source)
 
 
-def chunked_prefill(one: Subject, _: Catalog) -> Iterator[Remark]:
+def chunked_prefill(one: Subject) -> Iterator[Finding]:
     """Chunked prefill on Mamba layers with experts."""
     if one.flags.get("enable-chunked-prefill") is True and one.facts.mamba and one.is_moe:
         message = "chunked prefill made a model of Mamba layers and experts 9 times slower: compare without it"
-        yield Remark("note", message, "take out --enable-chunked-prefill", f"{GUIDE}, 12", one.place)
+        yield Finding("note", message, "take out --enable-chunked-prefill", f"{GUIDE}, 12")
 
 
-def enforce_eager(one: Subject, _: Catalog) -> Iterator[Remark]:
+def enforce_eager(one: Subject) -> Iterator[Finding]:
     """Without CUDA graphs."""
     if one.flags.get("enforce-eager") is True:
         message = "without CUDA graphs decoding falls from 44 to 25 tok/s (DeepSeek V4 Flash)"
         source = "DeepSeek V4 Flash on two Sparks, failure 3"
-        yield Remark("warning", message, "take out --enforce-eager", source, one.place)
+        yield Finding("warning", message, "take out --enforce-eager", source)
 
 
-def parallel_size(one: Subject, _: Catalog) -> Iterator[Remark]:
+def parallel_size(one: Subject) -> Iterator[Finding]:
     """A Spark has one GPU, so the sizes multiply to the number of machines."""
     if not one.whole:
         return
@@ -153,28 +152,28 @@ def parallel_size(one: Subject, _: Catalog) -> Iterator[Remark]:
     if most is not None and tensor > most:
         message = f"{one.named} runs with --tensor-parallel-size {most} only; experts can be spread, tensors cannot"
         severity, source = one.claim(one.facts.versions_of("tensor_parallel")), one.facts.source_of("tensor_parallel")
-        yield Remark(severity, message, f"--tensor-parallel-size {most}", source, one.place)
+        yield Finding(severity, message, f"--tensor-parallel-size {most}", source)
     elif total > 1 and one.nodes == 1 and one.text("distributed-executor-backend") == "ray":
         message = f"{total} GPUs on Ray, and `node` names one machine: {total} nodes are needed, a Spark has one GPU"
-        yield Remark("error", message, f"node: [{', '.join(one.backend.nodes)}, WORKER]", f"{GUIDE}, 13", one.place)
+        yield Finding("error", message, f"node: [{', '.join(one.backend.nodes)}, WORKER]", f"{GUIDE}, 13")
     elif total != one.nodes:
         written = " x ".join(f"--{name} {size}" for name, size in sizes.items() if size > 1) or "one GPU"
         machines = "one machine" if one.nodes == 1 else f"{one.nodes} machines"
         message = f"{written} on {machines}: a Spark has one GPU, so vLLM does not start"
-        yield Remark("error", message, f"--tensor-parallel-size {one.nodes}", f"{GUIDE}, 7.2.1 and 13", one.place)
+        yield Finding("error", message, f"--tensor-parallel-size {one.nodes}", f"{GUIDE}, 7.2.1 and 13")
 
 
-def expert_parallel(one: Subject, _: Catalog) -> Iterator[Remark]:
+def expert_parallel(one: Subject) -> Iterator[Finding]:
     """Experts spread over two machines."""
     if one.whole and one.nodes > 1 and one.is_moe and one.flags.get("enable-expert-parallel") is not True:
         message = "without --enable-expert-parallel every machine holds all experts; with it, many sequences run faster"
         source = "DeepSeek V4 Flash on two Sparks, throughput profile"
-        yield Remark("note", message, "--enable-expert-parallel", source, one.place)
+        yield Finding("note", message, "--enable-expert-parallel", source)
 
 
-def long_window(one: Subject, catalog: Catalog) -> Iterator[Remark]:
+def long_window(one: Subject) -> Iterator[Finding]:
     """A window longer than the model was trained for."""
-    window, known = one.number("max-model-len"), catalog.memory.own_window(one.names)
+    window, known = one.number("max-model-len"), one.catalog.memory.own_window(one.names)
     allowed = one.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0") not in ("0", "false", "")
     stretched = "rope" in json.dumps(one.flags.get("hf-overrides") or "", default=str)
     if not one.whole or window is None or known is None or window <= known[0] or allowed or stretched:
@@ -182,10 +181,10 @@ def long_window(one: Subject, catalog: Catalog) -> Iterator[Remark]:
     native, source = known
     message = f"--max-model-len {window} is beyond the model's own {native}: vLLM does not start"
     fix = f"--max-model-len {native}, or VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 and YaRN in --hf-overrides"
-    yield Remark("error", message, fix, source, one.place)
+    yield Finding("error", message, fix, source)
 
 
-def media(one: Subject, _: Catalog) -> Iterator[Remark]:
+def media(one: Subject) -> Iterator[Finding]:
     """Images, videos and audio for a model that takes none."""
     known = one.facts.media
     if known is None:
@@ -198,9 +197,9 @@ def media(one: Subject, _: Catalog) -> Iterator[Remark]:
     if extra:
         kept = {kind: limits[kind] for kind in limits if kind not in extra}
         fix = f"--limit-mm-per-prompt '{json.dumps(kept)}'" if kept else "take out --limit-mm-per-prompt"
-        yield Remark("warning", f"{takes}: {', '.join(extra)} parts would be refused", fix, source, one.place)
+        yield Finding("warning", f"{takes}: {', '.join(extra)} parts would be refused", fix, source)
     if one.backend.vision and not one.launched and "image" not in known:
-        yield Remark("warning", f"{takes}: a request with an image fails there", "vision: false", source, ("vision",))
+        yield Finding("warning", f"{takes}: a request with an image fails there", "vision: false", source, ("vision",))
 
 
 def _allows(limit: Any) -> bool:
@@ -208,7 +207,7 @@ def _allows(limit: Any) -> bool:
     return bool(count)
 
 
-def family_settings(one: Subject, _: Catalog) -> Iterator[Remark]:
+def family_settings(one: Subject) -> Iterator[Finding]:
     """Further flags and variables that a family needs."""
     facts = one.facts
     if not one.whole:
@@ -216,54 +215,36 @@ def family_settings(one: Subject, _: Catalog) -> Iterator[Remark]:
     for flag, value in facts.flags.items():
         if str(one.flags.get(flag)) != value:
             message = f"{one.named} needs --{flag} {value}"
-            yield Remark("warning", message, f"--{flag} {value}", facts.source_of("flags"), one.place)
+            yield Finding("warning", message, f"--{flag} {value}", facts.source_of("flags"))
     for flag, value in facts.helpful_flags.items():
         if flag not in one.flags:
             written = f"--{flag}" if value == "true" else f"--{flag} {value}"
             message = f"{one.named} does better with {written}"
-            yield Remark("note", message, written, facts.source_of("helpful_flags"), one.place)
+            yield Finding("note", message, written, facts.source_of("helpful_flags"))
     missing = {name: value for name, value in facts.variables.items() if name not in one.env}
     if missing:
         message = f"{one.named} is faster with {', '.join(f'{n}={v}' for n, v in missing.items())}"
         fix = "env: {" + ", ".join(f'{name}: "{value}"' for name, value in missing.items()) + "}"
-        yield Remark("note", message, fix, facts.source_of("variables"), one.place)
+        yield Finding("note", message, fix, facts.source_of("variables"))
     least, tokens = facts.least_batched_tokens, one.number("max-num-batched-tokens")
     if least is not None and tokens is not None and tokens < least:
         message = f"prefill of {one.named} depends on --max-num-batched-tokens most: below {least} it is slow"
         fix = f"--max-num-batched-tokens {2 * least}"
-        yield Remark("note", message, fix, facts.source_of("least_batched_tokens"), one.place)
+        yield Finding("note", message, fix, facts.source_of("least_batched_tokens"))
 
 
-def many_sequences(one: Subject, _: Catalog) -> Iterator[Remark]:
+def many_sequences(one: Subject) -> Iterator[Finding]:
     """A Spark serves few sequences well."""
     given = one.number("max-num-seqs")
     if one.launched and given is not None and given > MANY_SEQUENCES:
         message = f"{given} sequences share one memory bus: nobody reports more than {MANY_SEQUENCES} as useful"
-        yield Remark("note", message, f"--max-num-seqs {MANY_SEQUENCES}", f"{GUIDE}, 8", one.place)
+        yield Finding("note", message, f"--max-num-seqs {MANY_SEQUENCES}", f"{GUIDE}, 8")
 
 
-def flag_opposite(one: Subject, _: Catalog) -> Iterator[Remark]:
+def flag_opposite(one: Subject) -> Iterator[Finding]:
     """--disable-x for --enable-x, and the other way round, which older vLLM does not know."""
     if not one.older_than(OPPOSITES_FROM):
         return
     for written, switch in opposites(one.command.parts.arguments, vllm_flags()):
         message = f"{written} is a flag from vLLM {OPPOSITES_FROM} on, and the image has an older one"
-        yield Remark("warning", message, f"--no-{switch}", f"vLLM {OPPOSITES_FROM}'s own parser", one.place)
-
-
-RULES = named(
-    quantization,
-    moe_backend,
-    attention_backend,
-    mamba_block,
-    kv_cache_dtype,
-    chunked_prefill,
-    enforce_eager,
-    parallel_size,
-    expert_parallel,
-    long_window,
-    media,
-    family_settings,
-    many_sequences,
-    flag_opposite,
-)
+        yield Finding("warning", message, f"--no-{switch}", f"vLLM {OPPOSITES_FROM}'s own parser")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import count
 from urllib.parse import urlsplit
 
@@ -11,44 +12,54 @@ from gateway.apps.control.memory.model_files import ModelFiles
 from gateway.apps.control.memory.plan import mode_conflicts
 from gateway.apps.fleet.lint.catalog import Catalog
 from gateway.apps.fleet.lint.rules_container import is_loopback
-from gateway.apps.fleet.lint.rules_front_end import rust_body
-from gateway.apps.fleet.lint.subject import Remark, Subject, named
+from gateway.apps.fleet.lint.subject import Finding, Subject
 from gateway.config.aliases import HERMES_WINDOW, first_window
 from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.domain.engine_traits import traits_of
 from gateway.launch.docker import published_ports
 from gateway.launch.families import family_of
+from gateway.launch.flags import BODY_VARIABLE, body_most
 
-FleetRule = Callable[[Snapshot, Mapping[str, Subject], Catalog, bool], Iterator[Remark]]
-"""One rule over the whole file: its backends as subjects, and whether the gateway runs in a container."""
+
+@dataclass(frozen=True)
+class DeclaredFleet:
+    """The whole file in front of its rules. `subjects`: by backend, without profiles; `in_container`: the gateway
+    itself runs in one; `files`: the models on this machine."""
+
+    snapshot: Snapshot
+    subjects: Mapping[str, Subject]
+    catalog: Catalog
+    in_container: bool = False
+    files: Mapping[str, ModelFiles] = field(default_factory=dict)
+
 
 PROMPT = 4096  # tokens that an answer's limit has to leave for the prompt
 
 
-def same_url(snapshot: Snapshot, subjects: Mapping[str, Subject], _: Catalog, __: bool) -> Iterator[Remark]:
+def same_url(fleet: DeclaredFleet) -> Iterator[Finding]:
     """Two models at one address: the second one is never reached."""
     found: dict[tuple[tuple[str, str, int], str], list[Backend]] = defaultdict(list)
-    for backend in snapshot.engines.values():
+    for backend in fleet.snapshot.engines.values():
         if backend.url is not None and traits_of(backend).launch_flags and not backend.cloud:
             found[backend.origin, backend.api_path].append(backend)
-    taken = {backend.origin[1:] for backend in snapshot.backends.values() if backend.url is not None}
+    taken = {backend.origin[1:] for backend in fleet.snapshot.backends.values() if backend.url is not None}
     for group in found.values():
         first = group[0]
         for second in group[1:]:
-            if not _differ(first, second, subjects):
+            if not _differ(first, second, fleet.subjects):
                 continue
             message = (
                 f"'{first.name}' has the same address and another model ({first.model}): one vLLM serves one model"
             )
             fix = f"a port of its own; `on: {first.name}` if it is an adapter or a further name there"
             where = ("backends", second.name) if _is_launched(second) else ("backends", second.name, "url")
-            if not _run_together(first, second, snapshot):
-                yield Remark("note", f"{message}, so only one of them may run", fix, "", where)
+            if not _run_together(first, second, fleet.snapshot):
+                yield Finding("note", f"{message}, so only one of them may run", fix, "", where)
             elif _is_launched(first) and _is_launched(second):
-                fix = _own_port(second, subjects.get(second.name), taken)
-                yield Remark("error", f"{message}, and the second does not start", fix, "", where)
+                fix = _own_port(second, fleet.subjects.get(second.name), taken)
+                yield Finding("error", f"{message}, and the second does not start", fix, "", where)
             else:
-                yield Remark("warning", message, fix, "", where)
+                yield Finding("warning", message, fix, "", where)
 
 
 def _own_port(backend: Backend, subject: Subject | None, taken: set[tuple[str, int]]) -> str:
@@ -79,57 +90,57 @@ def _run_together(first: Backend, second: Backend, snapshot: Snapshot) -> bool:
     return first.run == second.run == "always"
 
 
-def url_localhost(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, in_container: bool) -> Iterator[Remark]:
+def url_localhost(fleet: DeclaredFleet) -> Iterator[Finding]:
     """In a container, localhost is the container."""
-    if not in_container:
+    if not fleet.in_container:
         return
-    for backend in snapshot.backends.values():
+    for backend in fleet.snapshot.backends.values():
         host = urlsplit(backend.url or "").hostname
         if is_loopback(host):
             message = f"the gateway runs in a container, where {host} is the container itself"
             fix = "the machine's address in the LAN (hostname -I), or the container's name on a shared network"
             where = ("backends", backend.name) if _is_launched(backend) else ("backends", backend.name, "url")
-            yield Remark("warning", message, fix, "guide to vLLM on a Spark, 11", where)
+            yield Finding("warning", message, fix, "guide to vLLM on a Spark, 11", where)
 
 
-def agent_window(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, ___: bool) -> Iterator[Remark]:
+def agent_window(fleet: DeclaredFleet) -> Iterator[Finding]:
     """A window that agents refuse to start with."""
-    for alias in snapshot.aliases.values():
-        window = None if alias.implicit else first_window(alias.steps, snapshot.backends)
+    for alias in fleet.snapshot.aliases.values():
+        window = None if alias.implicit else first_window(alias.steps, fleet.snapshot.backends)
         if window is not None and window < HERMES_WINDOW:
             message = f"a window of {window:,} tokens: Hermes will not start below {HERMES_WINDOW:,}"
             fix = "65536 as --max-model-len (Ollama: as context), or another first step; fine for other clients"
-            yield Remark("warning", message, fix, "Hermes Agent", ("aliases", alias.name))
+            yield Finding("warning", message, fix, "Hermes Agent", ("aliases", alias.name))
 
 
-def answer_window(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, ___: bool) -> Iterator[Remark]:
+def answer_window(fleet: DeclaredFleet) -> Iterator[Finding]:
     """An answer's limit that leaves no room for the prompt."""
-    for alias in snapshot.aliases.values():
+    for alias in fleet.snapshot.aliases.values():
         asked = alias.params.get("max_tokens")
         wanted = max(alias.min_max_tokens or 0, asked if isinstance(asked, int) else 0)
-        for backend in _members(alias, snapshot):
+        for backend in _members(alias, fleet.snapshot):
             if wanted and backend.context is not None and backend.context < wanted + PROMPT:
                 message = (
                     f"answers of {wanted:,} tokens leave no room for a prompt in the {backend.context:,} of "
                     f"'{backend.name}'"
                 )
                 fix = "a larger window there, or a smaller limit"
-                yield Remark("warning", message, fix, "", ("aliases", alias.name))
+                yield Finding("warning", message, fix, "", ("aliases", alias.name))
 
 
-def text_only_step(snapshot: Snapshot, subjects: Mapping[str, Subject], _: Catalog, __: bool) -> Iterator[Remark]:
+def text_only_step(fleet: DeclaredFleet) -> Iterator[Finding]:
     """An image that would be tried on a model that takes text only."""
     stated: set[str] = set()
-    for alias in snapshot.aliases.values():
-        members = _members(alias, snapshot)
-        sees = [backend for backend in members if _takes_images(backend, subjects)]
+    for alias in fleet.snapshot.aliases.values():
+        members = _members(alias, fleet.snapshot)
+        sees = [backend for backend in members if _takes_images(backend, fleet.subjects)]
         for backend in members if sees else ():
-            facts = subjects[backend.name].facts if backend.name in subjects else None
+            facts = fleet.subjects[backend.name].facts if backend.name in fleet.subjects else None
             if facts is None or facts.media != () or backend.vision is not None or backend.name in stated:
                 continue
             stated.add(backend.name)
             message = f"an image for alias '{alias.name}' is tried here, and {_named(backend)} takes text only"
-            yield Remark("note", message, "vision: false", facts.source_of("media"), ("backends", backend.name))
+            yield Finding("note", message, "vision: false", facts.source_of("media"), ("backends", backend.name))
 
 
 def _takes_images(backend: Backend, subjects: Mapping[str, Subject]) -> bool:
@@ -144,30 +155,29 @@ def _named(backend: Backend) -> str:
 
 
 def _members(alias: Alias, snapshot: Snapshot) -> list[Backend]:
-    names = [name for step in alias.steps for name in step]
-    return [snapshot.backends[name] for name in names]
+    return [snapshot.backends[name] for step in alias.steps for name in step]
 
 
-def ollama_beside(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, ___: bool) -> Iterator[Remark]:
+def ollama_beside(fleet: DeclaredFleet) -> Iterator[Finding]:
     """Ollama loads models as it is asked, into memory that a vLLM beside it counts on."""
-    engines = [backend for backend in snapshot.backends.values() if traits_of(backend).launch_flags]
+    engines = [backend for backend in fleet.snapshot.backends.values() if traits_of(backend).launch_flags]
     busy = {node for backend in engines for node in backend.nodes}
     stated: set[tuple[str, str, int]] = set()
-    for backend in snapshot.backends.values():
+    for backend in fleet.snapshot.backends.values():
         shared = [node for node in backend.nodes if node in busy]
         if not traits_of(backend).loads_on_demand or not shared or backend.origin in stated:
             continue
         stated.add(backend.origin)
         message = f"Ollama beside vLLM on {shared[0]}: each further model it loads is taken from the same memory"
         source = "what broke on two Sparks"
-        yield Remark("note", message, "OLLAMA_MAX_LOADED_MODELS=1 for Ollama", source, ("backends", backend.name))
+        yield Finding("note", message, "OLLAMA_MAX_LOADED_MODELS=1 for Ollama", source, ("backends", backend.name))
 
 
-def audio_beside(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, ___: bool) -> Iterator[Remark]:
+def audio_beside(fleet: DeclaredFleet) -> Iterator[Finding]:
     """Speech on a machine whose GPU is a part of an engine over two machines."""
-    engines = [backend for backend in snapshot.backends.values() if traits_of(backend).launch_flags]
+    engines = [backend for backend in fleet.snapshot.backends.values() if traits_of(backend).launch_flags]
     spread = {node for backend in engines if len(backend.nodes) > 1 for node in backend.nodes}
-    for backend in snapshot.backends.values():
+    for backend in fleet.snapshot.backends.values():
         shared = [node for node in backend.nodes if node in spread]
         if not traits_of(backend).endpoints and shared:
             message = (
@@ -175,23 +185,26 @@ def audio_beside(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, ___:
                 "stay taken until the machine is rebooted"
             )
             fix = "run it elsewhere, on the CPU, or while that engine is down"
-            yield Remark("note", message, fix, "what broke on two Sparks", ("backends", backend.name))
+            yield Finding("note", message, fix, "what broke on two Sparks", ("backends", backend.name))
 
 
-MODE_CONFLICT = "mode-conflict"
+def rust_body(fleet: DeclaredFleet) -> Iterator[Finding]:
+    """Requests that the gateway takes and the Rust front end does not."""
+    most = fleet.snapshot.server.max_body
+    for name, one in fleet.subjects.items():
+        if not one.rust_front_end or (takes := body_most(one.env)) is None or takes >= most:
+            continue
+        message = f"takes requests up to {takes:,} bytes (its Rust front end's limit), the gateway up to {most:,}"
+        message += " (server.max_body): a larger one goes to the next backend, or is refused"
+        fix = f"{BODY_VARIABLE}={most} in launch.env"
+        yield Finding("note", message, fix, "vLLM's list of variables", ("backends", name, *one.place))
 
 
-def mode_conflict(snapshot: Snapshot, catalog: Catalog, files: Mapping[str, ModelFiles]) -> Iterator[Remark]:
-    """A mode that cannot run: its backends do not fit into the memory of one node together. `files`: the models on this
-    machine."""
-    for conflict in mode_conflicts(snapshot, catalog.memory, files):
+def mode_conflict(fleet: DeclaredFleet) -> Iterator[Finding]:
+    """A mode that cannot run: its backends do not fit into the memory of one node together."""
+    for conflict in mode_conflicts(fleet.snapshot, fleet.catalog.memory, fleet.files):
         beside = " and ".join(name for name in conflict.backends if name not in conflict.failed)
         message = f"{', '.join(conflict.backends)} cannot run together on {conflict.node}: {conflict.reason}"
         fix = f"take {' and '.join(conflict.failed)} out of modes.{conflict.mode}"
         fix += f", or {beside}" if beside else ""
-        yield Remark("error", message, fix, "gateway fleet plan", ("modes", conflict.mode))
-
-
-RULES = named(
-    same_url, url_localhost, agent_window, answer_window, text_only_step, ollama_beside, audio_beside, rust_body
-)
+        yield Finding("error", message, fix, "gateway fleet plan", ("modes", conflict.mode))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gateway.apps.fleet.lint.catalog import Catalog
-from gateway.apps.fleet.lint.subject import DECLARED_BY, Remark, Severity, Subject, named
+from gateway.apps.fleet.lint.subject import DECLARED_BY, Finding, Severity, Subject
+from gateway.config.problems import Path
 from gateway.domain.engine_traits import traits_of
 
 GUIDE = "guide to vLLM on a Spark, 7.1.1 and 8"
 _400 = 'every request with tools is a 400: "auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser'
 
 
-def auto_tool_choice(one: Subject, _: Catalog) -> Iterator[Remark]:
+def auto_tool_choice(one: Subject) -> Iterator[Finding]:
     """Tools need both flags."""
     if not traits_of(one.backend).launch_flags or not one.chats or not (one.launched or one.tools):
         return
@@ -21,15 +21,15 @@ def auto_tool_choice(one: Subject, _: Catalog) -> Iterator[Remark]:
         return  # there the parser is enough
     if parser and not auto:
         severity: Severity = "error" if one.launched else "warning"
-        yield Remark(severity, f"a tool parser without --enable-auto-tool-choice: {_400}", *_auto(one))
+        yield Finding(severity, f"a tool parser without --enable-auto-tool-choice: {_400}", *_auto(one))
     elif auto and not one.flags.get("tool-call-parser") and one.whole:
         message = "--enable-auto-tool-choice without --tool-call-parser: vLLM does not start"
-        yield Remark("error", message, f"--tool-call-parser {best or 'NAME'}", GUIDE, one.place)
+        yield Finding("error", message, f"--tool-call-parser {best or 'NAME'}", GUIDE)
     elif not auto and not parser and one.whole:
         message = f"no tool parser. The model loads and /v1/models is fine, but {_400}"
         fix = f"--enable-auto-tool-choice --tool-call-parser {best or 'NAME'}"
         published = one.facts.tool_parsers != ()
-        yield Remark("warning" if published else "note", message, fix if published else "", GUIDE, one.place)
+        yield Finding("warning" if published else "note", message, fix if published else "", GUIDE)
 
 
 def _auto(one: Subject) -> tuple[str, str, tuple[str | int, ...]]:
@@ -37,7 +37,7 @@ def _auto(one: Subject) -> tuple[str, str, tuple[str | int, ...]]:
     return fix, GUIDE, one.at("enable-auto-tool-choice")
 
 
-def parser_family(one: Subject, _: Catalog) -> Iterator[Remark]:
+def parser_family(one: Subject) -> Iterator[Finding]:
     """The tool parser follows the model's family, not the client."""
     parser, facts, where = one.tools, one.facts, one.at("tool-call-parser")
     if parser is None or not traits_of(one.backend).launch_flags:
@@ -46,23 +46,25 @@ def parser_family(one: Subject, _: Catalog) -> Iterator[Remark]:
     fix = _fix(one, "tool-call-parser", best) if best else ""
     source = facts.source_of("tool_parsers")
     if facts.tool_parsers == ():
-        yield Remark("note", f"no tool parser is published for {one.named}: see that a call arrives", "", source, where)
+        yield Finding(
+            "note", f"no tool parser is published for {one.named}: see that a call arrives", "", source, where
+        )
     elif facts.tool_parsers is None:
         known = _named_parsers(one) or facts.likely_parsers
         if known and parser not in known:
             message = f"'{parser}' is not the tool parser of {one.named}, which is {best}: calls may stay text"
-            yield Remark("warning", message, fix, "vLLM's table of parsers", where)
+            yield Finding("warning", message, fix, "vLLM's table of parsers", where)
     elif parser in facts.reported_parsers:
         message = (
             f"'{parser}' works for some with {one.named}, others need {best}: see with `gateway probe` that it calls"
         )
-        yield Remark("warning", message, fix, source, where)
+        yield Finding("warning", message, fix, source, where)
     elif parser not in facts.tool_parsers:
         message = f"'{parser}' cannot read the calls of {one.named}: they stay text in the answer, or are swallowed"
-        yield Remark(one.claim(facts.versions_of("tool_parsers")), message, fix, source, where)
+        yield Finding(one.claim(facts.versions_of("tool_parsers")), message, fix, source, where)
 
 
-def model_unknown(one: Subject, _: Catalog) -> Iterator[Remark]:
+def model_unknown(one: Subject) -> Iterator[Finding]:
     """A model of which nothing is known here is not one of which nothing is wrong."""
     if not one.whole or one.profile is not None or not one.names or not one.chats:
         return
@@ -70,10 +72,10 @@ def model_unknown(one: Subject, _: Catalog) -> Iterator[Remark]:
         return
     message = f"{one.model} is in no row of the catalogue: its parsers, drafts and image are not checked"
     fix = "see with `gateway probe` that it calls tools; `families` of your own catalogue takes a row"
-    yield Remark("note", message, fix, "the catalogue", one.place)
+    yield Finding("note", message, fix, "the catalogue")
 
 
-def reasoning_parser(one: Subject, _: Catalog) -> Iterator[Remark]:
+def reasoning_parser(one: Subject) -> Iterator[Finding]:
     """The reasoning parser follows the family, and is there where the model thinks."""
     wanted = one.facts.reasoning_parsers
     if wanted is None:
@@ -86,24 +88,24 @@ def reasoning_parser(one: Subject, _: Catalog) -> Iterator[Remark]:
     if given and not wanted:
         message = f"{one.named} writes no thoughts: with a reasoning parser its whole answer may count as one"
         fix = "take out --reasoning-parser" if one.launched else "reasoning_parser: none"
-        yield Remark("warning", message, fix, source, where)
+        yield Finding("warning", message, fix, source, where)
     elif given and given not in wanted:
         message = (
             f"'{given}' is not the reasoning parser of {one.named}: thoughts land in the answer, or the answer in them"
         )
-        yield Remark("warning", message, _fix(one, "reasoning-parser", wanted[0]), source, where)
+        yield Finding("warning", message, _fix(one, "reasoning-parser", wanted[0]), source, where)
     elif not given and wanted and "none" not in wanted and _has_none(one):
         thinks = one.family is not None and one.family.thinks_by_default
         when = "thinks unless told not to" if thinks else "thinks when told to"
         message = f"{one.named} {when}, and no reasoning parser takes its thoughts out of the answer"
-        yield Remark("warning" if thinks else "note", message, _fix(one, "reasoning-parser", wanted[0]), source, where)
+        yield Finding("warning" if thinks else "note", message, _fix(one, "reasoning-parser", wanted[0]), source, where)
 
 
 def _has_none(one: Subject) -> bool:
     return one.whole if one.launched else one.backend.reasoning_parser == "none"
 
 
-def parser_plugin(one: Subject, _: Catalog) -> Iterator[Remark]:
+def parser_plugin(one: Subject) -> Iterator[Finding]:
     """A reasoning parser that is no part of vLLM needs its file."""
     plugin = one.facts.parser_plugin
     if plugin is None or not one.whole or one.text("reasoning-parser") != plugin:
@@ -112,10 +114,10 @@ def parser_plugin(one: Subject, _: Catalog) -> Iterator[Remark]:
         message = f"'{plugin}' is no parser of vLLM's: without its file vLLM does not start"
         fix = f"--reasoning-parser-plugin /models/{plugin}_reasoning_parser.py (from the model's repository)"
         severity = one.claim(one.facts.versions_of("parser_plugin"))
-        yield Remark(severity, message, fix, one.facts.source_of("parser_plugin"), one.place)
+        yield Finding(severity, message, fix, one.facts.source_of("parser_plugin"))
 
 
-def thinking_only(one: Subject, _: Catalog) -> Iterator[Remark]:
+def thinking_only(one: Subject) -> Iterator[Finding]:
     """A checkpoint that always thinks may never call."""
     if one.facts.auto_calls:
         return
@@ -126,17 +128,17 @@ def thinking_only(one: Subject, _: Catalog) -> Iterator[Remark]:
     fix = "serve the Instruct checkpoint for agents"
     where = one.place if one.launched else ("model",)
     severity: Severity = one.claim(one.facts.versions_of("auto_calls")) if one.tools else "note"
-    yield Remark(severity, message, fix, one.facts.source_of("auto_calls"), where)
+    yield Finding(severity, message, fix, one.facts.source_of("auto_calls"), where)
 
 
-def thinking_switch(one: Subject, _: Catalog) -> Iterator[Remark]:
+def thinking_switch(one: Subject) -> Iterator[Finding]:
     """The key that switches thinking differs by family."""
     family = one.family
     if family is None or not one.chats:
         return
     kwargs = one.flags.get("default-chat-template-kwargs")
     written = [key for key in ("enable_thinking", "thinking") if isinstance(kwargs, Mapping) and key in kwargs]
-    places = [(key, one.place) for key in written]
+    places: list[tuple[str, Path | None]] = [(key, None) for key in written]
     if one.backend.thinking_switch is not None:
         places.append((one.backend.thinking_switch, ("thinking_switch",)))
     for key, where in places:
@@ -144,20 +146,20 @@ def thinking_switch(one: Subject, _: Catalog) -> Iterator[Remark]:
             message = (
                 f"{family.name} {'always' if family.thinking == 'always' else 'never'} thinks: '{key}' does nothing"
             )
-            yield Remark("warning", message, f"take out {key}", "vLLM's table of parsers", where)
+            yield Finding("warning", message, f"take out {key}", "vLLM's table of parsers", where)
         elif key != family.switch:
             message = f"{family.name} is switched by '{family.switch}': '{key}' does nothing"
-            yield Remark("warning", message, family.switch, "vLLM's table of parsers", where)
+            yield Finding("warning", message, family.switch, "vLLM's table of parsers", where)
 
 
-def thinking_declared(one: Subject, _: Catalog) -> Iterator[Remark]:
+def thinking_declared(one: Subject) -> Iterator[Finding]:
     """`thinking` as declared, against the family."""
     stated, family = one.backend.thinking, one.family
     if stated is None or family is None or family.thinking == stated or one.profile is not None:
         return
     really = {"optional": "can be switched", "always": "always thinks", "never": "never thinks"}[family.thinking]
     severity: Severity = "note" if stated == "never" and family.thinking == "optional" else "warning"
-    yield Remark(severity, f"{family.name} {really}", f"thinking: {family.thinking}", "its model card", ("thinking",))
+    yield Finding(severity, f"{family.name} {really}", f"thinking: {family.thinking}", "its model card", ("thinking",))
 
 
 def _named_parsers(one: Subject) -> tuple[str, ...]:
@@ -176,15 +178,3 @@ def _fix(one: Subject, flag: str, value: str) -> str:
     if one.launched:
         return f"--{flag} {value}"
     return f"start it with --{flag} {value}, and write {DECLARED_BY[flag]}: {value}"
-
-
-RULES = named(
-    auto_tool_choice,
-    parser_family,
-    model_unknown,
-    reasoning_parser,
-    parser_plugin,
-    thinking_only,
-    thinking_switch,
-    thinking_declared,
-)

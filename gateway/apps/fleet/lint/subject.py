@@ -6,19 +6,18 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from gateway.apps.control.memory.model_files import ModelFiles
-from gateway.apps.fleet.lint.catalog import Catalog, Version, version_of
-from gateway.apps.fleet.lint.catalog_rows import FamilyRow, Image
-from gateway.config.problems import Path
+from gateway.apps.fleet.lint.catalog import Catalog, FamilyRow, Image, Version, version_of
+from gateway.config.problems import Path, dotted
 from gateway.config.snapshot import Backend, Launch, Snapshot
 from gateway.domain.engine_traits import traits_of
 from gateway.launch.command import ServeCommand, with_changes
 from gateway.launch.docker import DockerRun
 from gateway.launch.families import ModelFamily as NamedFamily
 from gateway.launch.families import family_of
-from gateway.launch.rust_front_end import is_chosen
+from gateway.launch.flags import chooses_rust
 from gateway.printable import visible
 
 Severity = Literal["error", "warning", "note"]
@@ -26,44 +25,32 @@ ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
-    """A rule's remark. `fix`: text to paste, or the words to take out. `where`: path below the subject (a backend, an
-    alias); `source`: who reported it, in words."""
-
-    severity: Severity
-    message: str
-    fix: str
-    source: str = ""
-    where: Path = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Finding:
-    """One remark with its rule and its place. `path` is dotted; `line` counts from 1, None if not known."""
+    """What a rule has to say. `fix`: text to paste, or the words to take out. `source`: who reported it, in words.
+    `where`: path below the subject's backend; None = that of its command; once the findings are put together, the path
+    in the file. `line` counts from 1, None if not known."""
 
     severity: Severity
-    rule: str
-    path: str
-    line: int | None
     message: str
     fix: str
     source: str = ""
+    where: Path | None = None
+    rule: str = ""
+    line: int | None = None
+
+    @property
+    def path(self) -> str:
+        return dotted(self.where or ())
 
     def as_json(self) -> dict[str, Any]:
         """{severity, rule, path, line, message, fix}; the message ends with the source."""
         message = f"{self.message} ({self.source})" if self.source else self.message
-        return {
-            "severity": self.severity,
-            "rule": self.rule,
-            "path": self.path,
-            "line": self.line,
-            "message": message,
-            "fix": self.fix,
-        }
+        told = {"severity": self.severity, "rule": self.rule, "path": self.path, "line": self.line}
+        return {**told, "message": message, "fix": self.fix}
 
     def __str__(self) -> str:
         """Two or three lines without control characters, whatever the file holds."""
-        where = f"{self.path}" if self.line is None else f"line {self.line}  {self.path}"
+        where = self.path if self.line is None else f"line {self.line}  {self.path}"
         lines = [f"{self.severity}  {where}  [{self.rule}]", f"    {self.message}"]
         lines += [f"    fix: {self.fix}"] if self.fix else []
         lines += [f"    source: {self.source}"] if self.source else []
@@ -92,6 +79,7 @@ class Subject:
     not known. `docker`: its flags."""
 
     backend: Backend
+    catalog: Catalog
     command: ServeCommand = field(default_factory=ServeCommand)
     flags: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
@@ -232,21 +220,14 @@ class Subject:
     @property
     def rust_front_end(self) -> bool:
         """Is it a vLLM that is started with its Rust front end?"""
-        return self.launched and self.command.is_vllm and is_chosen(self.env)
+        return self.launched and self.command.is_vllm and chooses_rust(self.env)
 
     @property
     def on_host_network(self) -> bool:
         return self.image is None or self.docker.network == "host"
 
 
-Rule = Callable[[Subject, Catalog], Iterator[Remark]]
-"""One rule: what it has to say of one subject."""
-R = TypeVar("R", bound=Callable[..., Iterator[Remark]])
-
-
-def named(*rules: R) -> Mapping[str, R]:
-    """Rules by the name that their findings show, which is that of their function."""
-    return {rule.__name__.replace("_", "-"): rule for rule in rules}
+Rule = Callable[[Subject], Iterator[Finding]]
 
 
 def subjects(snapshot: Snapshot, catalog: Catalog, files: Mapping[str, ModelFiles] | None = None) -> Iterator[Subject]:
@@ -270,34 +251,34 @@ def _declared(backend: Backend, catalog: Catalog) -> Subject:
     flags = {flag: value for flag, key in DECLARED_BY.items() if (value := getattr(backend, key)) is not None}
     flags = {flag: value for flag, value in flags.items() if value != "none"}
     names = (backend.model,) if backend.model else ()
-    return _known(Subject(backend, flags=flags, names=names), catalog)
+    return _known(Subject(backend, catalog, flags=flags, names=names))
 
 
 def _launched(backend: Backend, command: ServeCommand, catalog: Catalog, architecture: str | None) -> Subject:
     launch = backend.launch
     assert launch is not None
-    docker = launch.container
-    env = launch.variables
-    image = _tagged(launch.image)
-    subject = Subject(
-        backend,
-        command=command,
-        flags=command.flags,
-        env=env,
-        docker=docker,
-        image=image,
-        image_facts=catalog.image(image) if image else None,
-        names=_names(backend, launch, command, env),
-        architecture=architecture,
-        launched=True,
+    env, image = launch.variables, _tagged(launch.image)
+    return _known(
+        Subject(
+            backend,
+            catalog,
+            command=command,
+            flags=command.flags,
+            env=env,
+            docker=launch.container,
+            image=image,
+            image_facts=catalog.image(image) if image else None,
+            names=_names(backend, launch, command, env),
+            architecture=architecture,
+            launched=True,
+        )
     )
-    return _known(subject, catalog)
 
 
-def _known(subject: Subject, catalog: Catalog) -> Subject:
-    facts = catalog.family(subject.names)
+def _known(subject: Subject) -> Subject:
+    facts = subject.catalog.family(subject.names)
     if facts is None and subject.architecture is not None:
-        facts = catalog.of_class(subject.architecture)
+        facts = subject.catalog.of_class(subject.architecture)
     family = next((found for name in subject.names if (found := family_of(name)) is not None), None)
     return replace(subject, facts=facts or FamilyRow(match=""), family=family)
 

@@ -7,8 +7,17 @@ import re
 from collections.abc import Iterator
 from shlex import quote
 
-from gateway.apps.fleet.preflight.host import Host, Process
-from gateway.apps.fleet.preflight.terms import ExpectedBackend, ExpectedNode, HostCheck, fail, ok, unknown, warn
+from gateway.apps.fleet.preflight.host import (
+    ExpectedBackend,
+    ExpectedNode,
+    Host,
+    HostCheck,
+    Process,
+    fail,
+    ok,
+    unknown,
+    warn,
+)
 
 _MOST_PROCESSES_READ = 5000  # whose open files are looked through for a socket
 _SHELLS = ("sh", "bash", "dash", "env", "python3", "python")

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from shlex import quote
 from urllib.parse import urlsplit
 
-from gateway.apps.fleet.preflight.host import Host
-from gateway.apps.fleet.preflight.terms import ExpectedBackend, ExpectedNode, HostCheck, fail, ok, unknown, warn
+from gateway.apps.fleet.preflight.host import ExpectedBackend, ExpectedNode, Host, HostCheck, fail, ok, unknown, warn
 
 _PREFIXES = r"(?:VLLM|NCCL|CUDA|PYTORCH|TORCH)_\w+"
 _MTU = 9000

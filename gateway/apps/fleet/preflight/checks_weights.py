@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from posixpath import dirname
 from shlex import quote
 
-from gateway.apps.fleet.preflight.host import Host
-from gateway.apps.fleet.preflight.terms import (
+from gateway.apps.fleet.preflight.host import (
     CONTAINER_HOME,
     GIB,
     ExpectedBackend,
     ExpectedNode,
+    Host,
     HostCheck,
     fail,
     gib,

@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from gateway.apps.fleet.preflight.expect import expected_nodes, without_node
+from gateway.apps.fleet.preflight.host import ExpectedNode, HostCheck
 from gateway.apps.fleet.preflight.run import NodeReport, look_at_all
-from gateway.apps.fleet.preflight.terms import ExpectedNode, HostCheck
 from gateway.cli.options import config_option, examples, json_option, load_or_exit
 from gateway.config.snapshot import Snapshot
 

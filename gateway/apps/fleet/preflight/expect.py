@@ -11,7 +11,7 @@ from gateway.apps.control.memory.model_files import read_models
 from gateway.apps.control.memory.plan import weights_gib
 from gateway.apps.control.memory.settings import UTILIZATION
 from gateway.apps.control.unit_commands import unit_name, units_of
-from gateway.apps.fleet.preflight.terms import GIB, ExpectedBackend, ExpectedNode
+from gateway.apps.fleet.preflight.host import GIB, ExpectedBackend, ExpectedNode
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Backend, Launch, Snapshot
 from gateway.launch.command import DEFAULT_PORT, MASTER_PORT

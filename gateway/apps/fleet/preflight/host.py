@@ -1,4 +1,5 @@
-"""A node as the checks see it: its files below a root, the commands it answers, and what it serves.
+"""What is expected of a node, the node as the checks see it (its files below a root, the commands it answers, what it
+serves), and their results.
 
 Runs on the node: standard library only. Everything is bounded (bytes, entries, seconds) and nothing raises.
 """
@@ -16,11 +17,90 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
-from gateway.apps.fleet.preflight.terms import ExpectedBackend
+Verdict = Literal["ok", "warn", "fail", "unknown"]
+GIB = 1024**3
+CONTAINER_HOME = "/root"  # of the user of vLLM's images: where caches are that no variable places elsewhere
+
+
+@dataclass(frozen=True)
+class HostCheck:
+    """The result of one check. `seen`: in words. `mend`: the command that mends it, None where there is nothing to
+    mend. `backend`: whose start it concerns, None for the node's. `fact`: a value that has to be the same on all nodes
+    of an engine (the driver's version, the image's id)."""
+
+    check: str
+    verdict: Verdict
+    seen: str
+    mend: str | None = None
+    backend: str | None = None
+    fact: str | None = None
+
+
+def _with(verdict: Verdict) -> Callable[..., HostCheck]:
+    def made(seen: str, mend: str | None = None, backend: str | None = None, fact: str | None = None) -> HostCheck:
+        return HostCheck("", verdict, seen, mend, backend, fact)
+
+    return made
+
+
+# What a check yields; who runs it puts in its name.
+ok, warn, fail, unknown = (_with(verdict) for verdict in get_args(Verdict))
+
+
+@dataclass(frozen=True)
+class ExpectedBackend:
+    """What a backend's launch needs on the node.
+
+    `port`: of the host. `models`: what is loaded (the model first, then the draft model), as the command names it.
+    `env`: the settings that the checks read, no secrets. `nodes`: how many nodes it spans. `worker`: it runs here
+    without an API. `unit`: the systemd unit that would start it; `by_unit`: the gateway starts it so. `weights`: bytes
+    of its models on one node, as far as they are known."""
+
+    name: str
+    port: int | None = None
+    master_port: int | None = None
+    utilization: float | None = None
+    image: str | None = None
+    program: str | None = None
+    models: tuple[str, ...] = ()
+    served: str | None = None
+    volumes: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    nodes: int = 1
+    worker: bool = False
+    unit: str | None = None
+    by_unit: bool = False
+    weights: int | None = None
+
+
+@dataclass(frozen=True)
+class ExpectedNode:
+    """A node as routes.yaml describes it. `memory` in bytes. `user`: of the gateway's ssh, empty = not known."""
+
+    name: str
+    memory: int | None = None
+    exporter: str | None = None
+    backends: tuple[ExpectedBackend, ...] = ()
+    user: str = ""
+
+
+def expected_backend(data: Mapping[str, Any]) -> ExpectedBackend:
+    """The reverse of `dataclasses.asdict`, after a trip through JSON."""
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    return ExpectedBackend(**values)
+
+
+def expected_node(data: Mapping[str, Any]) -> ExpectedNode:
+    return ExpectedNode(**{**data, "backends": tuple(map(expected_backend, data["backends"]))})
+
+
+def gib(size: float) -> str:
+    return f"{size / GIB:.1f} GiB"
+
 
 MOST_BYTES = 256 * 1024  # of one file, one command's output, one answer
 MOST_ENTRIES = 20_000  # of one directory

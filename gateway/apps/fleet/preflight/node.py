@@ -14,22 +14,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 
 from gateway.apps.fleet.preflight import (
-    checks_gpu,
     checks_memory,
     checks_start,
     checks_system,
     checks_weights,
 )
-from gateway.apps.fleet.preflight.host import Host
-from gateway.apps.fleet.preflight.terms import ExpectedNode, HostCheck, expected_node
+from gateway.apps.fleet.preflight.host import ExpectedNode, Host, HostCheck, expected_node
 
 Examine = Callable[[ExpectedNode, Host], Iterator[HostCheck]]
 
 # In the order in which they are shown: what needs a reboot first.
 CHECKS: Mapping[str, Examine] = {
-    "zombies": checks_gpu.zombies,
-    "driver": checks_gpu.driver,
-    "clocks": checks_gpu.clocks,
+    "zombies": checks_memory.zombies,
+    "driver": checks_memory.driver,
+    "clocks": checks_memory.clocks,
     "visible-memory": checks_memory.visible_memory,
     "free-memory": checks_memory.page_cache,
     "leftovers": checks_start.leftovers,

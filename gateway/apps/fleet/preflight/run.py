@@ -13,13 +13,12 @@ from typing import Any
 
 from gateway.apps.control.ssh_errors import problem_of
 from gateway.apps.control.unit_commands import SSH, with_credentials
-from gateway.apps.fleet.preflight.checks_gpu import UPDATE as DRIVER_UPDATE
-from gateway.apps.fleet.preflight.host import CommandResult, fetch_bounded, run_bounded
+from gateway.apps.fleet.preflight.checks_memory import UPDATE as DRIVER_UPDATE
+from gateway.apps.fleet.preflight.host import CommandResult, ExpectedNode, HostCheck, fetch_bounded, run_bounded
 from gateway.apps.fleet.preflight.node import MARK, PATIENCE
-from gateway.apps.fleet.preflight.terms import ExpectedNode, HostCheck
 from gateway.printable import visible
 
-MODULES = ("terms", "host", "checks_memory", "checks_gpu", "checks_start", "checks_system", "checks_weights", "node")
+MODULES = ("host", "checks_memory", "checks_start", "checks_system", "checks_weights", "node")
 _CONNECT = 10  # seconds that ssh may take to connect
 _MOST_ANSWER = 4 * 1024 * 1024
 _MOST_NODES = 8  # at a time

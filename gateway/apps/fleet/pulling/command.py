@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -11,10 +10,10 @@ from gateway.apps.control.memory.model_files import keep
 from gateway.apps.fleet.learning.edit import CannotEdit, text_of, with_entry, write_config
 from gateway.apps.fleet.preflight.expect import expected_weights
 from gateway.apps.fleet.pulling.files import Broken
-from gateway.apps.fleet.pulling.pull import Pull, Pulled, Wish, wishes
+from gateway.apps.fleet.pulling.pull import Pull, Pulled
 from gateway.cli.options import complete_backend, config_option, examples, fail, load_or_exit
 from gateway.config.snapshot import Backend, Node, Snapshot
-from gateway.launch.values import is_reference
+from gateway.launch.flags import is_reference
 from gateway.printable import visible
 
 _PINNED_BY = "MODEL_REVISION"
@@ -56,25 +55,23 @@ def command(
     chosen = snapshot.backends.get(backend)
     if chosen is None:
         raise click.UsageError(f"no backend '{visible(backend)}': there are {', '.join(snapshot.backends)}")
-    wish = _wish(chosen, nodes, revision, snapshot, hashes=not sizes, dry_run=dry_run)
-    pull = Pull(wish, lambda line: click.echo(visible(line)))
+    pull = _pull(chosen, nodes, revision, snapshot, hashes=not sizes, dry_run=dry_run)
     try:
-        found = [pull.model(*one) for one in wishes(wish)] if only != "image" else []
-        if wish.backend.image and only != "weights":
-            pull.image(wish.backend.image)
+        found = list(pull.models()) if only != "image" else []
+        if pull.backend.image and only != "weights":
+            pull.image(pull.backend.image)
     except Broken as broken:
         fail(str(broken))
     for one in found:
-        if one is not None and one.config:
+        if one.config:
             _keep(one, snapshot)
-    if pin and found and found[0] is not None and found[0].revision:
+    if pin and found and found[0].revision:
         _pin(config, chosen, found[0].revision)
-    sys.exit(0)
 
 
-def _wish(
+def _pull(
     backend: Backend, names: tuple[str, ...], revision: str | None, snapshot: Snapshot, *, hashes: bool, dry_run: bool
-) -> Wish:
+) -> Pull:
     launch = backend.launch
     if launch is None or not launch.starts:
         raise click.UsageError(f"{backend.name} has no launch block, so nothing says what to pull")
@@ -89,7 +86,8 @@ def _wish(
         raise click.UsageError(f"{visible(unknown[0])} is known only where the engine is started: write it out")
     flag = launch.parsed.flags.get("revision")
     written = flag if isinstance(flag, str) and not is_reference(flag) else None
-    return Wish(expected, targets, others, revision or written or "main", hashes, dry_run)
+    wanted_revision = revision or written or "main"
+    return Pull(expected, targets, others, wanted_revision, hashes, dry_run, lambda line: click.echo(visible(line)))
 
 
 def _node(name: str, snapshot: Snapshot) -> Node:

@@ -19,8 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gateway.apps.fleet.preflight.checks_weights import cache_of, free_bytes, outside_path
-from gateway.apps.fleet.preflight.host import Host
-from gateway.apps.fleet.preflight.terms import ExpectedBackend, gib
+from gateway.apps.fleet.preflight.host import Host, expected_backend, gib
 from gateway.apps.fleet.pulling.files import (
     Broken,
     as_data,
@@ -41,26 +40,21 @@ Report = Callable[[int, int], None]  # bytes done, of how many
 
 def main(argument: str) -> None:
     job = json.loads(argument)
-    reporter = _Reporter()
+    said = 0.0
+
+    def report(done: int, total: int) -> None:
+        nonlocal said
+        if time.monotonic() - said >= _EVERY:
+            said = time.monotonic()
+            _say({"done": done, "total": total})
+
     try:
-        result = STEPS[job["step"]](job, reporter)
+        result = STEPS[job["step"]](job, report)
     except Broken as problem:
         result = {"problem": str(problem)}
     except Exception as error:
         result = {"problem": f"{type(error).__name__}: {error}"[:300]}
     _say({"result": result})
-
-
-class _Reporter:
-    """Says how far a step is, not too often."""
-
-    def __init__(self) -> None:
-        self.said = 0.0
-
-    def __call__(self, done: int, total: int) -> None:
-        if time.monotonic() - self.said >= _EVERY:
-            self.said = time.monotonic()
-            _say({"done": done, "total": total})
 
 
 def _say(what: Mapping[str, Any]) -> None:
@@ -101,10 +95,7 @@ def _index(job: Mapping[str, Any], folder: str) -> Any:
 
 def _places(job: Mapping[str, Any]) -> tuple[str, str]:
     """(the folder of the cache, the folder of the model), as the node has them."""
-    given: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in job["backend"].items()
-    }
-    backend = ExpectedBackend(**given)
+    backend = expected_backend(job["backend"])
     inside = cache_of(backend) if job["is_repository"] else job["model"]
     outside, problem = outside_path(backend, inside, Host())
     if outside is None:

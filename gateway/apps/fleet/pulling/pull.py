@@ -2,29 +2,126 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gateway.apps.fleet.preflight.terms import ExpectedBackend, gib
+import click
+
+from gateway.apps.control.unit_commands import with_credentials
+from gateway.apps.fleet.preflight.host import ExpectedBackend, gib
+from gateway.apps.fleet.preflight.run import program, ssh_command
 from gateway.apps.fleet.pulling.files import Broken
-from gateway.apps.fleet.pulling.steps import Meter, RunStep, run_step
+from gateway.apps.fleet.pulling.node import MARK
 from gateway.config.snapshot import Node
+from gateway.printable import visible
+
+MODULES = ("preflight.host", "preflight.checks_weights", "pulling.files", "pulling.node")
+_SILENCE = 600.0  # seconds without a line after which a step is given up: docker says nothing while it unpacks
+_MOST_LINE = 64 * 1024 * 1024
+_EVERY = 10.0  # seconds between two lines of progress where the output is no terminal
+
+
+def run_step(node: Node, job: Mapping[str, Any], progress: Callable[[int, int], None]) -> dict[str, Any]:
+    """The result of a step on a node. Raises Broken."""
+    assert node.ssh is not None
+    lines = _lines(with_credentials(ssh_command(node.ssh)), program(MODULES, json.dumps(job)))
+    said = ""
+    for line in lines:
+        if not line.startswith(MARK):
+            said = line.strip() or said
+            continue
+        try:
+            told = json.loads(line.removeprefix(MARK))
+        except ValueError:
+            continue
+        if isinstance(told.get("result"), dict):
+            if "problem" in told["result"]:
+                raise Broken(str(told["result"]["problem"]))
+            return dict(told["result"])
+        if isinstance(told.get("done"), int) and isinstance(told.get("total"), int):
+            progress(told["done"], told["total"])
+    raise Broken(f"ssh {node.ssh}: {visible(said)[:200] or 'no answer'}")
+
+
+def _lines(argv: Sequence[str], text: str) -> Any:
+    """The lines that a command writes, as they come."""
+    try:
+        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    except OSError as error:
+        raise Broken(f"{argv[0]} cannot be run: {error.strerror or error}") from None
+    assert process.stdin is not None
+    assert process.stdout is not None
+    rest = b""
+    try:
+        try:
+            process.stdin.write(text.encode())
+            process.stdin.close()
+        except OSError:  # it has ended already, and says why
+            pass
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while selector.select(_SILENCE):
+                chunk = os.read(process.stdout.fileno(), 65536)
+                *lines, rest = (rest + chunk).split(b"\n")
+                yield from (line.decode("utf-8", "replace") for line in lines)
+                if not chunk or len(rest) > _MOST_LINE:
+                    break
+        if rest:
+            yield rest.decode("utf-8", "replace")
+    finally:
+        process.kill()
+        process.wait()
+
+
+@dataclass(slots=True)
+class Meter:
+    """Shows the progress of one step, with the time that is left."""
+
+    what: str
+    began: float = 0.0
+    first: int = 0
+    said: float = 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if not self.began:
+            self.began, self.first = now, done
+        terminal = sys.stderr.isatty()
+        if terminal or now - self.said >= _EVERY:
+            self.said = now
+            begin = "\r" if terminal else ""
+            click.echo(f"{begin}{self.line(done, total, now)}", err=True, nl=not terminal)
+
+    def line(self, done: int, total: int, now: float) -> str:
+        passed = now - self.began
+        speed = (done - self.first) / passed if passed > 0 else 0.0
+        if total <= 0:
+            return f"  {self.what}: {passed:.0f} s"
+        shown = f"  {self.what}: {min(done / total, 1):4.0%} of {total / 2**30:.1f} GiB"
+        if speed <= 0:
+            return shown
+        return f"{shown}, {speed / 1e6:.0f} MB/s, {_duration(max(0, total - done) / speed)} left   "
+
+    def end(self) -> None:
+        if self.began and sys.stderr.isatty():
+            click.echo("", err=True)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
 
 _SPARE = 5 * 2**30  # bytes of disk that stay free
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What is pulled: the parts of a backend's launch, onto `targets`; `others` may have it already. `hashes`: contents
-    are compared, not only sizes."""
-
-    backend: ExpectedBackend
-    targets: tuple[Node, ...]
-    others: tuple[Node, ...] = ()
-    revision: str = "main"
-    hashes: bool = True
-    dry_run: bool = False
+Looks = list[tuple[Node, dict[str, Any]]]  # what each node has
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,127 +134,123 @@ class Pulled:
     weights: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Pull:
-    """One pull. `say` gets each line for the operator."""
+    """One pull: the parts of a backend's launch, onto `targets`; `others` may have it already. `hashes`: contents are
+    compared, not only sizes. `say` gets each line for the operator."""
 
-    wish: Wish
+    backend: ExpectedBackend
+    targets: tuple[Node, ...]
+    others: tuple[Node, ...]
+    revision: str
+    hashes: bool
+    dry_run: bool
     say: Callable[[str], None]
-    run: RunStep = run_step
 
     # -- weights ------------------------------------------------------------------------------------------------------
 
-    def model(self, name: str, revision: str) -> Pulled | None:
-        """Put a model onto every target. None after a dry run. Raises Broken."""
-        is_repository = not name.startswith(("/", "~", "."))
-        job = {
-            "backend": asdict(self.wish.backend),
-            "image": self.wish.backend.image,
-            "model": name,
-            "revision": revision,
-            "is_repository": is_repository,
-            "hashes": self.wish.hashes,
-        }
-        looks = self._look(name, job)
-        if self.wish.dry_run:
-            return None
-        whole = [node for node, look in looks if not look["left"]]
-        targets = [(node, look) for node, look in looks if node in self.wish.targets]
-        if not whole:
-            node, look = min(targets, key=lambda one: int(one[1]["needed"]))
-            self._step(node, {**job, **look, "step": "download"}, f"{node.name}: download {name}")
-            whole = [node]
-        source = whole[0]
-        verified = self._verify(source, looks_of(looks, source), job, name)
+    def models(self) -> Iterator[Pulled]:
+        """Put the models of the launch onto every target: the model itself at the wished revision, and a drafter at its
+        main. A dry run pulls none. Raises Broken."""
+        for at, name in enumerate(self.backend.models):
+            job = {
+                "backend": asdict(self.backend),
+                "image": self.backend.image,
+                "model": name,
+                "revision": "main" if at else self.revision,
+                "is_repository": not name.startswith(("/", "~", ".")),
+                "hashes": self.hashes,
+            }
+            looks = self._look(job)
+            if not self.dry_run:
+                yield self._model(job, looks)
+
+    def _model(self, job: dict[str, Any], looks: Looks) -> Pulled:
+        name = job["model"]
+        targets = [(node, look) for node, look in looks if node in self.targets]
+        source, had = next(((node, look) for node, look in looks if not look["left"]), (None, {}))
+        if source is None:
+            source, had = min(targets, key=lambda one: int(one[1]["needed"]))
+            self._step(source, {**job, **had, "step": "download"}, f"{source.name}: download {name}")
+        verified = self._verify(source, had, job)
         for node, look in targets:
             if node is source:
                 continue
             if look["left"]:
-                self._copy(source, looks_of(looks, source), node, look, job, name)
-            verified = self._verify(node, look, job, name)
-        commit = looks[0][1]["index"]["sha"] if is_repository else ""
+                self._copy(source, had, node, look, job)
+            verified = self._verify(node, look, job)
+        commit = looks[0][1]["index"]["sha"] if job["is_repository"] else ""
         return Pulled(name, commit, str(verified["config"]), int(verified["weights"]))
 
-    def _look(self, name: str, job: dict[str, Any]) -> list[tuple[Node, dict[str, Any]]]:
+    def _look(self, job: dict[str, Any]) -> Looks:
         """What each node has; the first that can tell it has the list of files for all. Raises Broken where a target
         does not answer, or nobody knows the files."""
-        found: list[tuple[Node, dict[str, Any]]] = []
-        problem, waiting = "", []
-        for node in (*self.wish.targets, *self.wish.others):
-            index = {"index": found[0][1]["index"]} if found else {}
+        found: Looks = []
+        problem, waiting = "no node to pull to", []
+        for node in (*self.targets, *self.others):
             try:
-                found.append((node, self._step(node, {**job, **index, "step": "look"}, "")))
+                found.append((node, self._look_at(node, job, found)))
             except Broken as broken:
-                problem = f"{node.name}: {broken}"
+                problem = str(broken)
                 waiting.append(node)
         if not found:
-            raise Broken(problem or "no node to pull to")
-        for node in [node for node in waiting if node in self.wish.targets]:
-            try:
-                index = {"index": found[0][1]["index"]}
-                found.append((node, self._step(node, {**job, **index, "step": "look"}, "")))
-            except Broken as broken:
-                raise Broken(f"{node.name}: {broken}") from None
+            raise Broken(problem)
+        found += [(node, self._look_at(node, job, found)) for node in waiting if node in self.targets]
         for node, look in found:
-            self.say(f"{node.name}: {_state(name, look)}")
+            self.say(f"{node.name}: {_state(job['model'], look)}")
         return found
 
-    def _copy(
-        self, source: Node, had: dict[str, Any], node: Node, look: dict[str, Any], job: dict[str, Any], name: str
-    ) -> None:
+    def _look_at(self, node: Node, job: dict[str, Any], found: Looks) -> dict[str, Any]:
+        index = {"index": found[0][1]["index"]} if found else {}
+        return self._step(node, {**job, **index, "step": "look"})
+
+    def _copy(self, source: Node, had: dict[str, Any], node: Node, look: dict[str, Any], job: dict[str, Any]) -> None:
         if look["free"] is not None and look["free"] - _SPARE < look["needed"]:
             raise Broken(f"{node.name}: {gib(look['needed'])} are missing, and {gib(look['free'])} of disk are free")
         step = {**job, **had, "step": "copy", "to_folder": look["folder"], "target": address_of(node)}
-        self._step(source, step, f"{source.name} to {node.name}: copy {name}")
+        self._step(source, step, f"{source.name} to {node.name}: copy {job['model']}")
 
-    def _verify(self, node: Node, look: dict[str, Any], job: dict[str, Any], name: str) -> dict[str, Any]:
-        verified = self._step(node, {**job, **look, "step": "verify"}, f"{node.name}: verify {name}")
-        self.say(f"{node.name}: {name} is complete ({gib(look['size'])})")
+    def _verify(self, node: Node, look: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
+        verified = self._step(node, {**job, **look, "step": "verify"}, f"{node.name}: verify {job['model']}")
+        self.say(f"{node.name}: {job['model']} is complete ({gib(look['size'])})")
         return verified
 
     # -- the image ----------------------------------------------------------------------------------------------------
 
     def image(self, name: str) -> None:
         """Put an image onto every target. Raises Broken."""
-        nodes = (*self.wish.targets, *self.wish.others)
-        ids: list[tuple[Node, dict[str, Any]]] = []
-        for node in nodes:
+        ids: Looks = []
+        for node in (*self.targets, *self.others):
             try:
-                ids.append((node, self._step(node, {"step": "image", "image": name}, "")))
-            except Broken as broken:
-                if node in self.wish.targets:
-                    raise Broken(f"{node.name}: {broken}") from None
+                ids.append((node, self._step(node, {"step": "image", "image": name})))
+            except Broken:
+                if node in self.targets:
+                    raise
         for node, there in ids:
             self.say(f"{node.name}: image {name} {'is here' if there['id'] else 'is not here'}")
-        if self.wish.dry_run:
+        if self.dry_run:
             return
-        source, has = next(((node, there) for node, there in ids if there["id"]), (self.wish.targets[0], None))
+        source, has = next(((node, there) for node, there in ids if there["id"]), (self.targets[0], None))
         if has is None:
             has = self._step(source, {"step": "pull image", "image": name}, f"{source.name}: pull {name}")
         for node, there in ids:
-            if node is source or node not in self.wish.targets or there["id"] == has["id"]:
+            if node is source or node not in self.targets or there["id"] == has["id"]:
                 continue
             step = {"step": "send image", "image": name, "size": has["size"], "target": address_of(node)}
             self._step(source, step, f"{source.name} to {node.name}: image {name}")
-            now = self._step(node, {"step": "image", "image": name}, "")
-            if now["id"] != has["id"]:
+            if self._step(node, {"step": "image", "image": name})["id"] != has["id"]:
                 raise Broken(f"{node.name}: the image {name} is not the one of {source.name} after the copy")
             self.say(f"{node.name}: image {name} is here")
 
-    def _step(self, node: Node, job: dict[str, Any], what: str) -> dict[str, Any]:
+    def _step(self, node: Node, job: Mapping[str, Any], what: str = "") -> dict[str, Any]:
+        """The result of a step. Raises Broken, which says `what` was done, or where."""
         meter = Meter(what)
         try:
-            return self.run(node, job, meter)
+            return run_step(node, job, meter)
         except Broken as broken:
-            if what:
-                raise Broken(f"{what}: {broken}") from None
-            raise
+            raise Broken(f"{what or node.name}: {broken}") from None
         finally:
             meter.end()
-
-
-def looks_of(looks: Sequence[tuple[Node, dict[str, Any]]], node: Node) -> dict[str, Any]:
-    return next(look for other, look in looks if other is node)
 
 
 def _state(name: str, look: dict[str, Any]) -> str:
@@ -174,9 +267,3 @@ def address_of(node: Node) -> str:
     target = (node.ssh or "").removeprefix("ssh://")
     user, at, host = target.rpartition("@")
     return f"{user}{at}{node.link or node.address or host}"
-
-
-def wishes(wish: Wish) -> Iterator[tuple[str, str]]:
-    """(model, revision) of the launch: the model itself at the wished revision, and a drafter at its main."""
-    for at, model in enumerate(wish.backend.models):
-        yield model, wish.revision if at == 0 else "main"

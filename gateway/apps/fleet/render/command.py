@@ -13,12 +13,11 @@ import click
 from gateway.apps.control.memory.model_files import read_models
 from gateway.apps.control.memory.plan import weights_gib
 from gateway.apps.fleet.lint.catalog import catalog_of
-from gateway.apps.fleet.lint.command import findings_of
-from gateway.apps.fleet.render.compare import Comparison, compare
-from gateway.apps.fleet.render.rendering import Rendering, render
+from gateway.apps.fleet.lint.findings import findings_of
+from gateway.apps.fleet.render.files import Comparison, RenderedFile, Rendering, compare, write_files
+from gateway.apps.fleet.render.rendering import render
 from gateway.apps.fleet.render.templates import BadTemplate, Templates
 from gateway.apps.fleet.render.words import masked
-from gateway.apps.fleet.render.write import RenderedFile, write_files
 from gateway.cli.options import config_option, counted, examples, fail_with, json_option, load_or_exit
 from gateway.config.load import LoadedFile
 from gateway.config.problems import ConfigError

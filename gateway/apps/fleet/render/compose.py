@@ -8,11 +8,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gateway.apps.fleet.render.launches import NodeLaunch, Note
-from gateway.apps.fleet.render.order import UnitStart
+from gateway.apps.fleet.render.files import COMPOSE, env_path
+from gateway.apps.fleet.render.launches import NodeLaunch, Note, UnitStart
 from gateway.apps.fleet.render.script import docker_flags
 from gateway.apps.fleet.render.words import compose_text
-from gateway.apps.fleet.render.write import COMPOSE, env_path
 from gateway.config.snapshot import Mode
 from gateway.launch.docker import DockerFlag
 
@@ -92,9 +91,7 @@ def _service(launch: NodeLaunch, start: UnitStart, profiles: Mapping[str, list[s
         "volumes": launch.volumes and {"volumes": [text(volume) for volume in launch.volumes]},
         "docker": _of_flags(docker_flags(launch)),
         "before": [
-            {"key": _key(one.unit), "always": set(own) <= set(profiles[one.unit])}
-            for one in start.before
-            if one.unit in profiles
+            {"key": _key(unit), "always": set(own) <= set(profiles[unit])} for unit in start.before if unit in profiles
         ],
         "health": text(_health_program(launch)) if launch.url and launch.port else None,
         "seconds": start.seconds,
@@ -158,4 +155,4 @@ def compose_notes(launch: NodeLaunch) -> Iterator[Note]:
     known = {*_NAMES, *_LISTS, *_SWITCHES, *_ELSEWHERE}
     unknown = [flag.option for flag in launch.flags if flag.name not in known]
     if unknown and launch.launch.image:
-        yield Note("warning", f"{launch.path}.docker", f"not in compose.yaml, only in the unit: {', '.join(unknown)}")
+        yield Note(f"{launch.path}.docker", f"not in compose.yaml, only in the unit: {', '.join(unknown)}")

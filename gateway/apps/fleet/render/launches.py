@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from gateway.apps.control.unit_commands import unit_name
 from gateway.apps.fleet.lint.catalog import catalog_of
-from gateway.apps.fleet.render.words import NotAReference, literals, pieces, referenced
+from gateway.apps.fleet.render.words import literals, pieces, referenced
 from gateway.config.snapshot import Backend, Launch, Node, Snapshot
 from gateway.config.urls import is_address
 from gateway.launch.command import MASTER_PORT, ServeCommand, is_serving_image, with_changes
@@ -28,17 +28,13 @@ _NOWHERE = ("0.0.0.0", "::", "localhost", "127.0.0.1", "::1", "")
 class Note:
     """What the operator should know. `path`: dotted, in routes.yaml. An error keeps the backend from being rendered."""
 
-    severity: Literal["error", "warning"]
     path: str
     message: str
+    severity: Literal["error", "warning"] = "warning"
 
 
 class CannotRender(Exception):
-    """Why a backend has no files: `path` and `message` as of a Note."""
-
-    def __init__(self, path: str, message: str) -> None:
-        super().__init__(message)
-        self.path = path
+    """Why a backend has no files: its arguments are the path and the message of a Note."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +121,15 @@ class NodeLaunch:
         return known | {flag: list(words) for flag, words in self.command.unknown.items() if is_secret_flag(flag)}
 
 
+@dataclass(frozen=True, slots=True)
+class UnitStart:
+    """`seconds` until the engine must answer; `before`: the units that load first on its node, the biggest first, with
+    the URL of the liveness check of each."""
+
+    seconds: int
+    before: Mapping[str, str]
+
+
 def node_launches(
     snapshot: Snapshot, profiles: Mapping[str, str], refused: Mapping[str, str] | None = None
 ) -> tuple[tuple[NodeLaunch, ...], tuple[Note, ...]]:
@@ -144,7 +149,8 @@ def node_launches(
             if refused and backend.name in refused:
                 raise CannotRender(f"backends.{backend.name}", refused[backend.name])
         except CannotRender as error:
-            notes.append(Note("error", error.path, str(error)))
+            path, message = error.args
+            notes.append(Note(path, message, "error"))
             continue
         taken[name] = f"backend {backend.name}"
         launches += found
@@ -326,7 +332,7 @@ def _check_references(launch: NodeLaunch) -> None:
     try:
         for text in launch.texts:
             list(pieces(text))
-    except NotAReference as error:
+    except ValueError as error:
         hint = "write ${NAME} and put the value into the EnvironmentFile; a literal '${' is '$${'"
         raise CannotRender(launch.path, f"{error}: {hint}") from None
 
@@ -338,34 +344,28 @@ def _notes_of_flags(launch: NodeLaunch) -> Iterator[Note]:
     given = launch.launch.container.given
     left_out = [flag.option for flag in given if flag.name in _OF_THE_UNIT and flag.name not in ("rm", "detach")]
     if left_out:
-        yield Note("warning", f"{launch.path}.docker", f"left out, the unit sees to it: {', '.join(left_out)}")
+        yield Note(f"{launch.path}.docker", f"left out, the unit sees to it: {', '.join(left_out)}")
 
 
 def _notes_of_entrypoint(launch: NodeLaunch, own: str | None) -> Iterator[Note]:
     image = launch.launch.image
     if image is not None and own is None and launch.command.entrypoint is None:
         message = f"what {image} runs by itself is not known: the words of `command` stay as they are"
-        yield Note(
-            "warning", f"{launch.path}.entrypoint", f"{message} (vllm serve, vllm, or none: then nothing is said)"
-        )
+        yield Note(f"{launch.path}.entrypoint", f"{message} (vllm serve, vllm, or none: then nothing is said)")
 
 
 def _notes(launch: NodeLaunch) -> Iterator[Note]:
     for name in launch.secrets:
-        yield Note(
-            "warning", launch.path, f"{name} is written out and would be in the rendered files: write a ${{NAME}}"
-        )
+        yield Note(launch.path, f"{name} is written out and would be in the rendered files: write a ${{NAME}}")
     for text in _for_a_shell(launch):
-        yield Note("warning", launch.path, f"'{text}' stays as it is, no shell reads it: write ${{NAME}}, or the path")
+        yield Note(launch.path, f"'{text}' stays as it is, no shell reads it: write ${{NAME}}, or the path")
     if launch.url is None and not launch.is_worker:
-        yield Note("warning", launch.path, "its port is not known: the unit cannot wait until it is ready")
+        yield Note(launch.path, "its port is not known: the unit cannot wait until it is ready")
     for volume in launch.volumes:
         if volume.startswith(("./", "../")):
-            yield Note("warning", f"{launch.path}.volumes", f"'{volume}' is relative, and a unit runs in /")
+            yield Note(f"{launch.path}.volumes", f"'{volume}' is relative, and a unit runs in /")
     if not launch.launch.image and launch.user is None:
-        yield Note(
-            "warning", f"nodes.{launch.node.name}.ssh", f"names no user, so {launch.name} runs as root on the host"
-        )
+        yield Note(f"nodes.{launch.node.name}.ssh", f"names no user, so {launch.name} runs as root on the host")
     if launch.nodes > 1:
         yield from _notes_of_nodes(launch)
 
@@ -382,14 +382,11 @@ def _notes_of_nodes(launch: NodeLaunch) -> Iterator[Note]:
     unset = [name for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if not launch.env.get(name)]
     if unset:
         yield Note(
-            "warning",
             f"{launch.path}.env",
             f"{' and '.join(unset)} not set: the nodes may talk over the slow network instead of their direct link",
         )
     written = launch.launch.env.get("VLLM_HOST_IP")
     if written and "${" not in written:
-        yield Note("warning", f"{launch.path}.env", "VLLM_HOST_IP is set per node, to the `address` of each node")
+        yield Note(f"{launch.path}.env", "VLLM_HOST_IP is set per node, to the `address` of each node")
     if not _differs_by_node(launch.env) and not is_address(launch.node.address):
-        yield Note(
-            "warning", f"nodes.{launch.node.name}.address", "is no IP address, and VLLM_HOST_IP must be one: write it"
-        )
+        yield Note(f"nodes.{launch.node.name}.address", "is no IP address, and VLLM_HOST_IP must be one: write it")

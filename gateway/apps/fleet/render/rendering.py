@@ -6,13 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.apps.control.memory.arithmetic import GIB
+from gateway.apps.control.memory.settings import UTILIZATION
 from gateway.apps.control.unit_commands import KEY, KNOWN_HOSTS, PARKED, PROFILES, last_path, profile_path
 from gateway.apps.fleet.render.compose import compose_notes, compose_values
-from gateway.apps.fleet.render.launches import NodeLaunch, Note, node_launches
-from gateway.apps.fleet.render.order import UnitStart, starts
-from gateway.apps.fleet.render.script import script_values, warms_up
-from gateway.apps.fleet.render.templates import Templates
-from gateway.apps.fleet.render.write import (
+from gateway.apps.fleet.render.files import (
     COMPOSE,
     GATEWAY,
     HOST_KEYS,
@@ -21,26 +19,88 @@ from gateway.apps.fleet.render.write import (
     SUDOERS,
     UNITS,
     RenderedFile,
+    Rendering,
     env_path,
     script_path,
     unit_path,
 )
-from gateway.config.snapshot import Node, Snapshot
+from gateway.apps.fleet.render.launches import NodeLaunch, UnitStart, node_launches
+from gateway.apps.fleet.render.script import script_values, warms_up
+from gateway.apps.fleet.render.templates import Templates
+from gateway.config.snapshot import Mode, Node, Snapshot
+
+# A cold start is weights, compilation and CUDA graphs: 8 to 10 minutes for most models, 10 to 15 for 75 GB of weights.
+_BASE_SECONDS = 600
+_SECONDS_PER_GIB = 12
+_SECONDS_BETWEEN_NODES = 600
+_UNKNOWN_SECONDS = 1800
+
+
+def starts(
+    launches: Iterable[NodeLaunch], snapshot: Snapshot, weights: Mapping[str, float]
+) -> dict[tuple[str, str], UnitStart]:
+    """(backend, node) -> its start. The biggest loads first, because an engine checks its share of the memory against
+    what is free, and takes more while it profiles than it keeps: each one waits until those before it answer. One order
+    for the whole fleet, so that no two engines wait for each other. `weights`: backend -> GiB that it loads on one
+    node, as far as they are known."""
+    ordered = sorted(launches, key=_share, reverse=True)
+    found: dict[tuple[str, str], UnitStart] = {}
+    for index, launch in enumerate(ordered):
+        seconds, before = start_seconds(launch, weights), {}
+        for other in ordered[:index]:
+            url = _seen_from(other, ordered)
+            beside = other.node.name == launch.node.name and other.name != launch.name
+            if beside and url and _run_together(other.backend.name, launch.backend.name, snapshot.modes):
+                before[other.name] = url + other.backend.health.path
+                seconds = max(seconds, start_seconds(other, weights))
+        found[launch.backend.name, launch.node.name] = UnitStart(seconds, before)
+    return found
+
+
+def start_seconds(launch: NodeLaunch, weights: Mapping[str, float]) -> int:
+    """How long a start may take, by what the engine holds in memory (`resident`), which is at least its weights; else
+    by its weights alone."""
+    extra = _SECONDS_BETWEEN_NODES if launch.nodes > 1 else 0
+    resident = launch.launch.resident
+    gib = weights.get(launch.backend.name) if resident is None else resident / GIB
+    if gib is None:
+        return _UNKNOWN_SECONDS + extra
+    seconds = _BASE_SECONDS + extra + _SECONDS_PER_GIB * gib
+    return 60 * round(seconds / 60)
+
+
+def _share(launch: NodeLaunch) -> float:
+    """The share of a node's memory that the engine asks for; 0 = not known."""
+    share = launch.command.flags.get("gpu-memory-utilization")
+    if isinstance(share, int | float):
+        return float(share)
+    if launch.launch.resident and launch.node.memory:
+        return launch.launch.resident / launch.node.memory
+    return UTILIZATION if launch.command.is_vllm else 0.0
+
+
+def _run_together(one: str, other: str, modes: Mapping[str, Mode]) -> bool:
+    """Whether both may be started: some mode has both, or one of them is in no mode."""
+    of_one, of_other = ({mode.name for mode in modes.values() if backend in mode.backends} for backend in (one, other))
+    return not of_one or not of_other or bool(of_one & of_other)
+
+
+def _seen_from(launch: NodeLaunch, launches: Iterable[NodeLaunch]) -> str | None:
+    """Where the engine answers, as seen from this node: a worker answers nowhere, its head does."""
+    if not launch.is_worker:
+        return launch.url
+    head = next(one for one in launches if one.name == launch.name and not one.is_worker)
+    if head.url is None or head.node.address is None:
+        return None
+    port = head.url.rpartition(":")[2]
+    address = f"[{head.node.address}]" if ":" in head.node.address else head.node.address
+    return f"{head.url.partition('://')[0]}://{address}:{port}"
+
 
 OWN_UNITS = ("spark-gateway", "spark-gateway-next")  # they take turns (docs/deploy.md)
 _FOLDER = "/etc/spark-gateway/ssh"
 # `attempts`: starts in a row until systemd gives up; `stop_seconds`: then `docker stop` kills the container.
 _EVERYWHERE = {"mark": MARK, "attempts": 4, "stop_seconds": 90}
-
-
-@dataclass(frozen=True, slots=True)
-class Rendering:
-    """The files in the order of the nodes, and what the operator should know. `secrets`: values that are written out in
-    launch blocks, and so in the files."""
-
-    files: tuple[RenderedFile, ...]
-    notes: tuple[Note, ...]
-    secrets: frozenset[str] = frozenset()
 
 
 def render(
@@ -111,7 +171,7 @@ class _Files:
         yield self._made(node, unit_path(launch.name), 0o644, "unit.service.j2", values)
         # A secret that is written out is for root alone; who runs an engine on the host must read the script.
         private = bool(launch.secrets) and (launch.launch.image is not None or launch.user is None)
-        script = {**values, **script_values(launch, start, self.templates)}
+        script = {**values, **script_values(launch, self.templates)}
         yield self._made(node, script_path(launch.name), 0o700 if private else 0o755, "launch.sh.j2", script)
         if launch.variables:
             yield self._made(node, env_path(launch.name), 0o600, "spark.env.j2", values, keep=True)
@@ -161,7 +221,7 @@ def _launch_values(launch: NodeLaunch, start: UnitStart) -> dict[str, Any]:
         "model": launch.command.model or launch.launch.image or launch.backend.name,
         "user": launch.user,
         "url": launch.url,
-        "before": [{"unit": one.unit, "url": one.url} for one in start.before],
+        "before": [{"unit": unit, "url": url} for unit, url in start.before.items()],
         "seconds": start.seconds,
         "warms_up": warms_up(launch),
         "variables": launch.variables,

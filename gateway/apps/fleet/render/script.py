@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from itertools import takewhile
 from typing import Any
 
+from gateway.apps.fleet.render.files import env_path
 from gateway.apps.fleet.render.launches import NodeLaunch, published_port
-from gateway.apps.fleet.render.order import UnitStart
 from gateway.apps.fleet.render.templates import QuotedText, Templates
 from gateway.apps.fleet.render.words import required, shell_path, shell_word
-from gateway.apps.fleet.render.write import env_path
 from gateway.domain.engine_traits import traits_of
 from gateway.launch.docker import DockerFlag
 from gateway.launch.secrets import SECRET
@@ -80,7 +79,7 @@ def exported(launch: NodeLaunch) -> dict[str, str]:
 _SOURCE = re.compile(r"((?:\$\{[^{}]*\}|[^:])+):")
 
 
-def script_values(launch: NodeLaunch, start: UnitStart, templates: Templates) -> dict[str, Any]:
+def script_values(launch: NodeLaunch, templates: Templates) -> dict[str, Any]:
     """The values of `launch.sh.j2` that other files have no use for."""
     run = _by_profile(launch, _run_lines)
     return {

@@ -37,10 +37,6 @@ class BadTemplate(Exception):
     """A template that cannot be used: its file, the line if one is known, and what is wrong with it."""
 
 
-class _BadValue(TemplateError):
-    """A value that may not stand where the template has it."""
-
-
 class QuotedText(str):
     """Text that is safe in its place in the file."""
 
@@ -115,12 +111,12 @@ def _checked(value: Any) -> Any:
     if isinstance(value, StrictUndefined):
         return str(value)  # raises: the name is not defined
     names = ", ".join(name for name in FILTERS if name != "json")
-    raise _BadValue(f"a value passes none of the filters that quote it ({names})")
+    raise TemplateError(f"a value passes none of the filters that quote it ({names})")
 
 
 def _plain(text: str) -> QuotedText:
     if not _PLAIN.fullmatch(text):
-        raise _BadValue("the filter plain is for names and paths that need no quotes, and this value does")
+        raise TemplateError("the filter plain is for names and paths that need no quotes, and this value does")
     return QuotedText(text)
 
 

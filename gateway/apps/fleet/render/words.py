@@ -28,12 +28,9 @@ class Piece(NamedTuple):
     default: str | None = None
 
 
-class NotAReference(ValueError):
-    """`${` that begins neither `${NAME}` nor `${NAME:-default}`."""
-
-
 def pieces(text: str) -> Iterator[Piece]:
-    """The parts of a text in order, no two literal ones side by side. Raises NotAReference."""
+    """The parts of a text in order, no two literal ones side by side. Raises ValueError for a `${` that begins
+    neither `${NAME}` nor `${NAME:-default}`."""
     literal = ""
     end = 0
     for match in _REFERENCE.finditer(text):
@@ -44,7 +41,7 @@ def pieces(text: str) -> Iterator[Piece]:
             continue
         if match[1] is None:
             shown = text[match.start() : match.start() + 20]
-            raise NotAReference(f"'{shown}' is no reference that a machine of the fleet can replace")
+            raise ValueError(f"'{shown}' is no reference that a machine of the fleet can replace")
         if literal:
             yield Piece(literal)
             literal = ""
@@ -72,7 +69,7 @@ def literals(value: object) -> list[str]:
         return [text for one in value for text in literals(one)]
     try:
         parts = list(pieces("" if value is None else str(value)))
-    except NotAReference:
+    except ValueError:
         return []
     if any(part.name is not None for part in parts):
         return [part.default for part in parts if part.default]

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.apps.fleet.learning import command as learning
-from gateway.apps.fleet.learning.logs import NoLog, lines_of_file, lines_of_node
+from gateway.apps.fleet.learning.startup_log import NoLog, lines_of_file, lines_of_node
 from gateway.apps.fleet.preflight.host import CommandResult
 from gateway.cli.main import cli
 from gateway.config.load import load

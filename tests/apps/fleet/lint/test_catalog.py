@@ -133,7 +133,6 @@ def test_own_rows_come_first_and_replace_those_of_the_same_name(tmp_path: Path) 
     assert (row.tool_parsers, row.mamba_block) == (("hermes",), 2128)
     assert found.variables["VLLM_USE_V1"].never
     assert found.variables["VLLM_USE_V1"].no_op_from is None
-    assert found.own == {"families.mine", "variables.VLLM_USE_V1"}
 
 
 def test_own_models_and_reports_come_before_the_gateways(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.apps.fleet.lint import command as fleet_check
+from gateway.apps.fleet.lint import findings as fleet_check
 from gateway.cli.main import cli
 
 WRONG = """\

@@ -17,7 +17,7 @@ from gateway.apps.control.memory.model_files import ModelFiles
 from gateway.apps.fleet.lint.catalog import catalog_of
 from gateway.apps.fleet.lint.findings import findings
 from gateway.apps.fleet.lint.subject import ORDER, Finding
-from gateway.apps.fleet.preflight.terms import CONTAINER_HOME
+from gateway.apps.fleet.preflight.host import CONTAINER_HOME
 from gateway.config.load import load_text
 from gateway.config.snapshot import Backend, Launch, Snapshot
 from gateway.launch.command import parse
@@ -467,5 +467,5 @@ def test_errors_come_first() -> None:
 
 
 def test_a_finding_as_text_has_no_control_characters() -> None:
-    found = Finding("error", "x", "backends.\x1b[31m", 3, "why\n", "fix\x07", "")
+    found = Finding("error", "why\n", "fix\x07", "", ("backends", "\x1b[31m"), "x", 3)
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", str(found))

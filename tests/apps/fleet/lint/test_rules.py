@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from gateway.apps.fleet.lint.catalog import catalog_of
-from gateway.apps.fleet.lint.findings import findings, rule_names
+from gateway.apps.fleet.lint.findings import FLEET_RULES, RULES, findings
 from gateway.apps.fleet.lint.subject import Finding
 from gateway.config.load import load
 from gateway.config.snapshot import Snapshot
@@ -25,8 +25,8 @@ def every_finding() -> list[Finding]:
 def test_every_rule_over_a_backend_is_met_by_a_mistake() -> None:
     met = {rule for case in MISTAKES.values() for rule in case["finds"]}
     source = Path(__file__).with_name("test_findings.py").read_text()
-    whole = {rule for rule in rule_names() if f'"{rule}"' in source}
-    assert set(rule_names()) - met - whole == set()
+    whole = {rule for rule in {*RULES, *FLEET_RULES} if f'"{rule}"' in source}
+    assert {*RULES, *FLEET_RULES} - met - whole == set()
 
 
 def test_every_finding_says_why_and_names_its_source() -> None:
@@ -43,7 +43,7 @@ def documented() -> set[str]:
 
 def test_every_rule_is_documented_and_no_other() -> None:
     of_the_line = {name for path in (DOCS.parent / "gateway" / "launch").glob("*.py") for name in _rules_in(path)}
-    assert documented() == {*rule_names(), *of_the_line}
+    assert documented() == {*RULES, *FLEET_RULES, *of_the_line}
 
 
 def _rules_in(path: Path) -> set[str]:

@@ -6,8 +6,7 @@ import pytest
 
 from gateway.apps.fleet.lint.subject import Finding
 from gateway.config.suggest import REASONING_PARSERS, TOOL_PARSERS
-from gateway.launch.flags import vllm_flags
-from gateway.launch.rust_front_end import body_most, is_chosen, rust_front_end
+from gateway.launch.flags import body_most, chooses_rust, rust_front_end, vllm_flags
 from tests.apps.fleet.lint.linting import launched
 
 TABLE = rust_front_end()
@@ -58,7 +57,7 @@ def test_a_flag_with_its_usual_value_is_not_handed_on() -> None:
 
 @pytest.mark.parametrize("value", ["0", "", "false", "${RUST}"])
 def test_without_the_variable_nothing_is_said(value: str) -> None:
-    assert not is_chosen({"VLLM_USE_RUST_FRONTEND": value})
+    assert not chooses_rust({"VLLM_USE_RUST_FRONTEND": value})
     assert rust("--tool-call-parser openai --root-path /x", value or "0") == []
 
 

@@ -7,9 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gateway.apps.fleet.preflight.host import CommandResult, Host
+from gateway.apps.fleet.preflight.host import (
+    CONTAINER_HOME,
+    CommandResult,
+    ExpectedBackend,
+    ExpectedNode,
+    Host,
+    HostCheck,
+)
 from gateway.apps.fleet.preflight.node import CHECKS
-from gateway.apps.fleet.preflight.terms import CONTAINER_HOME, ExpectedBackend, ExpectedNode, HostCheck
 
 MEMINFO = """\
 MemTotal:       125482496 kB

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.apps.fleet.preflight.host import CommandResult
-from gateway.apps.fleet.preflight.terms import HostCheck
+from gateway.apps.fleet.preflight.host import CommandResult, HostCheck
 from tests.apps.fleet.preflight.spark import QWEN, Spark, is_mended, one
 
 UNIT = """\

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.apps.fleet.preflight.host import CommandResult
+from gateway.apps.fleet.preflight.host import CommandResult, ExpectedNode
 from gateway.apps.fleet.preflight.node import CHECKS, examine
-from gateway.apps.fleet.preflight.terms import ExpectedNode
 from tests.apps.fleet.preflight.spark import DS4, QWEN, Spark
 from tests.limits import within
 

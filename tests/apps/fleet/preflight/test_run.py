@@ -14,10 +14,16 @@ from pathlib import Path
 import pytest
 
 from gateway.apps.fleet.preflight.expect import expected_nodes, without_node
-from gateway.apps.fleet.preflight.host import CommandResult, fetch_bounded, run_bounded
+from gateway.apps.fleet.preflight.host import (
+    CommandResult,
+    ExpectedNode,
+    HostCheck,
+    expected_node,
+    fetch_bounded,
+    run_bounded,
+)
 from gateway.apps.fleet.preflight.node import CHECKS, MARK
 from gateway.apps.fleet.preflight.run import look, look_at_all, script, ssh_command
-from gateway.apps.fleet.preflight.terms import ExpectedNode, HostCheck, expected_node
 from gateway.config.load import load_text
 from tests.apps.fleet.preflight.spark import DS4, QWEN
 from tests.limits import within

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.apps.fleet.pulling.steps import Meter
+from gateway.apps.fleet.pulling.pull import Meter
 
 
 def test_progress_has_the_speed_and_the_time_that_is_left() -> None:

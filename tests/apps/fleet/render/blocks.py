@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.apps.fleet.render.rendering import Rendering, render
+from gateway.apps.fleet.render.files import Rendering
+from gateway.apps.fleet.render.rendering import render
 from gateway.config.load import load_text
 from gateway.config.snapshot import Backend, Launch, Node, Snapshot
 from gateway.launch.command import parse

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.apps.control.unit_commands import KEY, KNOWN_HOSTS, SSH, start_commands, stop_commands
-from gateway.apps.fleet.render.compare import compare
-from gateway.apps.fleet.render.write import GATEWAY, OWN_UNIT, write_file
+from gateway.apps.fleet.preflight.host import CommandResult
+from gateway.apps.fleet.render.files import GATEWAY, OWN_UNIT, compare, write_file
 from tests.apps.fleet.render.blocks import fleet, fleets, one_backend, render, text_of
 from tests.apps.fleet.render.test_order_units import analyze, verify
 
@@ -170,9 +170,9 @@ def test_the_gateways_files_are_compared_on_its_own_machine_alone(monkeypatch: p
     rendering = render(SNAPSHOT)
 
     def places() -> list[str]:
-        found = compare(rendering, SNAPSHOT.nodes, lambda *_: (_ for _ in ()).throw(OSError("away")), lambda _: False)
+        found = compare(rendering, SNAPSHOT.nodes, lambda _: CommandResult(None, error="away"), lambda _: False)
         return [one.file.path for one in found if one.file.node == GATEWAY]
 
     assert places() == ([] if not Path(OWN_UNIT).exists() else places())
-    monkeypatch.setattr("gateway.apps.fleet.render.compare.OWN_UNIT", __file__)
+    monkeypatch.setattr("gateway.apps.fleet.render.files.OWN_UNIT", __file__)
     assert [Path(path).name for path in places()] == ["fleet-ssh.conf", "fleet-ssh.conf"]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.apps.fleet.render.rendering import Rendering, render
+from gateway.apps.fleet.render.files import Rendering
+from gateway.apps.fleet.render.rendering import render
 from gateway.apps.fleet.render.templates import SHIPPED, BadTemplate, Templates
 from tests.apps.fleet.render.blocks import fleet, fleets, one_backend, text_of
 

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.apps.fleet.planning import command as fleet_plan
+from gateway.apps.fleet import planning as fleet_plan
 from gateway.config.load import LoadedFile
 from gateway.config.snapshot import Mode, Snapshot
 from tests.apps.control.memory.sparks import QWEN4B, fleet, qwen4b, qwen36, qwen80b, vllm

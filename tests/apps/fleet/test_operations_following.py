@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.apps.control.machine import gateway_of, machine
-from tests.apps.fleet.operations.test_command import FILE, MODES, ask, run
+from tests.apps.fleet.test_operations import FILE, MODES, ask, run
 
 
 @pytest.fixture

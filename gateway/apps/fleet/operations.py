@@ -6,9 +6,10 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar, cast
 from urllib.parse import quote
 
 import click
@@ -16,7 +17,20 @@ import click
 from gateway.cli.options import complete_backend, config_option, end_with, examples, json_option, snapshot_served
 from gateway.cli.running import GatewayClient, GatewayRefusal, GatewayUnreachable, gateway_options, url_of
 
-operator_options = gateway_options("Key of a client with `admin: true`")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def asks_gateway(command: F) -> F:
+    """`--config`, `--json`, `--gateway` and `--key`, given to the command as `asking` and `as_json`."""
+
+    @config_option
+    @json_option
+    @gateway_options("Key of a client with `admin: true`")
+    @wraps(command)
+    def asked(config: Path, as_json: bool, at: str | None, key: str | None, **own: Any) -> Any:
+        return command(asking=GatewayClient(url_of(config, at, as_json=as_json), key), as_json=as_json, **own)
+
+    return cast("F", asked)
 
 
 @examples(
@@ -26,18 +40,15 @@ operator_options = gateway_options("Key of a client with `admin: true`")
 )
 @click.command()
 @click.argument("mode")
-@config_option
 @click.option("--dry-run", is_flag=True, help="Print the steps, and do nothing.")
 @click.option("--force", is_flag=True, help="Also if the mode does not fit, or a node's preflight fails.")
-@json_option
-@operator_options
-def switch(mode: str, config: Path, dry_run: bool, force: bool, as_json: bool, at: str | None, key: str | None) -> None:
+@asks_gateway
+def switch(mode: str, dry_run: bool, force: bool, as_json: bool, asking: GatewayClient) -> None:
     """Put MODE in force: drain and stop what leaves, start what comes in the order of the memory plan, and wait until
     it serves. The running gateway does it; the command shows each step, and may be ended without ending the switch.
 
     Exit code 0: done; 1: it failed, was refused, or the gateway could not be reached; 2: there is no such mode.
     """
-    asking = GatewayClient(url_of(config, at, as_json=as_json), key)
     body = {"mode": mode, "force": force}
     if not dry_run:
         run(asking, "/admin/mode", body, as_json=as_json)
@@ -46,7 +57,7 @@ def switch(mode: str, config: Path, dry_run: bool, force: bool, as_json: bool, a
     except GatewayRefusal as error:
         leave(error, as_json=as_json)
     except GatewayUnreachable as away:
-        steps = _from_file(mode, config, str(away), as_json=as_json)
+        steps = _from_file(mode, click.get_current_context().params["config"], str(away), as_json=as_json)
     _show(steps, force=force, as_json=as_json)
 
 
@@ -101,16 +112,12 @@ def _span(seconds: float | None) -> str:
 @examples("gateway fleet start ds4", "gateway fleet start ds4 --profile latency")
 @click.command()
 @click.argument("backend", shell_complete=complete_backend)
-@config_option
 @click.option(
     "--profile", metavar="NAME", help="Start it with this profile; where it runs with another one, stop it first."
 )
 @click.option("--force", is_flag=True, help="Also if it does not fit, or its node's preflight fails.")
-@json_option
-@operator_options
-def start(
-    backend: str, config: Path, profile: str | None, force: bool, as_json: bool, at: str | None, key: str | None
-) -> None:
+@asks_gateway
+def start(backend: str, profile: str | None, force: bool, as_json: bool, asking: GatewayClient) -> None:
     """Look the nodes of BACKEND over, start it, and wait until it serves. The running gateway does it. Without
     --profile it is started as in the mode in force.
 
@@ -118,56 +125,46 @@ def start(
     or profile.
     """
     body = {"force": force} if profile is None else {"force": force, "profile": profile}
-    asking = GatewayClient(url_of(config, at, as_json=as_json), key)
     run(asking, f"/admin/backends/{quote(backend, safe='')}/start", body, as_json=as_json)
 
 
 @examples("gateway fleet restart ds4")
 @click.command()
 @click.argument("backend", shell_complete=complete_backend)
-@config_option
 @click.option("--force", is_flag=True, help="Also if its node's preflight fails.")
-@json_option
-@operator_options
-def restart(backend: str, config: Path, force: bool, as_json: bool, at: str | None, key: str | None) -> None:
+@asks_gateway
+def restart(backend: str, force: bool, as_json: bool, asking: GatewayClient) -> None:
     """Drain BACKEND, stop it, start it with the profile that it ran with, and wait until it serves. The running gateway
     does it.
 
     Exit code 0: it serves; 1: it failed, was refused, or the gateway could not be reached; 2: there is no such backend.
     """
-    asking = GatewayClient(url_of(config, at, as_json=as_json), key)
     run(asking, f"/admin/backends/{quote(backend, safe='')}/restart", {"force": force}, as_json=as_json)
 
 
 @examples("gateway fleet stop ds4")
 @click.command()
 @click.argument("backend", shell_complete=complete_backend)
-@config_option
-@json_option
-@operator_options
-def stop(backend: str, config: Path, as_json: bool, at: str | None, key: str | None) -> None:
+@asks_gateway
+def stop(backend: str, as_json: bool, asking: GatewayClient) -> None:
     """Send nothing new to BACKEND, wait until its streams have ended, and stop it. The running gateway does it, and
     does not take it for a failure. It gets requests again after `gateway fleet start`.
 
     Exit code 0: it is stopped; 1: it failed, was refused, or the gateway could not be reached; 2: there is no such
     backend.
     """
-    asking = GatewayClient(url_of(config, at, as_json=as_json), key)
     run(asking, f"/admin/backends/{quote(backend, safe='')}/stop", {}, as_json=as_json)
 
 
 @examples("gateway fleet cancel", "gateway fleet cancel --json")
 @click.command()
-@config_option
-@json_option
-@operator_options
-def cancel(config: Path, as_json: bool, at: str | None, key: str | None) -> None:
+@asks_gateway
+def cancel(as_json: bool, asking: GatewayClient) -> None:
     """End the operation under way, in the middle of whatever it does. Its commands are killed; backends that were
     drained and not stopped serve again; an engine that it has started goes on loading until it is stopped.
 
     Exit code 0: nothing is under way any more; 1: it could not be ended, or the gateway could not be reached.
     """
-    asking = GatewayClient(url_of(config, at, as_json=as_json), key)
     try:
         latest = asking.get("/admin/operations")["operation"]
         if latest is None or latest["state"] != "running":
@@ -175,30 +172,27 @@ def cancel(config: Path, as_json: bool, at: str | None, key: str | None) -> None
             return
         ended = asking.delete(f"/admin/operations/{quote(latest['id'], safe='')}")
     except (GatewayUnreachable, GatewayRefusal) as error:
-        leave(GatewayUnreachable(str(error)), as_json=as_json)
+        end_with(error, as_json=as_json)
     if as_json:
         click.echo(json.dumps({"ok": True, "operation": ended}, indent=2))
-        return
-    _print_operation(ended)
+    else:
+        _print_operation(ended)
 
 
 @examples("gateway fleet status", "gateway fleet status --json")
 @click.command()
-@config_option
-@json_option
-@operator_options
-def status(config: Path, as_json: bool, at: str | None, key: str | None) -> None:
+@asks_gateway
+def status(as_json: bool, asking: GatewayClient) -> None:
     """Show which mode is in force, how far the operation under way is (or how the last one ended), and how each backend
     is.
 
     Exit code 0: it was shown; 1: the gateway could not be reached, or refuses the key; 2: wrong usage.
     """
-    asking = GatewayClient(url_of(config, at, as_json=as_json), key)
     try:
         found = asking.get("/admin/operations")
         backends = asking.get("/status").get("backends", {})
     except (GatewayUnreachable, GatewayRefusal) as error:
-        leave(GatewayUnreachable(str(error)), as_json=as_json)
+        end_with(error, as_json=as_json)
     states = {name: {key: one.get(key) for key in ("state", "reason")} for name, one in backends.items()}
     if as_json:
         click.echo(json.dumps({"ok": True, **found, "backends": states}, indent=2))
@@ -219,9 +213,7 @@ def _print_operation(operation: Mapping[str, Any] | None) -> None:
         return
     switch = operation["kind"] == "switch"
     title = f"switch to {operation['mode']}" if switch else f"{operation['kind']} {operation['backend']}"
-    title += {"request": " for a request", "idle": ", which is idle", "recovery": ", which hangs"}.get(
-        operation.get("cause", ""), ""
-    )
+    title += _WHY.get(operation.get("cause", ""), "")
     if operation.get("gateway"):
         title += f" at gateway {operation['gateway']}"
     running = operation["state"] == "running"
@@ -272,7 +264,7 @@ def run(asking: GatewayClient, path: str, body: Mapping[str, Any], *, as_json: b
             except KeyboardInterrupt:
                 operation = _interrupted(asking, operation, shown)
     except (GatewayUnreachable, GatewayRefusal) as error:
-        leave(GatewayUnreachable(f"{error}; `gateway fleet status` shows how far it is"), as_json=as_json)
+        end_with(GatewayUnreachable(f"{error}; `gateway fleet status` shows how far it is"), as_json=as_json)
     if as_json:
         click.echo(json.dumps(operation, indent=2))
     else:
@@ -381,3 +373,33 @@ def _print_end(operation: Mapping[str, Any]) -> None:
         return
     click.echo(f"Failed: {operation['error']}", err=True)
     click.echo(f"What to do: {operation['hint']}.", err=True)
+
+
+@examples("gateway fleet logs qwen36", "gateway fleet logs ds4 --node spark2 --follow")
+@click.command()
+@click.argument("backend", shell_complete=complete_backend)
+@click.option("--follow", is_flag=True, help="Go on with each line as it comes, until Ctrl-C.")
+@click.option("--lines", type=click.IntRange(1, 2000), default=100, show_default=True, help="The last lines to show.")
+@click.option("--node", metavar="NAME", help="Of an engine over several nodes: this one; default the head.")
+@asks_gateway
+def logs(backend: str, follow: bool, lines: int, node: str | None, as_json: bool, asking: GatewayClient) -> None:
+    """Show the journal of BACKEND's unit, else the log of its container. Escapes are taken out and secrets masked.
+
+    Exit code 0: it was shown; 1: the node or the gateway could not be reached; 2: there is no such backend, or it has
+    no rendered unit.
+    """
+    if follow and as_json:
+        raise click.UsageError("--json shows what there is: leave out --follow")
+    path = f"/admin/backends/{quote(backend, safe='')}/logs?lines={lines}&node={quote(node or '', safe='')}"
+    try:
+        found = asking.lines(f"{path}&follow=true" if follow else path)
+        if as_json:
+            click.echo(json.dumps({"ok": True, "backend": backend, "lines": list(found)}, indent=2))
+            return
+        for line in found:
+            if line:
+                click.echo(line)
+    except (GatewayUnreachable, GatewayRefusal) as error:
+        leave(error, as_json=as_json)
+    except KeyboardInterrupt:
+        sys.exit(0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.apps.tokens.tokenizers import TokenizeFailure, refusal, tokenizers_of
+from gateway.apps.tokens.api import TokenizeFailure, refusal, tokenizers_of
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State

@@ -5,25 +5,40 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
+import httpx
 
-from gateway.apps.control.memory.arithmetic import Demand
-from gateway.apps.control.memory.live import with_observed
+from gateway.apps.control.memory.arithmetic import GIB, Demand
+from gateway.apps.control.memory.live import (
+    LiveEngine,
+    LiveMemory,
+    beside_the_plan,
+    engine_beside_the_plan,
+    with_observed,
+)
 from gateway.apps.control.memory.model_files import read_models
 from gateway.apps.control.memory.plan import FleetPlan, NodePlan, plan, plan_json
 from gateway.apps.control.memory.plan_svg import plan_svg
+from gateway.apps.fleet.checking.live import ANSWER_MOST, NO_ANSWER, WAIT, get, liveness
 from gateway.apps.fleet.lint.catalog import catalog_of
-from gateway.apps.fleet.planning.live import LiveFleet, ask_plan
 from gateway.cli.options import config_option, examples, fail, fail_with, json_option, load_or_exit
 from gateway.config.document import plain_value
 from gateway.config.problems import ConfigError
-from gateway.config.snapshot import Backend, Snapshot
+from gateway.config.snapshot import Backend, Node, Snapshot
+from gateway.domain.engine_traits import traits_of
+from gateway.domain.observed_flags import ObservedFlags
+from gateway.engines.vllm import read_flags
+from gateway.health.nodes import read_machine
 from gateway.launch.command import with_changes
 from gateway.printable import visible
+from gateway.transport.bounded import async_client, fetch
+from gateway.transport.prometheus_text import in_turns
 
 _WIDTH = 120  # columns at least; a narrower terminal wraps the lines
 _COLUMNS = ("backend", "target", "holds", "weights", "cache", "tokens", "full windows", "source")
@@ -69,7 +84,8 @@ def command(
     """
     snapshot = load_or_exit(config, as_json=as_json).snapshot
     if mode is not None and mode not in snapshot.modes:
-        raise click.UsageError(_no_mode(mode, snapshot))
+        there = f"there are {', '.join(snapshot.modes)}" if snapshot.modes else "the file has no `modes`"
+        raise click.UsageError(f"no mode '{visible(mode)}': {there}")
     wanted = _changes(changes, snapshot)
     try:
         catalog = catalog_of(snapshot).memory
@@ -80,7 +96,10 @@ def command(
     if found is not None:
         fleet = with_observed(fleet, found.engines)
     if svg is not None:
-        _draw(fleet, svg)
+        try:
+            svg.write_text(plan_svg(fleet), "utf-8")
+        except OSError as error:
+            fail(f"cannot write '{svg}': {error.strerror or error}")
     if as_json:
         written = plan_json(fleet)
         if found is not None:
@@ -89,18 +108,6 @@ def command(
     else:
         _print(fleet, snapshot, found)
     sys.exit(0 if fleet.fits else 1)
-
-
-def _no_mode(mode: str, snapshot: Snapshot) -> str:
-    there = ", ".join(snapshot.modes)
-    return f"no mode '{visible(mode)}': {f'there are {there}' if there else 'the file has no `modes`'}"
-
-
-def _draw(fleet: FleetPlan, file: Path) -> None:
-    try:
-        file.write_text(plan_svg(fleet), "utf-8")
-    except OSError as error:
-        fail(f"cannot write '{file}': {error.strerror or error}")
 
 
 # -- what-ifs ---------------------------------------------------------------------------------------------------------
@@ -196,3 +203,112 @@ def _cells(demand: Demand) -> tuple[str, ...]:
     tokens = "-" if demand.tokens is None else f"{demand.tokens:,}"
     windows = "-" if demand.windows is None else f"{demand.windows:.2f}"
     return (demand.backend, *gib, tokens, windows, demand.source)
+
+
+@dataclass(frozen=True)
+class LiveFleet:
+    """The live figures beside a plan: by node (None if no exporter answers), and by backend that tells its flags."""
+
+    nodes: Mapping[str, LiveMemory | None] = field(default_factory=dict)
+    engines: Mapping[str, LiveEngine] = field(default_factory=dict)
+
+    def add_to(self, plan: dict[str, Any]) -> None:
+        """Add `live` to the nodes and backends of `plan_json`: the fields of Live and of LiveEngine, or None."""
+        for name, node in plan["nodes"].items():
+            live = self.nodes.get(name)
+            node["live"] = None if live is None else asdict(live)
+            for backend, demand in node["backends"].items():
+                engine = self.engines.get(backend)
+                demand["live"] = None if engine is None else asdict(engine)
+
+    def lines(self, node: NodePlan) -> list[str]:
+        """The lines to print of a node; a warning begins with `warning:`."""
+        live = self.nodes.get(node.name)
+        if live is None:
+            return ["live: no exporter tells its memory", *self._engine_lines(node)]
+        beside = "" if live.planned is None else f", {live.planned:.1f} planned"
+        beside += f" ({live.note})" if live.note else ""
+        warning = [f"warning: {live.warning}"] if live.warning else []
+        return [f"live: {live.used:.1f} GiB in use{beside}", *warning, *self._engine_lines(node)]
+
+    def _engine_lines(self, node: NodePlan) -> list[str]:
+        found = []
+        for name in node.order:
+            engine = self.engines.get(name)
+            if engine is None:
+                continue
+            stated = "" if engine.kv_tokens is None else f"{engine.kv_tokens:,} tokens of cache"
+            stated += "" if engine.planned is None else f", {engine.planned:,} planned"
+            found.append(f"live {name}: " + " - ".join(part for part in (stated, engine.note) if part))
+            found += [f"warning: {name}: {engine.warning}"] if engine.warning else []
+        return found
+
+
+async def ask_plan(snapshot: Snapshot, plan: FleetPlan) -> LiveFleet:
+    """Ask every exporter, and every backend that is on a node of the plan."""
+    memory, running = await _ask(snapshot, plan.nodes.keys())
+    nodes: dict[str, LiveMemory | None] = {}
+    engines: dict[str, LiveEngine] = {}
+    for name, node in plan.nodes.items():
+        here = [backend for backend in running if name in snapshot.backends[backend].nodes]
+        used = memory.get(name)
+        nodes[name] = None if used is None else beside_the_plan(node, used, here)
+        for backend, demand in node.demands.items():
+            if backend in running and snapshot.backends[backend].engine == "vllm":
+                stated = running[backend].values
+                tokens, share = stated.get("kv-cache-size-tokens"), stated.get("gpu-memory-utilization")
+                tokens = tokens if isinstance(tokens, int) and tokens > 0 else None
+                share = float(share) if isinstance(share, int | float) else None
+                engines.setdefault(backend, engine_beside_the_plan(demand, node.memory, tokens, share))
+    return LiveFleet(nodes, engines)
+
+
+async def idle_nodes(snapshot: Snapshot) -> dict[str, float]:
+    """GiB in use on the nodes with an exporter on which no backend answers."""
+    names = {node.name for node in snapshot.nodes.values() if node.exporter is not None}
+    memory, running = await _ask(snapshot, names)
+    busy = {name for backend in running for name in snapshot.backends[backend].nodes}
+    return {name: gib for name, gib in memory.items() if gib is not None and name not in busy}
+
+
+async def _ask(snapshot: Snapshot, names: Collection[str]) -> tuple[dict[str, float | None], dict[str, ObservedFlags]]:
+    """(node -> GiB in use, backend that answers -> its flags) of these nodes, all asked at once."""
+    nodes = [snapshot.nodes[name] for name in names if name in snapshot.nodes]
+    backends = [one for one in snapshot.backends.values() if not one.cloud and not set(names).isdisjoint(one.nodes)]
+    async with async_client(WAIT) as client:
+        used, up = await asyncio.gather(
+            asyncio.gather(*(_memory_used(client, node) for node in nodes)),
+            asyncio.gather(*(_flags(client, backend) for backend in backends)),
+        )
+    running = {backend.name: flags for backend, flags in zip(backends, up, strict=True) if flags is not None}
+    return {node.name: gib for node, gib in zip(nodes, used, strict=True)}, running
+
+
+async def _memory_used(client: httpx.AsyncClient, node: Node) -> float | None:
+    """GiB in use; None if it has no exporter, or that tells none."""
+    if node.exporter is None:
+        return None
+    try:
+        page = await fetch(client, "GET", node.exporter, most=ANSWER_MOST, seconds=WAIT)
+    except NO_ANSWER:
+        return None
+    machine = await in_turns(read_machine(page.content, time.time())) if page.status_code == 200 else None
+    return None if machine is None or machine.memory_used is None else machine.memory_used / GIB
+
+
+async def _flags(client: httpx.AsyncClient, backend: Backend) -> ObservedFlags | None:
+    """The flags that the engine tells, nothing for an engine that tells none; None if it does not answer."""
+    probe = traits_of(backend).probe
+    if probe is None:
+        return None
+    try:
+        if probe.metrics is None:
+            status = await liveness(client, backend, probe)
+            return ObservedFlags() if status < 500 else None
+        page = await get(client, backend, backend.root_path + probe.metrics)
+    except NO_ANSWER:
+        return None
+    if page.status_code >= 500:
+        return None
+    found = await in_turns(read_flags(page.content)) if page.status_code == 200 else None
+    return found or ObservedFlags()

@@ -1,1 +1,0 @@
-"""`gateway fleet switch`, `start`, `stop` and `status`."""

@@ -1,1 +1,0 @@
-"""`gateway fleet plan`: the memory of every node."""
