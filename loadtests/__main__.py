@@ -26,7 +26,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m loadtests",
         description="Load tests with k6: a simulated fleet and the gateway are started for it, or your own gateway is "
-        "asked (--url; then BASE_URL, MODEL and the other variables of docs/testing.md say the rest).",
+        "asked (--url; then BASE_URL, MODEL and the other variables of loadtests/README.md say the rest).",
     )
     parser.add_argument("--only", metavar="A,B", help=f"scripts: {', '.join(BY_NAME)}")
     parser.add_argument(

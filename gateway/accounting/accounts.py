@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 from gateway.accounting.budgets import Account, Budgets
 from gateway.accounting.ledger import Ledger
@@ -28,11 +27,8 @@ log = logging.getLogger("gateway.accounts")
 ANSWER_GUESS, ANSWER_MOST = 1024, 4096
 
 
-class Reservation(NamedTuple):
-    """The estimated cost of a request under way, in USD, held on an account."""
-
-    account: Account
-    usd: float
+Reservation = tuple[Account, float]
+"""The estimated cost of a request under way, in USD, held on an account."""
 
 
 class Accounts:
@@ -89,7 +85,7 @@ class Accounts:
         usd = self.probable_cost(state, request)
         for account, _ in budgets:
             self.budgets.reserve(account, usd)
-            held.append(Reservation(account, usd))
+            held.append((account, usd))
         return None
 
     def release(self, held: Iterable[Reservation]) -> None:
@@ -124,17 +120,12 @@ def _budgets_of(backend: Backend, client: Client | None) -> list[tuple[Account, 
     """The budgets that a request of this client to this backend draws on."""
     if backend.budget is None and (client is None or (client.budget is None and client.parent is None)):
         return []
-    clients = [one for one in _with_parent(client) if one.budget is not None]
+    clients = [one for one in (client, client.parent if client else None) if one is not None and one.budget is not None]
     if (backend.budget is None and not clients) or not costs_money(backend):
         return []
     found = [(Account("backend", backend.name), backend.budget)] if backend.budget is not None else []
     found += [(Account("client", one.owner), one.budget) for one in clients if one.budget is not None]
     return found
-
-
-def _with_parent(client: Client | None) -> tuple[Client, ...]:
-    """The client, and the one whose user it is."""
-    return () if client is None else (client,) if client.parent is None else (client, client.parent)
 
 
 def today() -> int:

@@ -15,7 +15,7 @@ from collections import deque
 from pathlib import Path
 
 from gateway.accounting.budgets import LONGEST
-from gateway.accounting.ledger_file import DAY, NAME, Entry, LedgerFile, Spent, read_spent
+from gateway.accounting.ledger_file import DAY, NAME, Entry, LedgerFile, SpentRow, read_spent
 from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.ledger")
@@ -60,13 +60,12 @@ class Ledger:
             self._awake = True
             self._wake.set()
 
-    def open(self) -> list[tuple[int, str, str, float]]:
-        """Start writing. Returns the spending of the last days, as (day, backend, client, USD). Blocks while the
-        file is read."""
+    def open(self) -> list[SpentRow]:
+        """Start writing. Returns the spending of the last days. Blocks while the file is read."""
         self._thread = self._failures.thread("ledger", self._run, self._stop)
         self._thread.start()
         try:
-            spent = read_spent(self.path, int(time.time() // DAY) - LONGEST)
+            rows, unreadable = read_spent(self.path, int(time.time() // DAY) - LONGEST)
         except (sqlite3.Error, OSError) as error:
             log.error("the spending so far cannot be read from %s (%s): budgets start at zero", self.path, error)
             self._failures.count("ledger")
@@ -74,21 +73,21 @@ class Ledger:
         except Exception:
             self._failures.note("ledger", f"reading what was spent before from {self.path}")
             return []
-        if spent.unreadable:
-            self._set_aside(spent)
-        return spent.rows
+        if unreadable:
+            self._set_aside(rows, unreadable)
+        return rows
 
-    def _set_aside(self, spent: Spent) -> None:
+    def _set_aside(self, rows: list[SpentRow], unreadable: int) -> None:
         log.error(
             "%d rows of what was spent in the usage ledger %s cannot be read: they are set aside, and budgets count "
             "what the requests in it have cost",
-            *(spent.unreadable, self.path),
+            *(unreadable, self.path),
         )
-        self.lost += spent.unreadable
+        self.lost += unreadable
         self._failures.count("ledger")
         file = LedgerFile(self.path)
         try:
-            file.repair(spent.rows)
+            file.repair(rows)
         except (sqlite3.Error, OSError) as error:
             log.warning("they stay in the file for now: %s", error)
         finally:

@@ -45,6 +45,7 @@ _NAMES = "client, alias, backend, endpoint, outcome"
 # of a newer one (beside it, or after a step back); therefore the version of the tables stays.
 _ADDED = ("audio_in_seconds", "audio_out_seconds")
 _SUMS = f"requests, seconds, prompt, completion, cached, reasoning, usd, unpriced, {', '.join(_ADDED)}"
+SpentRow = tuple[int, str, str, float]  # day, backend, client, USD
 NUMBER_MOST = 10**12  # a larger number in the file was not written by the gateway
 
 
@@ -91,13 +92,6 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     audio_out_seconds: float = 0.0
 
 
-class Spent(NamedTuple):
-    """Spending as rows (day, backend, client, USD), and how many rows of the file could not be read."""
-
-    rows: list[tuple[int, str, str, float]]
-    unreadable: int = 0
-
-
 class Sums(NamedTuple):
     """The sums of a group of requests; `errors`: requests that failed."""
 
@@ -135,7 +129,7 @@ class LedgerFile:
                 "INSERT INTO spent VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET usd = usd + excluded.usd", spent
             )
 
-    def repair(self, spent: Iterable[tuple[int, str, str, float]]) -> None:
+    def repair(self, spent: Iterable[SpentRow]) -> None:
         """Move unreadable rows of `spent` into the table `set_aside`, and write these rows in their place."""
         with self._transaction() as connection:
             connection.execute("CREATE TABLE IF NOT EXISTS set_aside (day, backend, client, usd)")
@@ -198,15 +192,15 @@ def _add_columns(connection: sqlite3.Connection) -> None:
     connection.execute("COMMIT")
 
 
-def read_spent(path: Path, day: int) -> Spent:
-    """Spending from this day on: rows (day, backend, client, USD), and how many rows were set aside as unreadable.
-    Where there are any, the costs of single requests are added up, so an unreadable row resets no budget. Nothing
-    where there is no file yet. Raises sqlite3.Error, OSError."""
+def read_spent(path: Path, day: int) -> tuple[list[SpentRow], int]:
+    """Spending from this day on, and how many rows of the file could not be read. Where there are any, the costs of
+    single requests are added up, so an unreadable row resets no budget. Nothing where there is no file yet. Raises
+    sqlite3.Error, OSError."""
     if not path.exists():
-        return Spent([])
+        return [], 0
     with read_only(path, VERSION) as connection:
         if connection is None:
-            return Spent([])
+            return [], 0
         found: dict[tuple[int, str, str], float] = {}
         unreadable = 0
         for row in connection.execute("SELECT day, backend, client, usd FROM spent"):
@@ -217,7 +211,7 @@ def read_spent(path: Path, day: int) -> Spent:
         if unreadable:
             for key, usd in _summed_spent(connection, day):
                 found[key] = max(usd, found.get(key, 0.0))
-        return Spent([(*key, usd) for key, usd in sorted(found.items())], unreadable)
+        return [(*key, usd) for key, usd in sorted(found.items())], unreadable
 
 
 def _is_spent(day: object, backend: object, client: object, usd: object) -> bool:

@@ -8,7 +8,6 @@ enough.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from math import ceil
 from typing import NamedTuple
 
@@ -78,17 +77,11 @@ class Charge(NamedTuple):
     at: float
 
 
-@dataclass(slots=True)
-class _Windows:
-    requests: Window = field(default_factory=Window)
-    tokens: Window = field(default_factory=Window)
-
-
 class RateLimits:
     """The windows of all clients with a limit, by name, so that they survive an edit of routes.yaml."""
 
     def __init__(self) -> None:
-        self._clients: dict[str, _Windows] = {}
+        self._clients: dict[str, tuple[Window, Window]] = {}  # of requests, of tokens
 
     def check(self, client: Client | None, request: InferenceRequest, now: float) -> Charge | None:
         """Count this request, or raise `rate_limit_exceeded` and count nothing. `now`: monotonic seconds. The
@@ -100,39 +93,39 @@ class RateLimits:
             client = client.parent
         if client.rpm is None and client.tpm is None:
             return None
-        windows = self._windows(client)
+        of_requests, of_tokens = self._windows(client)
         tokens = 0 if client.tpm is None else estimate(request)
-        requests_wait = 0.0 if client.rpm is None else windows.requests.wait(client.rpm, 1, now)
-        tokens_wait = 0.0 if client.tpm is None else windows.tokens.wait(client.tpm, tokens, now)
+        requests_wait = 0.0 if client.rpm is None else of_requests.wait(client.rpm, 1, now)
+        tokens_wait = 0.0 if client.tpm is None else of_tokens.wait(client.tpm, tokens, now)
         if requests_wait or tokens_wait:
             raise limit_error(client, requests_wait, tokens_wait)
         if client.rpm is not None:
-            windows.requests.add(1, now)
+            of_requests.add(1, now)
         if client.tpm is None:
             return None
-        windows.tokens.add(tokens, now)
-        return Charge(windows.tokens, tokens, now)
+        of_tokens.add(tokens, now)
+        return Charge(of_tokens, tokens, now)
 
     def _check_user(self, user: Client, now: float) -> None:
         """Count a request of a user of a client."""
         if user.rpm is not None:
-            windows = self._windows(user)
-            if wait := windows.requests.wait(user.rpm, 1, now):
+            window, _ = self._windows(user)
+            if wait := window.wait(user.rpm, 1, now):
                 raise limit_error(user, wait, 0.0)
-            windows.requests.add(1, now)
+            window.add(1, now)
 
-    def _windows(self, client: Client) -> _Windows:
+    def _windows(self, client: Client) -> tuple[Window, Window]:
         windows = self._clients.get(client.name)
         if windows is None:
             if len(self._clients) >= KEPT_MOST:
                 self._clients = dict(list(self._clients.items())[KEPT_MOST // 2 :])
-            windows = self._clients[client.name] = _Windows()
+            windows = self._clients[client.name] = Window(), Window()
         return windows
 
     def uncount(self, client: str, at: float, now: float) -> None:
         """A request that was counted at `at` was refused by all gateways together. (`spent` corrects its tokens.)"""
         if (windows := self._clients.get(client)) is not None:
-            windows.requests.take_back(1, at, now)
+            windows[0].take_back(1, at, now)
 
     def spent(self, charge: Charge, tokens: int, now: float) -> None:
         """A request has ended and used `tokens` in total: tokens beyond the estimate are counted now, unused ones

@@ -62,7 +62,11 @@ class Settler:
             self._metrics.audio_seconds.child(*labels).value += served.audio_seconds
         if served.usage is not None:
             return self._count_usage(record, route, served, served.usage, record.outcome, record.seconds)
-        self._book_unreported(record, served)
+        # Its tokens are not known, as of speech: nor is its cost, unless it is free, or its pictures have a price.
+        unknown = None if costs_money(state.backend) else 0.0
+        usd = pictures_usd(state.backend, record.endpoint, served.pictures) or unknown
+        self._spend(record, state, usd)
+        self._enter(record, state.name, NO_TOKENS, record.outcome, record.seconds, usd, served.audio_seconds)
         return 0
 
     def _settle_unserved(self, record: RequestRecord) -> int:
@@ -112,24 +116,13 @@ class Settler:
         counted = used.prompt and not usage.get("estimated")  # an estimate teaches nothing
         if counted and state.ratio.due(request.known_text_bytes, request.sender) and not request.media.pictures:
             state.ratio.learn(request.known_text_bytes, used.prompt, request.sender)
-        self._book(record, attempt, used, outcome, seconds)
-        return used.total
-
-    def _book(self, record: RequestRecord, attempt: AttemptRecord, used: Tokens, outcome: str, seconds: float) -> None:
-        state = attempt.state
         usd = self._accounts.cost(state.backend, record.client, used) if used.total else 0.0
         if attempt.pictures and (pictures := pictures_usd(state.backend, record.endpoint, attempt.pictures)):
             usd = (usd or 0.0) + pictures
         if usd:
             self._spend(record, state, usd)
         self._enter(record, state.name, used, outcome, seconds, usd, attempt.audio_seconds)
-
-    def _book_unreported(self, record: RequestRecord, served: AttemptRecord) -> None:
-        """An answer whose tokens are not known, such as speech: nor is its cost, unless it is free."""
-        backend = served.state.backend
-        usd = pictures_usd(backend, record.endpoint, served.pictures) or (None if costs_money(backend) else 0.0)
-        self._spend(record, served.state, usd)
-        self._enter(record, served.state.name, NO_TOKENS, record.outcome, record.seconds, usd, served.audio_seconds)
+        return used.total
 
     def _book_estimate(self, record: RequestRecord, attempt: AttemptRecord, outcome: str, seconds: float) -> int:
         accounts, state = self._accounts, attempt.state
@@ -163,11 +156,10 @@ class Settler:
             record.usd = None
         elif usd:
             record.usd += usd
-        who, alias, endpoint = record.client, record.alias, record.endpoint.name
-        client = record.client_label if who is None or who.parent is None else who.name  # a user has rows of its own
+        alias, endpoint = record.alias, record.endpoint.name
         audio = (0.0, audio_seconds) if record.endpoint is SPEECH else (audio_seconds, 0.0)
         counts = requests, seconds, *astuple(used), usd or 0.0, unpriced, *audio
-        self._accounts.ledger.record(Entry(time.time(), client, alias, backend, endpoint, outcome, *counts))
+        self._accounts.ledger.record(Entry(time.time(), record.spender, alias, backend, endpoint, outcome, *counts))
 
     def _route(self, record: RequestRecord, state: BackendState) -> Route:
         return self._metrics.route(record.client_label, record.alias, state.name, record.endpoint.name)

@@ -8,7 +8,7 @@ from gateway.domain.health_state import READY, State
 from gateway.domain.request import InferenceRequest
 from gateway.domain.token_pool import has_room, needed
 from gateway.engines.outgoing import outgoing_limits
-from gateway.routing.plan import unavailable
+from gateway.routing.why_not import unavailable
 from gateway.routing.window import pool_prompt
 
 

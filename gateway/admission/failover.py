@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from gateway.admission.capacity import is_open
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
-from gateway.routing.plan import Candidate, Plan, Resort
+from gateway.routing.needs import Resort
+from gateway.routing.plan import Candidate, Plan
 
 CLOUD_TRIES = 2  # a request is sent to clouds at most this often: each attempt may be billed
 

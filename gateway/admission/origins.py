@@ -22,6 +22,10 @@ FOREIGN = (
     "Pages of other sites may not use this gateway: the `Origin` is not the `Host` that was asked. Use the gateway's "
     "own page; a proxy in front of it must pass on `Host` as it came, and a script sends no `Origin`."
 )
+NOT_OURS = (
+    "This gateway is not known by the name '{host}'. Ask it by its address, as localhost or by a name of the local "
+    "network, or name it under `server.hosts` in routes.yaml."
+)
 NOT_JSON = "Send the request body as JSON, with `content-type: application/json`; this one says '{kind}'."
 LAN_NAMES = (".localhost", ".local", ".lan", ".home.arpa", ".internal")
 SHOWN_MOST = 80  # characters of a header in an error
@@ -48,7 +52,7 @@ def check_source(snapshot: Snapshot, headers: Mapping[bytes, bytes]) -> None:
         return  # the caller needs a key, which no page of another site knows
     host = headers.get(b"host")
     if host and not is_own_host(host, hosts or ()):
-        raise GatewayError("foreign_host", _not_ours(host))
+        raise GatewayError("foreign_host", NOT_OURS.format(host=shown(host)))
 
 
 def check_origin(headers: Mapping[bytes, bytes]) -> None:
@@ -81,13 +85,6 @@ def is_own_host(host: bytes, hosts: tuple[str, ...] = ()) -> bool:
         return is_address(match[1])
     name = match[2].lower().removesuffix(".")
     return "." not in name or name.endswith(LAN_NAMES) or name in hosts or is_address(name)
-
-
-def _not_ours(host: bytes) -> str:
-    return (
-        f"This gateway is not known by the name '{shown(host)}'. Ask it by its address, as localhost or by a name of "
-        "the local network, or name it under `server.hosts` in routes.yaml."
-    )
 
 
 def shown(value: bytes) -> str:

@@ -17,8 +17,9 @@ from gateway.domain.request import InferenceRequest
 from gateway.domain.token_ratio import room_needed
 from gateway.engines.tokenize import count_tokens
 from gateway.errors import GatewayError
-from gateway.routing.plan import STARTING, Candidate
+from gateway.routing.plan import Candidate
 from gateway.routing.refusal import FailedAttempt, refusal
+from gateway.routing.why_not import STARTING
 from gateway.routing.window import fits_window, near_limit
 
 log = logging.getLogger("gateway.admission")

@@ -17,39 +17,21 @@ from gateway.inspection.heuristics import (
     begins_plainly,
     closes_alone,
     is_garbage,
-    is_plain_under,
     opened,
 )
-from gateway.inspection.mender import Call, Gap, Mender, Reasoning, Segment, Text
+from gateway.inspection.mender import Mender
 from gateway.inspection.other_words import ENDS, OTHER_THOUGHTS, usual_delta
 from gateway.inspection.policy import InspectionPolicy, ReasoningField
-from gateway.inspection.reasoning import Thoughts
+from gateway.inspection.reasoning import ImpliedThoughts, Thoughts
 from gateway.inspection.schema_fit import is_answer
+from gateway.inspection.segments import Call, Reasoning, Segment, Text
 from gateway.inspection.unread_calls import FIELDS as FIELDS
 from gateway.inspection.unread_calls import UnreadCalls
 from gateway.transport.sse import has_other_content
 
 Delta = dict[str, Any]
 
-# The violations that an answer can have: the kinds of gateway_violations_total.
-KINDS = (
-    "tool_call_as_text",
-    "reasoning_as_text",
-    "finish_reason",
-    "arguments_not_json",
-    "unknown_tool",
-    "missing_arguments",
-    "tool_choice_ignored",
-    "empty",
-    "nothing_said",
-    "swallowed",
-    "reasoning_cut",
-    "repetition",
-    "garbage",
-    "usage",
-)
 PIECES_MOST = 100_000  # pieces of thoughts that are kept, where they may be the answer
-GUESS_MOST = 256 * 1024  # most characters that are held while it is not decided whether they are thoughts
 
 
 class ChoiceAnswer:
@@ -60,39 +42,12 @@ class ChoiceAnswer:
     content and thoughts, counted only if the policy checks something; `closed_alone`: a `</think>` stood on a line of
     its own without thoughts before it."""
 
-    __slots__ = (
-        "_armed",
-        "_as_text",
-        "_blank_counts",
-        "_calls",
-        "_content_start",
-        "_finder",
-        "_given",
-        "_held",
-        "_in_own_field",
-        "_mender",
-        "_policy",
-        "_spoken",
-        "_thoughts_start",
-        "_undecided",
-        "_unread",
-        "_usual",
-        "called",
-        "closed_alone",
-        "has_content",
-        "has_reasoning",
-        "mended",
-        "size",
-        "unfinished",
-        "violations",
-    )
-
     def __init__(
         self, policy: InspectionPolicy, usual: Thoughts | None = None, *, blank_counts: bool = True, whole: bool = False
     ) -> None:
         """`usual`: how the model marks thoughts. If `policy` names no notation, thoughts are looked for only when the
-        content begins with an opener. `blank_counts`: white space alone counts as content. `whole`: it
-        is a whole answer."""
+        content begins with an opener. `blank_counts`: white space alone counts as content. `whole`: it is a whole
+        answer."""
         self._policy = policy
         self._usual = usual
         self._blank_counts = blank_counts
@@ -105,11 +60,8 @@ class ChoiceAnswer:
         # The beginning of the content and of the thoughts while it may still turn out to be garbage; None = decided.
         self._content_start: str | None = ""
         self._thoughts_start: str | None = ""
-        # Text that may be thoughts without an opener; None = nothing is in doubt. It is sent only when that is
-        # decided, so no text is sent both as thoughts and as content.
-        self._undecided: list[str] | None = [] if policy.thoughts and policy.thoughts.implied else None
-        self._held = 0  # characters of that text
-        self._as_text = False  # too much was held: the rest of the undecided text is content
+        # None: there are no thoughts without an opener.
+        self._implied = ImpliedThoughts(policy.thoughts) if policy.thoughts and policy.thoughts.implied else None
         self._in_own_field = False
         self._spoken: list[str] | None = [] if policy.schema else None  # thoughts, which may be the answer
         self._given: object = None  # the finish_reason that was received
@@ -150,23 +102,7 @@ class ChoiceAnswer:
     def never_closed(self) -> bool:
         """Thoughts without an opener were expected, but no closing tag came, or the thoughts came in a field of their
         own. Valid after `end`."""
-        return bool(self._undecided) or self._in_own_field
-
-    def is_plain(self, message: Delta, finish_reason: object) -> bool:
-        """Is this choice of a whole answer plain text, in which there is nothing to mend? Most are. The check looks for
-        markers of calls, tags of thoughts, calls and thoughts, which costs less than mending the text. If it is plain,
-        its text is counted."""
-        text, policy = message.get("content"), self._policy
-        if not self._armed or not isinstance(text, str) or not text or text.isspace():
-            return False
-        if finish_reason not in PLAIN_ENDS or message.get("tool_calls") or any(message.get(name) for name in FIELDS):
-            return False
-        if not is_plain_under(policy, text):
-            return False
-        self._note_start(text)
-        self.has_content = True
-        self.size = bytes_of(text)
-        return True
+        return self._in_own_field or (self._implied is not None and self._implied.never_closed)
 
     def plain(self, text: str, finish_reason: object) -> bool:
         """`delta` and `end` for a usual text. True: there is nothing to look for in this text of a stream, nor in this
@@ -338,7 +274,7 @@ class ChoiceAnswer:
         found = self._policy.thoughts
         if found is None or not (found.implied and self.has_reasoning):
             return found
-        self._undecided, self._in_own_field = None, True
+        self._implied, self._in_own_field = None, True
         return replace(found, implied=False)
 
     def end(self, finish_reason: object, *, cut: bool = False) -> tuple[list[Delta], object]:
@@ -349,11 +285,8 @@ class ChoiceAnswer:
         deltas += self._deltas(self._mender.finish()) if self._mender is not None else []
         if self._mender is not None and self._mender.saw_thoughts_later and not self.settled:
             self.violations.add("reasoning_as_text")  # they stay in the content: the text before them has been sent
-        if self._undecided:  # no closing tag came: the text was the answer
-            deltas.append({"content": "".join(self._undecided)})
-            self._note_content("".join(self._undecided))
-            if finish_reason == "length":
-                self._undecided = None  # the closing tag may have been cut off: this proves nothing
+        if self._implied is not None:
+            deltas += self._deltas(self._implied.finish(cut=finish_reason == "length"))
         if self._spoken and finish_reason == "stop" and not (self.has_content or self.called):
             answer = "".join(self._spoken).strip()
             if is_answer(answer, self._policy.schema):  # it stands in the wrong field
@@ -428,53 +361,22 @@ class ChoiceAnswer:
 
     def _deltas(self, segments: list[Segment]) -> list[Delta]:
         deltas: list[Delta] = []
-        for segment in segments:
-            if (self._undecided is not None or self._as_text) and self._handle_undecided(segment, deltas):
-                continue
+        for segment in segments if self._implied is None else self._implied.feed(segments):
             if isinstance(segment, Text):
                 self._note_content(segment.text)
                 deltas.append({"content": segment.text})
             elif isinstance(segment, Reasoning):
-                self._add_reasoning(segment.text, deltas)
+                self.has_reasoning = True
+                self.mended.add("reasoning")
+                self.violations.add("reasoning_as_text")
+                if self._policy.reasoning_field != "none":
+                    deltas.append(_renamed({"reasoning": segment.text}, self._policy.reasoning_field))
             elif isinstance(segment, Call):
                 self.mended.add("tool_calls")
                 self.violations.add("tool_call_as_text")
                 self.called = True
                 deltas.append({"tool_calls": [self._calls.add(segment)]})
         return deltas
-
-    def _add_reasoning(self, text: str, deltas: list[Delta]) -> None:
-        self.has_reasoning = True
-        self.mended.add("reasoning")
-        self.violations.add("reasoning_as_text")
-        if self._policy.reasoning_field != "none":
-            deltas.append(_renamed({"reasoning": text}, self._policy.reasoning_field))
-
-    def _handle_undecided(self, segment: Segment, deltas: list[Delta]) -> bool:
-        """Handle a segment of text that may be thoughts without an opener. Returns False if it is decided what the text
-        was, and the segment is handled as usual."""
-        found = self._policy.thoughts
-        assert found is not None
-        ends = isinstance(segment, Gap) and found.closer in segment.raw
-        if self._as_text:
-            if isinstance(segment, (Reasoning, Gap)):
-                deltas.append({"content": segment.raw})
-            self._as_text = isinstance(segment, Reasoning) or (isinstance(segment, Gap) and not ends)
-            return isinstance(segment, (Reasoning, Gap))
-        undecided = self._undecided
-        assert undecided is not None
-        blank = isinstance(segment, Gap) and not ends and not segment.raw.strip()
-        if isinstance(segment, Reasoning) or blank:
-            undecided.append(segment.raw)
-            self._held += len(segment.raw)
-            if self._held > GUESS_MOST:
-                self._undecided, self._as_text, self.has_content = None, True, True
-                deltas.append({"content": "".join(undecided)})
-            return True
-        self._undecided = None  # an opener, the end of thoughts, or a call, which ends them too
-        if undecided:
-            self._add_reasoning("".join(undecided), deltas)
-        return False
 
 
 def bytes_of(text: str) -> int:

@@ -29,20 +29,6 @@ class Arguments:
     what follows it, because it may have to go, and a word (true, 12) when it is whole. `mended`: the rest differs from
     what came; `whole`: all that was passed on is a JSON object, or too long to tell."""
 
-    __slots__ = (
-        "_all",
-        "_at",
-        "_broken",
-        "_expects",
-        "_in_string",
-        "_open",
-        "_sent",
-        "_too_long",
-        "_unsure",
-        "mended",
-        "whole",
-    )
-
     def __init__(self) -> None:
         self._all = ""
         self._at = 0  # up to here the text is read

@@ -151,9 +151,6 @@ class Inspector:
             answer = self._answers[number] = self._begin(delta, whole)
         if not self._chat:
             answer.has_content = answer.has_content or bool(choice.text)
-        elif whole and answer.is_plain(delta, finish):
-            self.finished[number] = finish
-            return None, finish
         if whole and finish != "length" and self._policy.tools is not None and (calls := delta.get("tool_calls")):
             mended = mended_whole(calls)
             if mended is not calls:

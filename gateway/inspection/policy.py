@@ -51,6 +51,12 @@ class InspectionPolicy:
         return self.tools is not None and self.call != "auto"
 
 
+# The violations that an answer can have: the kinds of gateway_violations_total.
+KINDS = (
+    *("tool_call_as_text", "reasoning_as_text", "finish_reason", "arguments_not_json", "unknown_tool", "usage"),
+    *("missing_arguments", "tool_choice_ignored", "empty", "nothing_said", "swallowed", "reasoning_cut"),
+    *("repetition", "garbage"),
+)
 NOTHING_EXPECTED = InspectionPolicy()
 
 

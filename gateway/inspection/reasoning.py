@@ -189,6 +189,50 @@ class Splitter:
         return [Text(text)]
 
 
+GUESS_MOST = 256 * 1024  # most characters that are held while it is not decided whether they are thoughts
+
+
+class ImpliedThoughts:
+    """Text that may be thoughts without an opener. It is held until that is decided, so no text is sent both as
+    thoughts and as content. `never_closed`: there was such text, and no closing tag came."""
+
+    def __init__(self, thoughts: Thoughts) -> None:
+        self._closer = thoughts.closer
+        self._held: list[str] | None = []  # None: it is decided what the text was
+        self._size = 0  # characters of it
+        self._as_text = False  # too much was held: the rest of the text in doubt is content
+        self.never_closed = False
+
+    def feed(self, segments: list[Segment]) -> list[Segment]:
+        """The segments with what has been decided in its place."""
+        return [made for segment in segments for made in self._decide(segment)]
+
+    def _decide(self, segment: Segment) -> list[Segment]:
+        doubtful = isinstance(segment, Reasoning) or (isinstance(segment, Gap) and self._closer not in segment.raw)
+        if self._as_text:
+            self._as_text = doubtful
+            return [Text(segment.raw)] if isinstance(segment, (Reasoning, Gap)) else [segment]
+        held = self._held
+        if held is None:
+            return [segment]
+        if isinstance(segment, Reasoning) or (doubtful and not segment.raw.strip()):
+            held.append(segment.raw)
+            self._size += len(segment.raw)
+            if self._size <= GUESS_MOST:
+                return []
+            self._held, self._as_text = None, True
+            return [Text("".join(held))]
+        self._held = None  # an opener, the end of thoughts, or a call, which ends them too
+        return [Reasoning("".join(held)), segment] if held else [segment]
+
+    def finish(self, *, cut: bool) -> list[Segment]:
+        """The text that was held: no closing tag came, so it was the answer. `cut`: by the limit, perhaps before the
+        tag: then this proves nothing."""
+        held, self._held = self._held, None
+        self.never_closed = bool(held) and not cut
+        return [Text("".join(held))] if held else []
+
+
 class AnswerEnd:
     """Removes the tag that ends the answer, and the newline before it, from the content."""
 

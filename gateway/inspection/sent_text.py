@@ -27,19 +27,6 @@ class SentText:
 
     `is_plain`: nothing but text was sent, and its end was not."""
 
-    __slots__ = (
-        "_blank",
-        "_count",
-        "_events",
-        "_parts",
-        "_plain",
-        "_prompt",
-        "_reported",
-        "_size",
-        "_unread",
-        "_waiting",
-    )
-
     def __init__(self, count: Callable[[int], object]) -> None:
         self._count = count
         self._unread: list[bytes] = []

@@ -65,7 +65,7 @@ from gateway.proxy.silence import expect_first
 from gateway.proxy.stages import AdmittedRequest, RequestContext
 from gateway.proxy.stream_relay import StreamRelay, is_stream, read_otherwise
 from gateway.routing.inspection_policy import policy_for
-from gateway.routing.loads import loads_first
+from gateway.routing.plan import loads_first
 from gateway.routing.resume import BrokenStream, may_continue
 from gateway.shortage import shortage_of
 

@@ -36,7 +36,8 @@ from gateway.routing.balance import best
 from gateway.routing.inspection_policy import policy_for
 from gateway.routing.needs import NO_ADAPTATION, is_task, needs_of
 from gateway.routing.placements import Session
-from gateway.routing.plan import Candidate, adapted, why_not
+from gateway.routing.plan import Candidate, adapted
+from gateway.routing.why_not import why_not
 from gateway.transport.h1 import H1Client, RequestHead
 
 ID = "x-request-id"

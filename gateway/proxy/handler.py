@@ -37,6 +37,7 @@ from gateway.proxy.exchange import ClientGone, Exchange
 from gateway.proxy.failures import AttemptFailed, Spare, StreamBroken
 from gateway.proxy.feedback import ask_again, correct, learn, unmet, within_reason
 from gateway.proxy.inner_exchange import OnBehalf
+from gateway.proxy.notice import drop_notices
 from gateway.proxy.reply import StreamReply, base_headers, request_id, send_whole
 from gateway.proxy.resume import lease_to_resume, resume
 from gateway.proxy.services import Services
@@ -177,6 +178,8 @@ class RequestHandler:
         else:
             alias = inner.alias if inner is not None else access.alias_for(snapshot, client, request)
         record.alias = alias.name
+        if alias.notice:
+            drop_notices(request)
         if not alias.ask_all:
             record.charge = self.services.accounts.limits.check(client.client, request, time.monotonic())
         exchange.on_leave(self._left)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
@@ -29,6 +30,7 @@ REASONS = {
     "incapable": "cannot serve this request",
     "empty": "answered with nothing",
 }
+_SAID = re.compile(rb'(?:\\n)*\*Answered by [^"*\\]{1,300}\.\*(?=")')  # at the end of a JSON string
 _EVENTS = re.compile(rb".*?(?:\n\n|\r\n\r\n|\r\r|$)", re.DOTALL)
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
@@ -68,6 +70,14 @@ def load_words(state: BackendState, now: float) -> str:
         return ""
     about = "" if state.load_seconds is None else f" of about {state.load_seconds:.0f}"
     return f"{state.name} loads its model, {now - state.load.since:.0f} s{about}"
+
+
+def drop_notices(request: InferenceRequest) -> None:
+    """Take the lines out of the history that the page sends back: the model did not write them, and would repeat
+    them."""
+    messages = request.fields.get("messages")
+    if messages is not None and b"*Answered by " in (text := bytes(messages)):
+        request.fields["messages"] = Raw(_SAID.sub(b"", text))
 
 
 class Notice:

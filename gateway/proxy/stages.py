@@ -33,10 +33,9 @@ from gateway.proxy.services import Services
 from gateway.routing.balance import missing_tokens
 from gateway.routing.conversation_key import affinity_key, sent_on, session_id
 from gateway.routing.first_choice import first_choice
-from gateway.routing.loads import loads_first
 from gateway.routing.needs import Resort, resort_of
 from gateway.routing.placements import Session
-from gateway.routing.plan import Candidate, Plan, make_plan, with_forced_call
+from gateway.routing.plan import Candidate, Plan, loads_first, make_plan, with_forced_call
 from gateway.routing.resume import Continuation
 
 

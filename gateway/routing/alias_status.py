@@ -81,17 +81,12 @@ def load_of(alias: Alias, states: Mapping[str, BackendState]) -> Load:
 
 def public_reason(reason: str) -> str:
     """A reason that every client may read: one line, without a backend's own error text."""
-    return _line(_ITS_WORDS.sub(r"\1", kind_of(reason)))
+    return shown_to_admin(_ITS_WORDS.sub(r"\1", kind_of(reason)))
 
 
 def shown_to_admin(reason: str) -> str:
-    """A reason on one line, with a backend's own error text."""
-    return _line(reason)
-
-
-def _line(text: str) -> str:
-    """The text on one line, without control characters, cut to REASON_MOST characters."""
-    text = " ".join(text.split())
+    """A reason on one line, with a backend's own error text; without control characters, cut to REASON_MOST of them."""
+    text = " ".join(reason.split())
     text = text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)
     return text if len(text) <= REASON_MOST else text[: REASON_MOST - 3] + "..."
 

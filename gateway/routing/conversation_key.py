@@ -148,13 +148,10 @@ def session_id(
     if named is not None:
         return named
     for name in FIELDS:
-        if name in fields and (session := _of_field(value_of(fields[name]))) is not None:
+        value = value_of(fields[name]) if name in fields else None
+        if (session := _text(value.get("id") if isinstance(value, dict) else value)) is not None:
             return session
     return None
-
-
-def _of_field(value: Any) -> bytes | None:
-    return _text(value.get("id") if isinstance(value, dict) else value)
 
 
 def _text(value: Any) -> bytes | None:

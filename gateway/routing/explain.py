@@ -17,9 +17,10 @@ from gateway.domain.token_ratio import room_needed
 from gateway.errors import GatewayError, model_not_found
 from gateway.launch.families import family_of
 from gateway.routing.needs import Adaptation, needs_of, with_media
-from gateway.routing.plan import STARTING, STARTS, Candidate, DecidesStart, OverBudget, Plan
+from gateway.routing.plan import Candidate, DecidesStart, OverBudget, Plan
 from gateway.routing.refusal import refusal
 from gateway.routing.serving import NOT_ENTERED, Need, Service, request_with, who_serves, with_tokens
+from gateway.routing.why_not import STARTING, STARTS
 from gateway.routing.window import near_limit, prompt_estimate
 
 _SHOWN = ("tools", "required", "named", "json_schema", "images", "audio", "pdf", "continues", "thinking", "switch")

@@ -15,10 +15,10 @@ from gateway.domain.health_state import State
 from gateway.domain.request import InferenceRequest
 from gateway.domain.token_ratio import room_needed, surely_fits
 from gateway.routing.balance import best, order
-from gateway.routing.loads import loads_first
 from gateway.routing.needs import NO_NEEDS, Needs, needs_of
 from gateway.routing.placements import Session
-from gateway.routing.plan import Candidate, adapted, declines_media, why_not
+from gateway.routing.plan import Candidate, adapted, loads_first
+from gateway.routing.why_not import declines_media, why_not
 
 
 def first_choice(

@@ -10,15 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from gateway.config.snapshot import Alias, Backend, Client
+from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
-from gateway.domain.health_state import State
-from gateway.domain.reason import kind_of
-from gateway.domain.request import NO_MEDIA, InferenceRequest
+from gateway.domain.request import InferenceRequest
 from gateway.domain.start_decision import StartDecision
 from gateway.domain.token_ratio import room_needed
 from gateway.routing.balance import order
-from gateway.routing.loads import behind_ready, loads_first
 from gateway.routing.needs import (
     FORCED,
     NO_ADAPTATION,
@@ -29,33 +26,15 @@ from gateway.routing.needs import (
     Resort,
     adapt,
     can_switch_thinking,
-    lacking,
     needs_of,
     rescued,
-    with_media,
 )
 from gateway.routing.placements import Session, no_session
 from gateway.routing.pooled import Chain, chain_of
-from gateway.routing.unmet_needs import describe_lack
-from gateway.routing.window import fits_window, tokens
+from gateway.routing.why_not import ON_REQUEST, STARTING, STARTS, SkipReason, too_long, unavailable, why_not
+from gateway.routing.window import fits_window
 
-__all__ = [
-    "KINDS",
-    "TEMPORARY",
-    "Candidate",
-    "OverBudget",
-    "Plan",
-    "Resort",
-    "SkipReason",
-    "SkippedBackend",
-    "make_plan",
-    "why_not",
-]
-
-ON_REQUEST = "on_request"  # kind of a backend that is parked, and that this request may have started
-STARTING = "starting"  # kind of a backend that is being started for a request
 LATER = "later"  # kind of a backend behind one that starts, where the alias waits for that one (while_starting)
-STARTS = frozenset({ON_REQUEST, STARTING})
 OUTSIDE = "mode"  # parked by the mode in force: neither a reason to enter a cloud nor one against it
 
 # Why a backend is not used -> the value of `cloud_when` (and of x-gateway-routed) that it counts as.
@@ -87,6 +66,7 @@ OverBudget = Callable[[BackendState], str | None]
 
 # Returns whether a request of this client (None: `clients` is not used) and alias has a parked backend started now.
 DecidesStart = Callable[[BackendState, Client | None, Alias], StartDecision]
+AWAITED = 30.0  # seconds of a load that a request waits for, although another backend is ready
 
 
 class Candidate(NamedTuple):
@@ -97,16 +77,6 @@ class Candidate(NamedTuple):
     step: int
     adapt: Adaptation = NO_ADAPTATION
     doubtful: bool = False
-
-
-class SkipReason(NamedTuple):
-    """Why a backend is not used. `kind` is a key of KINDS, `reason` is for people; `lacks` with kind incapable.
-    `wait`: seconds after which the reason may be gone; None if not known."""
-
-    kind: str
-    reason: str
-    lacks: tuple[Lack, ...] = ()
-    wait: float | None = None
 
 
 class SkippedBackend(NamedTuple):
@@ -231,8 +201,7 @@ def make_plan(
     if needs.tools == "auto" and any(candidate.doubtful for candidate in plan.candidates):
         plan.candidates.sort(key=lambda c: 2 if c.state.backend.cloud else 1 if c.doubtful else 0)
     if any(loads_first(candidate.state) for candidate in plan.candidates):
-        plan.candidates, plan.loads = behind_ready(plan.candidates, plan.outcomes, alias.failover.when_loading, now)
-        plan.outcomes |= {state.name: "busy" for state in plan.loads if state.name not in plan.outcomes}
+        _put_loads_behind(plan, now)
     if request.own is not None and request.own.left_out:  # who runs them comes first, for others they are left out
         plan.candidates.sort(key=lambda c: not c.state.capabilities(now).hosted)
     if has_starts and refuses_start is not None:
@@ -243,6 +212,31 @@ def make_plan(
 def _unless_refused(why: SkipReason, decision: StartDecision) -> SkipReason:
     refusal = decision.refusal
     return SkipReason("parked", f"is parked: {refusal}", wait=decision.wait) if refusal else why
+
+
+def loads_first(state: BackendState) -> bool:
+    """Must it load its model before it can serve, as far as its list of loaded models tells?"""
+    return state.reported.loaded is False and state.traits.probe is not None and state.traits.probe.held is not None
+
+
+def _put_loads_behind(plan: Plan, now: float) -> None:
+    """Those whose load is not worth waiting for come behind the last local candidate that is ready now."""
+    wanted, outcomes, found = plan.alias.failover.when_loading, plan.outcomes, plan.candidates
+    ready = [
+        index
+        for index, c in enumerate(found)
+        if not (loads_first(c.state) or c.state.backend.cloud or c.doubtful or c.state.name in outcomes)
+    ]
+    last = ready[-1] + 1 if ready else 0
+    later = [
+        c
+        for c in found[:last]
+        if loads_first(c.state)
+        and (wanted == "next" or (wanted == "auto" and (c.state.load_left(now) or 0.0) > AWAITED))
+    ]
+    plan.candidates = [*(c for c in found[:last] if c not in later), *later, *found[last:]]
+    plan.loads = [c.state for c in later]
+    plan.outcomes |= {state.name: "busy" for state in plan.loads if state.name not in outcomes}
 
 
 def _plan_starts(plan: Plan) -> None:
@@ -306,39 +300,7 @@ def _why_not_in_mode(
         return why
     if not state.health.usable(now):  # parked, and started for no request that it can only serve so
         return SkipReason(*unavailable(state, now))
-    return None if fits_window(state, request, room, now) else _too_long(state, request, now)
-
-
-def why_not(
-    state: BackendState, request: InferenceRequest, needs: Needs, room: int, now: float, *, local_only: bool
-) -> SkipReason | None:
-    """Why this backend cannot serve this request, with `room` tokens of answer, now; None if it can."""
-    backend = state.backend
-    if backend.cloud and local_only:
-        return SkipReason("local_only", "is outside the LAN, and this request may not leave it")
-    endpoint = request.endpoint.name
-    if endpoint not in state.traits.endpoints and endpoint not in backend.serves:
-        if backend.serves:
-            return SkipReason(
-                "unserved", f"does not serve {request.endpoint.path} (serves: {', '.join(backend.serves)})"
-            )
-        return SkipReason("unserved", f"engine {state.server} does not serve {request.endpoint.path}")
-    health = state.health
-    away: SkipReason | None = None
-    if state.absent:
-        return SkipReason("misconfigured", state.absent)
-    if health.state is not State.READY and not health.usable(now):
-        away = SkipReason(*unavailable(state, now))
-        if away.kind not in STARTS:  # a start has to be of use: what follows is asked of it too
-            return away
-    if state.cooldown_until > now:
-        return SkipReason("cooldown", f"asked for a pause of {state.cooldown_until - now:.0f} more seconds")
-    asked = needs is not NO_NEEDS or bool(state.facts.lacks)
-    if not asked and declines_media(backend):
-        asked = request.media is not NO_MEDIA
-    if asked and (lack := incapable(state, request, needs, now)) is not None:
-        return lack
-    return away if fits_window(state, request, room, now) else _too_long(state, request, now)
+    return None if fits_window(state, request, room, now) else too_long(state, request, now)
 
 
 def _out_of_chain(chain: Chain, state: BackendState) -> SkipReason | None:
@@ -346,57 +308,8 @@ def _out_of_chain(chain: Chain, state: BackendState) -> SkipReason | None:
     return None if reason is None else SkipReason("incapable", reason)
 
 
-def declines_media(backend: Backend) -> bool:
-    """Does routes.yaml say that it takes no pictures, no sound or no files? Then the prompt is searched for them."""
-    return backend.vision is False or backend.audio is False or backend.pdf is False
-
-
 def _spent(state: BackendState, over_budget: OverBudget | None) -> SkipReason | None:
     """The budget that forbids this backend. Checked last, so that `budget` is the reason only if the backend could
     serve otherwise."""
     reason = over_budget(state) if over_budget is not None else None
     return None if reason is None else SkipReason("budget", reason)
-
-
-def _too_long(state: BackendState, request: InferenceRequest, now: float) -> SkipReason:
-    return SkipReason(
-        "too_long", f"the prompt has about {tokens(state, request)} tokens, its window {state.window(now)}"
-    )
-
-
-def unavailable(state: BackendState, now: float) -> tuple[str, str]:
-    """(kind, reason) of a backend whose health forbids its use."""
-    health = state.health
-    reason = kind_of(health.reason)  # without the backend's own error text, which was meant for another client
-    if health.state is State.MISCONFIGURED:
-        return "misconfigured", f"is misconfigured: {reason}"
-    if health.announced:
-        return "warming", f"is to be used soon, a switch of the mode is under way ({health.reason})"
-    if health.outside:
-        return "outside", f"is parked ({health.reason})"
-    if health.startable:
-        return ON_REQUEST, "is parked, and starts on request"
-    if health.state is State.PARKED:
-        return "parked", f"is parked ({'asleep' if health.asleep else 'run: on_demand'})"
-    if health.summoned and health.state is State.WARMING:
-        return STARTING, f"is starting ({reason})"
-    if health.state is State.DRAINING:
-        return "draining", f"is draining ({reason})"
-    if health.state is State.SUSPECT:
-        return "down", f"is on trial, and one request or canary is finding out ({reason})"
-    if health.starting(now):
-        return "warming", f"is starting or has just gone ({reason})"
-    return "down", f"is down ({reason})"
-
-
-def incapable(state: BackendState, request: InferenceRequest, needs: Needs, now: float) -> SkipReason | None:
-    """Why this backend cannot do what the request needs; None if it can, or it is not known that it cannot."""
-    if state.facts.is_lacking("endpoint:" + request.endpoint.name, now):
-        return SkipReason("unserved", f"does not serve {request.endpoint.path} (it answered 404)")
-    able = state.capabilities(now)
-    if able.images is False or able.audio is False or able.sources.get("pdf") in ("declared", "learned"):
-        needs = with_media(needs, request)
-    lacks = lacking(needs, able)
-    if not lacks:
-        return None
-    return SkipReason("incapable", "; ".join(describe_lack(lack, needs, state, able) for lack in lacks), lacks)

@@ -13,8 +13,8 @@ from gateway.domain.health_state import State
 from gateway.domain.request import CHAT, COMPLETIONS, ENDPOINTS, UPLOADS, InferenceRequest
 from gateway.errors import GatewayError, context_length_exceeded
 from gateway.inspection.overflows import LEAST_WINDOW
-from gateway.routing.plan import STARTING, TEMPORARY, Candidate, Plan
-from gateway.routing.unmet_needs import parser_flags
+from gateway.routing.plan import TEMPORARY, Candidate, Plan
+from gateway.routing.why_not import STARTING, parser_flags
 from gateway.routing.window import prompt_estimate
 
 # Texts of a backend on which an agent would act wrongly, so they are not repeated (docs/errors.md).

@@ -73,11 +73,8 @@ def may_continue(request: InferenceRequest, alias: Alias, fields: Mapping[str, R
 
 def asks_for_text(fields: Mapping[str, Raw]) -> bool:
     """Is its answer a text that may be written as it comes, of no given form?"""
-    return not any(_is_set(value_of(fields[name])) for name in RULING_OUT.intersection(fields))
-
-
-def _is_set(value: object) -> bool:
-    return bool(value) and value != _PLAIN_TEXT
+    given = [value_of(fields[name]) for name in RULING_OUT.intersection(fields)]
+    return not any(value and value != _PLAIN_TEXT for value in given)
 
 
 def can_resume(broken: BrokenStream, *, suspected: bool) -> bool:

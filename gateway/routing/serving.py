@@ -22,19 +22,8 @@ from gateway.domain.health_machine import Health
 from gateway.domain.health_state import SERVING, State
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE, Endpoint, InferenceRequest, parse
 from gateway.routing.needs import Resort, resort_of
-from gateway.routing.plan import (
-    KINDS,
-    OUTSIDE,
-    STARTS,
-    Candidate,
-    DecidesStart,
-    OverBudget,
-    Plan,
-    SkippedBackend,
-    SkipReason,
-    make_plan,
-    unavailable,
-)
+from gateway.routing.plan import KINDS, OUTSIDE, Candidate, DecidesStart, OverBudget, Plan, SkippedBackend, make_plan
+from gateway.routing.why_not import STARTS, SkipReason, unavailable
 
 # -- one request ------------------------------------------------------------------------------------------------------
 

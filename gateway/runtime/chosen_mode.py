@@ -39,8 +39,14 @@ class ChosenMode:
 
     async def open(self) -> None:
         """Read the choice from before the start. A file that cannot be read counts as no choice, with a warning."""
-        if self.choice is None:
-            self.choice = await asyncio.to_thread(load_choice, self._folder)
+        if self.choice is not None:
+            return
+        file, first = self._folder / NAME, "the first mode of routes.yaml is in force"
+        choice = await asyncio.to_thread(read_kept, file, ModeChoice, log, first)
+        if choice is not None and not (choice.mode and choice.at >= 0):
+            log.warning("%s is not valid: %s", file, first)
+            choice = None
+        self.choice = choice
 
     async def choose(self, name: str) -> ModeChoice:
         """Choose a mode, and keep the choice."""
@@ -77,13 +83,3 @@ class ChosenMode:
         if self.choice is None or first is None or self.choice.mode in snapshot.modes:
             return None
         return f"{snapshot.source} has no mode '{self.choice.mode}': the first one, '{first.name}', is in force"
-
-
-def load_choice(folder: Path) -> ModeChoice | None:
-    """The choice stored in the folder; None where there is none, or it cannot be read. Blocks."""
-    first = "the first mode of routes.yaml is in force"
-    choice = read_kept(folder / NAME, ModeChoice, log, first)
-    if choice is None or (choice.mode and choice.at >= 0):
-        return choice
-    log.warning("%s is not valid: %s", folder / NAME, first)
-    return None

@@ -21,7 +21,7 @@ from gateway.config.load import LoadedFile
 from gateway.config.modes import in_mode
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Alerts, Backend, Snapshot
-from gateway.domain.backend import BackendState, Observers
+from gateway.domain.backend import BackendState
 from gateway.domain.events import KEPT, Event
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import State, Transition
@@ -79,7 +79,14 @@ class Gateway:
         self.active = ActiveRequests()
         self.accounts = Accounts(snapshot.server.data, failures)
         self.fleet = Fleet(open_backend, failures)
-        self._observe_fleet(self.fleet.observers)
+        observers = self.fleet.observers
+        observers.transitions.append(self._transition)
+        observers.gone.append(self.active.leave_closed)
+        observers.stalled.append(self.active.leave_stalled)
+        observers.mute.append(self.active.leave_mute)
+        observers.silent.append(self.active.leave_silent)
+        observers.restarted.append(self._restarted)
+        observers.closed.append(self._closed)
         self.events: deque[Event] = deque(maxlen=KEPT)  # the latest is the last
         self.on_event: list[Callable[[Event], None]] = []  # called with each; must not block, nor raise
         self.admission = Admission(self.metrics)
@@ -133,15 +140,6 @@ class Gateway:
     @snapshot.setter
     def snapshot(self, snapshot: Snapshot) -> None:
         self.services.snapshot = snapshot
-
-    def _observe_fleet(self, observers: Observers) -> None:
-        observers.transitions.append(self._transition)
-        observers.gone.append(self.active.leave_closed)
-        observers.stalled.append(self.active.leave_stalled)
-        observers.mute.append(self.active.leave_mute)
-        observers.silent.append(self.active.leave_silent)
-        observers.restarted.append(self._restarted)
-        observers.closed.append(self._closed)
 
     def write_log(self, log: LogWriter) -> None:
         """Write a line into this log for each finished request from now on."""
@@ -250,12 +248,9 @@ class Gateway:
             self.admission.changed(state)
         self._drop_old_series()
         if snapshot.mode != before:
-            self._mode_changed(before or "", snapshot.mode or "", why)
+            log.info("mode '%s' is in force instead of '%s': %s", snapshot.mode or "", before or "", why)
+            self.emit(Event(time.time(), "mode", "", why, before or "", snapshot.mode or ""))
         self.alias_status.look()
-
-    def _mode_changed(self, before: str, after: str, why: str) -> None:
-        log.info("mode '%s' is in force instead of '%s': %s", after, before, why)
-        self.emit(Event(time.time(), "mode", "", why, before, after))
 
     async def close(self) -> None:
         """Close part after part. One that fails keeps none of the others from writing what it holds."""
@@ -341,7 +336,8 @@ class Gateway:
 
     def _transition(self, transition: Transition) -> None:
         before, after = transition.before, transition.after
-        log.log(logging.WARNING if after in _LOUD else logging.INFO, "%s: %s -> %s: %s", *_words(transition))
+        words = transition.backend, before.value, after.value, transition.reason
+        log.log(logging.WARNING if after in _LOUD else logging.INFO, "%s: %s -> %s: %s", *words)
         self.metrics.transitions.inc(transition.backend, after.value)
         self.emit(Event(time.time(), "state", transition.backend, transition.reason, before.value, after.value))
         state = self.fleet.states.get(transition.backend)
@@ -370,10 +366,6 @@ class Gateway:
         self.events.append(event)
         for listener in self.on_event:
             listener(event)
-
-
-def _words(transition: Transition) -> tuple[str, str, str, str]:
-    return transition.backend, transition.before.value, transition.after.value, transition.reason
 
 
 def open_backend(backend: Backend) -> Client | None:

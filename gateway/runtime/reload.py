@@ -196,7 +196,8 @@ class Reloader:
         await self._gateway.put_in_force(replace(snapshot, server=self._gateway.snapshot.server))
         found = changes(before, after)
         restart = needs_restart(self._started_with, after.server)
-        found += [_server_change(key, restart) for key in needs_restart(before.server, after.server)]
+        for key in needs_restart(before.server, after.server):  # an edit can go back to the value that is in force
+            found.append(f"~ {key} ({'waits for a restart' if key in restart else 'as the gateway runs'})")
         warnings = [str(warning) for warning in loaded.warnings]
         news = [warning for warning in warnings if warning not in {str(w) for w in self._loaded.warnings}]
         applied = FileVersion(time.time(), tuple(found), tuple(restart), tuple(warnings))
@@ -249,11 +250,6 @@ class Reloader:
             "restart": list(self.restart),
             "warnings": [str(warning) for warning in self._loaded.warnings],
         }
-
-
-def _server_change(key: str, restart: Iterable[str]) -> str:
-    """A key of `server` that was edited. An edit can also go back to the value with which the gateway runs."""
-    return f"~ {key} ({'waits for a restart' if key in restart else 'as the gateway runs'})"
 
 
 def listed(lines: Iterable[str], most: int) -> str:

@@ -1,4 +1,4 @@
-// What a run is told through the environment. docs/testing.md explains every name; a test holds it to this list.
+// What a run is told through the environment. loadtests/README.md explains every name; a test holds it to this list.
 
 const read = (name, otherwise) => __ENV[name] || otherwise;
 const list = (text) => text.split(',').map((part) => part.trim()).filter(Boolean);

@@ -107,8 +107,8 @@ def test_spending_is_remembered_by_utc_day(tmp_path: Path) -> None:
     with ledger(tmp_path) as opened:
         for at, usd in ((NOW, 1.0), (NOW + 1.0, 0.5), (NOW + DAY, 4.0), (NOW, 0.0)):
             opened.record(entry(at, backend="cloud", usd=usd))
-    assert read_spent(opened.path, day).rows == [(day, "cloud", "hermes", 1.5), (day + 1, "cloud", "hermes", 4.0)]
-    assert read_spent(opened.path, day + 1).rows == [(day + 1, "cloud", "hermes", 4.0)]
+    assert read_spent(opened.path, day)[0] == [(day, "cloud", "hermes", 1.5), (day + 1, "cloud", "hermes", 4.0)]
+    assert read_spent(opened.path, day + 1)[0] == [(day + 1, "cloud", "hermes", 4.0)]
 
 
 def test_a_new_ledger_tells_what_the_one_before_spent(tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ def test_even_hours_go_in_the_end(tmp_path: Path) -> None:
     file.write([entry(NOW - 4 * 365 * DAY, usd=1.0), entry()])
     file.fold(NOW)
     assert sum(s.requests for s in sums_since(file._path, 0.0)) == 1
-    assert read_spent(file._path, 0).rows == []
+    assert read_spent(file._path, 0)[0] == []
     file.close()
 
 

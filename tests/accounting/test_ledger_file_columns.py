@@ -71,7 +71,7 @@ def test_a_file_of_an_older_gateway_is_read_before_anything_is_written(before: P
     assert audio(before) == {("hermes", "writer"): (0.0, 0.0)}
     (sums,) = sums_since(before, 0.0)
     assert (sums.requests, sums.prompt, sums.usd) == (1, 100, 2.5)
-    assert read_spent(before, 0).rows == [(int(NOW // DAY), "a", "hermes", 2.5)]
+    assert read_spent(before, 0)[0] == [(int(NOW // DAY), "a", "hermes", 2.5)]
 
 
 def test_a_file_of_an_older_gateway_goes_on_with_the_seconds(before: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_file_of_an_older_gateway_goes_on_with_the_seconds(before: Path) -> No
     assert ledger.lost == 0
     assert audio(before) == {("hermes", "writer"): (0.0, 0.0), ("hermes", "transcribe"): (3.0, 0.0)}
     assert sum(s.requests for s in sums_since(before, 0.0)) == 2
-    assert read_spent(before, 0).rows == [(int(NOW // DAY), "a", "hermes", 2.5)]
+    assert read_spent(before, 0)[0] == [(int(NOW // DAY), "a", "hermes", 2.5)]
 
 
 def test_an_older_gateway_still_writes_to_the_file(tmp_path: Path) -> None:

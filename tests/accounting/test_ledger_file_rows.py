@@ -251,9 +251,9 @@ def test_no_row_is_a_reason_not_to_start(changes: list[tuple[str, Any]]) -> None
         path = written(Path(folder))
         for column, odd in changes:
             change(path, f"UPDATE OR IGNORE spent SET {column} = ? WHERE client = 'x'", odd)
-        found = {(backend, client): usd for _, backend, client, usd in read_spent(path, TODAY).rows}
+        found = {(backend, client): usd for _, backend, client, usd in read_spent(path, TODAY)[0]}
         assert found["cloud", "y"] == 3.0
-        assert read_spent(path, TODAY + 1).rows == []
+        assert read_spent(path, TODAY + 1)[0] == []
 
 
 def test_logs_are_quiet_about_a_good_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

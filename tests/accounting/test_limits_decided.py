@@ -27,7 +27,7 @@ async def test_the_tokens_of_a_client_with_tpm_are_counted_once(
         await h.gateway.until(h.gateway.idle)
         (windows,) = h.gateway.gateway.services.accounts.limits._clients.values()
         now = time.monotonic()
-        assert (windows.tokens.used(now), windows.requests.used(now)) == (4 * USAGE["total_tokens"], 4)
+        assert (windows[1].used(now), windows[0].used(now)) == (4 * USAGE["total_tokens"], 4)
 
 
 async def test_a_client_over_its_tpm_is_refused_and_nothing_is_held() -> None:
@@ -36,7 +36,7 @@ async def test_a_client_over_its_tpm_is_refused_and_nothing_is_held() -> None:
         for expected in (200, 429):
             await h.ask(max_tokens=900)
             assert (await h.client.answer())[0] == expected
-            h.gateway.gateway.services.accounts.limits._clients["one"].tokens.add(1000, time.monotonic())
+            h.gateway.gateway.services.accounts.limits._clients["one"][1].add(1000, time.monotonic())
         assert len(h.kept) == 1
         await h.gateway.until(h.gateway.idle)
         assert h.gateway.gateway.memory.used == 0

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.domain.request import CHAT, InferenceRequest
 from gateway.inspection.answer import ChoiceAnswer, Delta
 from gateway.inspection.formats import FORMATS
+from gateway.inspection.inspector import Inspector
 from gateway.inspection.mender import OfferedTools
 from gateway.inspection.policy import CACHED_MOST, InspectionPolicy, LazyTools
 from gateway.inspection.reasoning import REASONING, THINK
@@ -28,6 +30,10 @@ CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</t
 
 def expected(**more: Any) -> InspectionPolicy:
     return InspectionPolicy(tools=OfferedTools(TOOLS), formats=(FORMATS["hermes"],), thoughts=THINK, **more)
+
+
+def is_plain(message: Delta, finish: str, policy: InspectionPolicy) -> bool:
+    return Inspector(InferenceRequest(CHAT, {}, "alias"), policy).note_plain(message, finish)
 
 
 def native(name: str, arguments: str, index: int = 0) -> Delta:
@@ -93,7 +99,7 @@ def test_a_text_that_is_told_to_be_plain_is_found_to_be_so(text: str, format_: A
         tools=OfferedTools(TOOLS), formats=ALL if format_ is None else (format_,), thoughts=thoughts
     )
     message: dict[str, Any] = {"role": "assistant", "content": text, "reasoning": None, "tool_calls": []}
-    if not ChoiceAnswer(expects).is_plain(message, end):
+    if not is_plain(message, end, expects):
         return
     answer = ChoiceAnswer(expects)
     deltas, finish = played(answer, message, finish=end)
@@ -101,9 +107,6 @@ def test_a_text_that_is_told_to_be_plain_is_found_to_be_so(text: str, format_: A
 
 
 def test_plain_text_is_told_from_what_has_to_be_looked_at() -> None:
-    def is_plain(message: Delta, finish: str, policy: InspectionPolicy) -> bool:
-        return ChoiceAnswer(policy).is_plain(message, finish)
-
     assert is_plain({"role": "assistant", "content": "It is 12 < 17, and [so] on."}, "stop", expected())
     assert is_plain({"content": "a first part", "reasoning": None, "tool_calls": []}, "length", expected())
     for message in ({"content": CALL}, {"content": "<think>a</think>b"}, {"content": "x", "reasoning": "hm"}, {}):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.inspection.answer import KINDS
+from gateway.inspection.policy import KINDS
 from gateway.launch.families import ENFORCES, FAMILIES, ModelFamily
 
 PAGE = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text()

@@ -13,13 +13,17 @@ from typing import Any
 
 import click
 import httpx
+import jsonschema
 import pytest
+from ruamel.yaml import YAML
 
 from gateway.cli.main import cli, commands
+from gateway.config.load import load_text
+from gateway.config.schema import json_schema
 from gateway.domain.health_state import State
 from gateway.domain.request import ENDPOINTS
 from gateway.errors import CATALOGUE, STREAM_INTERRUPTED, context_length_exceeded
-from gateway.inspection.answer import KINDS as VIOLATIONS
+from gateway.inspection.policy import KINDS as VIOLATIONS
 from gateway.metrics.counters import MetricFamily
 from gateway.metrics.registry import Metrics
 from gateway.routing.plan import KINDS
@@ -29,6 +33,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 SOURCE = {path: path.read_text() for path in sorted((ROOT / "gateway").rglob("*.py"))}
 README = (ROOT / "README.md").read_text()
+SCHEMA = json_schema()
 
 
 def page(name: str) -> str:
@@ -228,6 +233,24 @@ def test_every_make_target_that_is_named_exists() -> None:
     for path in PAGES:
         named = re.findall(r"(?:`|^)make ([a-z-]+)", path.read_text(), re.M)
         assert set(named) <= targets, path.name
+
+
+# -- examples are whole ------------------------------------------------------------------------------------------------
+
+
+def examples(path: Path) -> list[str]:
+    """The YAML of this page that is a `routes.yaml`, or a part of one."""
+    found = re.findall(r"^```yaml\n(.*?)^```$", path.read_text(), re.M | re.S)
+    return [text for text in found if set(YAML(typ="safe", pure=True).load(text)) <= set(SCHEMA["properties"])]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_example_of_routes_yaml_is_valid(path: Path) -> None:
+    """One that has backends loads as it stands, unless it says that it is a part."""
+    for text in examples(path):
+        jsonschema.validate(YAML(typ="safe", pure=True).load(text), {**SCHEMA, "required": []})
+        if re.search(r"^backends:", text, re.M) and not text.startswith("# part\n"):
+            load_text(text, "routes.yaml", {name: f"value-of-{name}" for name in re.findall(r"\$\{(\w+)", text)})
 
 
 # -- what the README shows is what happens ----------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from simulator.server import SimServer
 from tests.demo_process import ROOT
 from tests.support import running_gateway
 
-PART = (ROOT / "docs" / "testing.md").read_text().partition("\n## make loadtest\n")[2]
+PAGE = (ROOT / "loadtests" / "README.md").read_text()
 CAPTURES = ROOT / "tests" / "data" / "captures"
 SLOW = "30000"  # ms: the machine may be busy, and how quick it is is not asked here
 
@@ -292,14 +292,14 @@ def test_streams_of_a_real_vllm_are_read_whole_and_no_part_of_one_is(tmp_path: P
 
 
 def test_every_variable_is_documented_and_no_other() -> None:
-    named = re.findall(r"^\| `([A-Z0-9_]+)`", PART, re.M)
+    named = re.findall(r"^\| `([A-Z0-9_]+)`", PAGE, re.M)
     assert sorted(named) == sorted(k6.known())
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 def test_every_script_is_documented(script: Any) -> None:
     assert (k6.FOLDER / f"{script.name}.js").exists()
-    assert f"| `{script.name}` |" in PART
+    assert f"| `{script.name}` |" in PAGE
 
 
 def test_make_loadtest_runs_them() -> None:

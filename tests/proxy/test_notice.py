@@ -107,6 +107,20 @@ def test_a_cloud_is_said_whatever_the_reason() -> None:
     assert told == {"b": True, "c": False}
 
 
+async def test_the_model_never_sees_the_lines_of_earlier_answers() -> None:
+    bodies: list[Any] = []
+
+    async def noted(turn: Turn) -> None:
+        bodies.append(turn.json)
+        await well(turn)
+
+    async with pair(noted) as gateway:
+        history = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": await text_of(gateway)}]
+        history.append({"role": "user", "content": "Why did you write '*Answered by b'?"})
+        await text_of(gateway, messages=history)
+    assert [one["content"] for one in bodies[-1]["messages"]] == ["Hi", "Yes.", history[2]["content"]]
+
+
 def test_the_line_is_said_once_and_other_events_stay_as_they_are() -> None:
     notice = Notice("*other*")
     before = ROLE + event({"content": "Hi"}) + b": ping\n\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from gateway.apps.batches.schedule import Schedule
 from gateway.domain.privacy import NO_MARKS, Privacy
@@ -13,15 +13,7 @@ UNFINISHED: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "ca
 RUNNING: tuple[Status, ...] = ("in_progress", "cancelling")
 
 # The field of a batch that says when it came to a status.
-STAMPS: dict[Status, str] = {
-    "failed": "failed_at",
-    "in_progress": "in_progress_at",
-    "finalizing": "finalizing_at",
-    "completed": "completed_at",
-    "expired": "expired_at",
-    "cancelling": "cancelling_at",
-    "cancelled": "cancelled_at",
-}
+STAMPS: dict[Status, str] = {status: f"{status}_at" for status in get_args(Status) if status != "validating"}
 
 
 class Waiting(NamedTuple):

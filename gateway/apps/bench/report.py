@@ -106,10 +106,10 @@ def _failures(level: Level) -> Text:
 
 def _added_lines(results: Results) -> list[str]:
     lines = []
-    for row in results.added():
-        if row.ttft is not None:
-            decode = f"; decode {share(row.decode)}" if row.decode is not None else ""
-            lines.append(f"the gateway adds at {row.asked:,} tokens: first token {added(row.ttft)}{decode}")
+    for asked, first, decode in results.added():
+        if first is not None:
+            more = f"; decode {share(decode)}" if decode is not None else ""
+            lines.append(f"the gateway adds at {asked:,} tokens: first token {added(first)}{more}")
     for level, found in results.added_sweep():
         if found is not None:
             lines.append(f"through the gateway, {level} at a time: {share(found)} of the direct output rate")
@@ -247,8 +247,8 @@ def as_json(title: str, settings: Settings, results: Results) -> dict[str, Any]:
         "sweep": [_level(level) for level in results.levels()],
         "added": {
             "single": [
-                {"prompt_tokens": row.asked, "ttft": _fields(row.ttft), "decode_ratio": _fields(row.decode)}
-                for row in results.added()
+                {"prompt_tokens": asked, "ttft": _fields(first), "decode_ratio": _fields(decode)}
+                for asked, first, decode in results.added()
             ],
             "sweep": [{"concurrency": level, "output_ratio": _fields(found)} for level, found in results.added_sweep()],
         },

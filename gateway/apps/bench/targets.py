@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
@@ -248,15 +249,7 @@ async def fetch(
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 # Short and frequent: about one token each in any tokenizer.
-_TEXT = (
-    "time year people way day man thing woman life child world school state family student group country problem "
-    "hand part place case week company system program question work night point home water room mother area money "
-    "story fact month lot right study book eye job word business issue side kind head house service friend father "
-    "power hour game line end member law car city name team minute idea body back parent face level office door "
-    "health person art war history party result change morning reason research girl guy moment air teacher force "
-    "light stone river mountain "
-)
-_WORDS = _TEXT.split()
+_WORDS = Path(__file__).with_name("words.txt").read_text().split()
 
 
 class RequestSpec(NamedTuple):

@@ -131,18 +131,14 @@ class RedisConnection:
                 for (_, answer), value in zip(batch, answers, strict=True):
                     answer(value)
         except RedisUnavailable as error:
-            await self._drain_messages()
+            if self._listener is not None:  # the last messages may report what the other gateways hold
+                await asyncio.wait({self._listener}, timeout=DRAIN)
             self._fail(str(error))
         except Exception:
             self._failures.note("shared", "what gateways share")
             self._fail("an error inside the gateway; see its log")
         finally:
             self._sender = None
-
-    async def _drain_messages(self) -> None:
-        """Read the last messages before a loss: they may report what the other gateways hold."""
-        if self._listener is not None:
-            await asyncio.wait({self._listener}, timeout=DRAIN)
 
     async def _call(self, operations: list[Operation]) -> list[Any]:
         answers = await self._trip(operations)

@@ -106,17 +106,13 @@ def _ask(snapshot: Snapshot, asked: dict[str, Any], key: str | None) -> tuple[Ex
     except GatewayUnreachable:
         running = False  # something else listens there
     if running:
-        return _from_gateway(url, asked, key), f"the running gateway at {url}"
+        try:
+            return GatewayClient(url, key).post("/admin/explain", asked), f"the running gateway at {url}"
+        except (GatewayUnreachable, GatewayRefusal) as error:
+            raise click.UsageError(str(error)) from None
     where = f" in mode {snapshot.mode}" if snapshot.mode is not None else ""
     source = f"{snapshot.source} alone (no gateway runs at {url}): every backend{where} is taken as ready"
     return _from_file(snapshot, asked), source
-
-
-def _from_gateway(url: str, asked: dict[str, Any], key: str | None) -> Explanation:
-    try:
-        return GatewayClient(url, key).post("/admin/explain", asked)
-    except (GatewayUnreachable, GatewayRefusal) as error:
-        raise click.UsageError(str(error)) from None
 
 
 def _from_file(snapshot: Snapshot, asked: dict[str, Any]) -> Explanation:

@@ -96,7 +96,8 @@ def router(gateway: Gateway, operations: Operations) -> APIRouter:
     async def obey(request: Request, kind: Kind, name: str | None) -> Response:
         async with body_of(gateway, request) as body:
             order = _order(body)
-        name = _mode_of(order) if name is None else name
+        if not (name := name or order.mode):
+            raise GatewayError("invalid_request_body", "`mode` is missing: the mode to switch to.", param="mode")
         if order.profile is not None and kind != "start":
             raise GatewayError("invalid_request_body", "`profile` is for a start of one backend.", param="profile")
         if order.dry_run:
@@ -186,14 +187,6 @@ def _order(body: bytes) -> Order:
         return msgspec.json.decode(body, type=Order)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise GatewayError("invalid_request_body", f"The request body is not valid: {error}") from None
-
-
-def _mode_of(order: Order) -> str:
-    if not order.mode:
-        raise GatewayError(
-            "invalid_request_body", "`mode` is missing: the name of the mode to switch to.", param="mode"
-        )
-    return order.mode
 
 
 class FollowedLog(Response):

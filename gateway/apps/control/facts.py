@@ -91,18 +91,13 @@ def _member(snapshot: Snapshot, state: BackendState, use: UseTracker, waiting: M
         backend.name,
         backend.nodes,
         there=is_there(state),
-        expected=is_expected(snapshot, backend),
+        expected=backend.in_mode if snapshot.mode is not None else backend.run == "always",
         on_request=backend.run == "on_request",
         idle_since=known.used_at if known is not None and rests else None,
         ran_since=known.ran_since if known is not None else time.time(),
         min_run=backend.min_run,
         unstoppable="is starting" if state.health.state is State.WARMING else why_unstoppable(snapshot, backend),
     )
-
-
-def is_expected(snapshot: Snapshot, backend: Backend) -> bool:
-    """Is it to run now, whether requests come or not?"""
-    return backend.in_mode if snapshot.mode is not None else backend.run == "always"
 
 
 def is_there(state: BackendState) -> bool:

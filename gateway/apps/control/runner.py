@@ -115,12 +115,15 @@ class Runner:
         for phase, group in groupby(self._pairs, key=lambda pair: _phase(pair[1], coming)):
             pairs = list(group)
             if phase == "drain":
-                found = await asyncio.gather(*(self._told(step, planned) for step, planned in pairs))
+                found = await asyncio.gather(*(self._step(step, planned) for step, planned in pairs))
                 error = next((error for error in found if error), None)
             elif phase == "come":
-                error = await run_lanes(pairs, self._nodes_of, self._told)
+                error = await run_lanes(pairs, self._nodes_of, self._step)
             else:
-                error = await self._in_turn(pairs)
+                error = None
+                for step, planned in pairs:
+                    if (error := await self._step(step, planned)) is not None:
+                        break
             if error is not None:
                 return error
         try:
@@ -128,17 +131,6 @@ class Runner:
         except StepFailed as error:
             return str(error)
         return await self._stop_strays()
-
-    async def _in_turn(self, pairs: Sequence[tuple[Step, PlannedStep]]) -> str | None:
-        for step, planned in pairs:
-            if (error := await self._told(step, planned)) is not None:
-                return error
-        return None
-
-    async def _told(self, step: Step, planned: PlannedStep) -> str | None:
-        """Run a step; why it failed, with its name."""
-        error = await self._step(step, planned)
-        return None if error is None else f"{step.what} {step.backend}: {_last_line(error)}"
 
     def _nodes_of(self, name: str) -> tuple[str, ...]:
         backend = self._snapshot.backends.get(name)
@@ -149,10 +141,11 @@ class Runner:
         or somebody has started it) is stopped now."""
         if (mode := self._snapshot.modes.get(self._operation.mode or "")) is None:
             return None
+        in_some_mode = {name for one in self._snapshot.modes.values() for name in one.backends}
         others = {
             name: units_of(backend, self._snapshot.nodes)
             for name, backend in self._snapshot.backends.items()
-            if name not in mode.backends and backend.run != "on_request" and self._is_in_a_mode(name)
+            if name not in mode.backends and backend.run != "on_request" and name in in_some_mode
         }
         states = await look([unit for units in others.values() for unit in units])
         for name, units in others.items():
@@ -162,22 +155,15 @@ class Runner:
                     f"{', '.join(unseen)} was not reached: whether {name} is stopped there is not known"
                 )
             if any(state is not None and state.runs for state in map(states.get, units)):
-                step, planned = (
-                    Step(name, "stop"),
-                    PlannedStep(
-                        name, "stop", stop_commands(self._snapshot.backends[name], self._snapshot.nodes), units=units
-                    ),
-                )
+                commands = stop_commands(self._snapshot.backends[name], self._snapshot.nodes)
+                step = Step(name, "stop")
                 self._operation.steps.append(step)
-                if (error := await self._told(step, planned)) is not None:
+                if (error := await self._step(step, PlannedStep(name, "stop", commands, units=units))) is not None:
                     return error
         return None
 
-    def _is_in_a_mode(self, name: str) -> bool:
-        return any(name in mode.backends for mode in self._snapshot.modes.values())
-
     async def _step(self, step: Step, planned: PlannedStep) -> str | None:
-        """Why it failed, in a line; None = it did not."""
+        """Run a step. Why it failed, in a line with its name; None = it did not."""
         error: str | None = None
         if step.state == "skipped":
             await self._changed(self._operation, step)
@@ -190,7 +176,7 @@ class Runner:
             step.output = await self._do(step, planned)
             step.state = "done"
         except StepFailed as failure:
-            error = failure.short
+            error = f"{step.what} {step.backend}: {(failure.short.splitlines() or [''])[-1]}"
             step.state = "failed"
             step.output = f"{failure}\nlook: {planned.journal}" if planned.journal else str(failure)
         finally:
@@ -258,7 +244,7 @@ class Runner:
         await self._put_in_force()
         if state is not None and state.health.state is State.PARKED:
             state.evidence.resume()  # the mode keeps requests away from it now, and no drain has to
-        elif state is not None and self._may_be_started_again(state):
+        elif state is not None and state.backend.run == "on_request" and not self._stops_on_order:
             state.evidence.dismiss("stopped by the gateway; a request starts it again")
         return output
 
@@ -281,10 +267,10 @@ class Runner:
             await asyncio.sleep(PROOF)
         return shown
 
-    def _may_be_started_again(self, state: BackendState) -> bool:
-        """Requests start it again, unless an operator has ordered to stop this very backend."""
-        ordered = self._operation.kind == "stop" and self._operation.cause == "operator"
-        return state.backend.run == "on_request" and not ordered
+    @property
+    def _stops_on_order(self) -> bool:
+        """Has an operator ordered to stop this very backend? Then no request starts it again."""
+        return self._operation.kind == "stop" and self._operation.cause == "operator"
 
     async def _put_in_force(self) -> None:
         """The target is the mode in force from the first stop on."""
@@ -344,7 +330,8 @@ class Runner:
         name = planned.backend
         grace = self._state(name).backend.health.start_grace
         until = time.monotonic() + grace
-        watching = StartWatch(name, planned.units, begun_here=self._has_begun(name))
+        starts = [one for _, one in self._pairs if one.backend == name and one.what == "start" and one.skip != LOADS]
+        watching = StartWatch(name, planned.units, begun_here=bool(starts))
         watch_at = time.monotonic() + min(self._limits.watch, 1.0)
         while True:
             self._moved.clear()
@@ -366,10 +353,6 @@ class Runner:
                     await self._moved.wait()
             except TimeoutError:
                 pass
-
-    def _has_begun(self, name: str) -> bool:
-        """Did this operation start it, and not find it loading?"""
-        return any(one.backend == name and one.what == "start" and one.skip != LOADS for _, one in self._pairs)
 
     async def _watch(self, step: Step, watching: StartWatch) -> None:
         """Note the last sign of life of its units, and a death at once. Raises StepFailed where no more is to be
@@ -409,7 +392,3 @@ class Runner:
 def _phase(planned: PlannedStep, coming: Collection[str]) -> str:
     """What runs together. `coming`: the backends that are started; their steps are one phase."""
     return "come" if planned.backend in coming and planned.what in _OF_A_START and not planned.early else planned.what
-
-
-def _last_line(text: str) -> str:
-    return text.splitlines()[-1] if text else ""

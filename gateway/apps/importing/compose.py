@@ -10,35 +10,23 @@ from typing import Any
 from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.launches import Launches
 from gateway.apps.importing.shell import Word, without_unset
-from gateway.apps.importing.source import SourceFile, is_true, listed, mapping, read_source, scalar_of, text_of
+from gateway.apps.importing.source import (
+    SourceFile,
+    data_of,
+    is_true,
+    listed,
+    mapping,
+    note_unread,
+    read_source,
+    scalar_of,
+    text_of,
+)
 from gateway.config.expand import parse_env
 from gateway.config.problems import Path
 from gateway.launch.docker import DockerFlag, DockerRun, read_docker_run
 from gateway.launch.words import split
 
 _NAMED_VOLUME = re.compile(r"([A-Za-z0-9][\w.-]*):", re.ASCII)
-# key of a service -> flag of `docker run`, where they differ by more than a dash
-_OTHER_NAMES = {
-    "network_mode": "--network",
-    "working_dir": "--workdir",
-    "mem_limit": "--memory",
-    "cpuset": "--cpuset-cpus",
-    "devices": "--device",
-    "extra_hosts": "--add-host",
-}
-_TEXT_KEYS = (
-    "ipc shm_size network_mode runtime user pid platform hostname working_dir mem_limit cpus cpuset stop_signal"
-)
-_LIST_KEYS = "cap_add cap_drop devices security_opt extra_hosts tmpfs group_add dns expose"
-_TEXTS, _LISTS = frozenset(_TEXT_KEYS.split()), frozenset(_LIST_KEYS.split())
-_SWITCHES = frozenset(("privileged", "init", "read_only"))
-# Read elsewhere, or decided by the unit of a launch block or by the gateway.
-_READ_KEYS = (
-    "image command entrypoint environment volumes ports ulimits deploy gpus container_name restart healthcheck"
-    " stdin_open tty depends_on logging labels stop_grace_period profiles pull_policy env_file build networks"
-)
-_READ = frozenset(_READ_KEYS.split())
-_TOP = frozenset(("services", "version", "name", "volumes", "networks", "secrets", "configs"))
 _BASES = 8  # services that extend one another
 Beside = Callable[[str], str | None]
 
@@ -62,11 +50,10 @@ def convert(text: str, file: str, address: str | None = None, beside: Beside = l
         profiles = [shown for one in listed(service.get("profiles")) if (shown := text_of(one))]
         if made and profiles:
             launches.only_one_of(made, (*path, "profiles"), f"in the profile {', '.join(profiles)} alone")
-    for key in source.data:
-        if key == "include":
-            launches.notes.to_do((key,), "further compose files are not read", "import each of them")
-        elif key not in _TOP and not key.startswith("x-"):
-            launches.notes.left_out((key,))
+    if "include" in source.data:
+        launches.notes.to_do(("include",), "further compose files are not read", "import each of them")
+    own = [key for key in source.data if not key.startswith("x-")]
+    note_unread(launches.notes, (), own, "compose", "top")
     return launches.finished()
 
 
@@ -201,18 +188,20 @@ def _port(port: dict[str, Any]) -> str | None:
 
 
 def _flags(service: dict[str, Any], path: Path, launches: Launches) -> Iterator[str]:
+    known, unread = data_of("formats")["compose"], []
     for key, value in service.items():
-        flag = _OTHER_NAMES.get(key, f"--{key.replace('_', '-')}")
-        if key in _TEXTS:
+        flag = known["flags"].get(key, f"--{key.replace('_', '-')}")
+        if key in known["texts"]:
             yield from [] if (text := scalar_of(value)) is None else [f"{flag}={text}"]
-        elif key in _LISTS:
+        elif key in known["lists"]:
             yield from (f"{flag}={text}" for one in listed(value) or [value] if (text := scalar_of(one)) is not None)
-        elif key in _SWITCHES:
+        elif key in known["switches"]:
             yield from [flag] if is_true(value) else []
         elif key == "ulimits":
             yield from _ulimits(mapping(value))
-        elif key not in _READ and not key.startswith("x-"):
-            launches.notes.left_out((*path, key))
+        elif not key.startswith("x-"):
+            unread.append(key)
+    note_unread(launches.notes, path, unread, "compose", "service")
     yield from _gpus(service, path, launches)
 
 

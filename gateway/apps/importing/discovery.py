@@ -200,23 +200,21 @@ _MOST_SHOWN = 40  # models of one Ollama whose details are read
 OnSeen = Callable[[FoundServer], None]
 
 
-class BadTarget(Exception):
-    """Not a host, host:port or URL; the text says how to write one."""
-
-
 def targets(hosts: Iterable[str], ports: Iterable[int]) -> list[str]:
-    """Root URLs to look at: each host with all ports, one that names a port (or is a URL) alone. Raises BadTarget."""
+    """Root URLs to look at: each host with all ports, one that names a port (or is a URL) alone. Raises ValueError
+    for what is none of these."""
     ports = list(ports)
     found: list[str] = []
     for host in hosts:
+        wrong = ValueError(f"'{host}' is no host: write HOST, HOST:PORT or http://HOST:PORT")
         try:
             parts = urlsplit(host if "://" in host else f"//{host}")
             name, port = parts.hostname, parts.port
         except ValueError:
-            raise BadTarget(f"'{host}' is no host: write HOST, HOST:PORT or http://HOST:PORT") from None
+            raise wrong from None
         scheme = parts.scheme or "http"
         if not name or scheme not in ("http", "https") or parts.path.rstrip("/") not in ("", "/v1") or " " in host:
-            raise BadTarget(f"'{host}' is no host: write HOST, HOST:PORT or http://HOST:PORT")
+            raise wrong
         shown = f"[{name}]" if ":" in name else name
         given = [port] if port is not None else [443] if scheme == "https" else ports
         found += [f"{scheme}://{shown}:{one}" for one in given]

@@ -25,7 +25,7 @@ from gateway.apps.importing.output import (
     render_and_verify,
     variables,
 )
-from gateway.apps.importing.source import SourceFile, mapping
+from gateway.apps.importing.source import SourceFile, data_of, mapping
 from gateway.cli.options import counted, examples, fail_with, is_host, is_there, json_option, problem_json
 from gateway.config.load import LoadedFile
 from gateway.config.problems import ConfigError
@@ -203,19 +203,6 @@ OURS = "routes.yaml"
 _UNIT = re.compile(r"^\s*\[(Service|Unit|Install)\]\s*$", re.M)
 _START = re.compile(r"^[^#\n]*\b(docker|podman)\s+(container\s+)?run\b|^[^#\n]*\bvllm\s+serve\b", re.M)
 _KEY = re.compile(r"(?:---|%YAML.*|[\w\"'./-]+(?: [\w./-]+)*\s*:(?:\s.*)?|- .*)")
-# What a file is that is read in no way: (signs in its name, signs in its first line, signs anywhere in it).
-_OTHERS: Mapping[str, tuple[str, str, str]] = {
-    "a Helm template": (r"\.tpl$", "", r"^apiVersion:(?s:.*)\{\{-?\s*(?:\.|include|if|range|toYaml|tpl)"),
-    "a Markdown page": (r"\.(md|markdown|mdx|rst)$", "", r"^(?:```|~~~)"),
-    "a Dockerfile": (r"(^|/)(Docker|Container)file|\.dockerfile$", r"(FROM|ARG) \S+.*|# syntax=.*", ""),
-    "a Python program": (r"\.(py|ipynb)$", r"#!.*python.*|import \w.*|from [\w.]+ import .*", ""),
-    "a Makefile": (r"(^|/)(GNU)?makefile|\.mk$|(^|/)justfile", r"\.PHONY\s*:.*", ""),
-    "a PowerShell script": (r"\.(ps1|bat|cmd)$", "", ""),
-    "JSON": (r"\.json[c5l]?$", r"\{.*", ""),
-    "TOML": (r"\.toml$", "", ""),
-    "a Quadlet unit": (r"\.(container|pod|kube)$", "", r"^\[Container\]\s*$"),
-    "a file of variables": (r"(^|/)\.env(\.|$)|\.env$", "", ""),
-}
 
 
 def other_format(text: str, file: str) -> str | None:
@@ -223,12 +210,12 @@ def other_format(text: str, file: str) -> str | None:
     if re.match(r"#!.*\b(ba|da|z)?sh\b", text):
         return None
     first = next((line for line in text.splitlines() if line.strip()), "")
-    for name, (in_name, in_line, in_text) in _OTHERS.items():
-        if in_name and re.search(in_name, file, re.IGNORECASE):
-            return name
-        found = re.search(in_text, text, re.M) is not None if in_text else False
-        if found or (in_line and re.fullmatch(in_line, first)):
-            return name
+    for name, signs in data_of("formats")["others"].items():
+        in_text, in_line = signs.get("text"), signs.get("line")
+        if re.search(signs["name"], file, re.IGNORECASE):
+            return str(name)
+        if (in_text and re.search(in_text, text, re.M)) or (in_line and re.fullmatch(in_line, first)):
+            return str(name)
     return None
 
 

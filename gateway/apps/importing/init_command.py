@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from gateway.apps.importing.discovery import PORTS, BadTarget, FoundServer, scan, targets
+from gateway.apps.importing.discovery import PORTS, FoundServer, scan, targets
 from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.output import STDOUT, deliver, output_options, refuse_to_overwrite, render_and_verify
 from gateway.apps.importing.server_draft import apply_findings, draft_of, recipe_files, recipe_nodes, recipe_text
@@ -118,7 +118,7 @@ def _write_recipe(name: str, hosts: tuple[str, ...], output: Path, *, force: boo
 def _scan(hosts: tuple[str, ...], ports: str | None, *, quiet: bool) -> tuple[list[FoundServer], dict[str, str]]:
     try:
         urls = targets(hosts, _ports(ports) if ports is not None else PORTS)
-    except BadTarget as problem:
+    except ValueError as problem:
         raise click.UsageError(str(problem)) from None
     if not quiet:
         click.echo(f"Scanning {len(urls)} port{'s' if len(urls) > 1 else ''} of {', '.join(hosts)} ...", err=True)

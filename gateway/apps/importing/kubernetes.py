@@ -15,6 +15,7 @@ from gateway.apps.importing.source import (
     is_true,
     listed,
     mapping,
+    note_unread,
     read_source,
     text_of,
 )
@@ -27,11 +28,6 @@ _MOST_DOCUMENTS = 100
 _REFERENCE = re.compile(r"\$\((\w+)\)", re.ASCII)
 _SHELL_REFERENCE = re.compile(r"\$\{(\w+)\}|\$([A-Za-z_]\w*)", re.ASCII)
 _PLAIN = re.compile(r"[\w./:@%+=,-]+", re.ASCII)
-_READ_KEYS = (
-    "name image command args env ports volumeMounts resources imagePullPolicy livenessProbe readinessProbe"
-    " startupProbe securityContext tty stdin terminationMessagePath terminationMessagePolicy"
-)
-_READ = frozenset(_READ_KEYS.split())
 
 
 def documents(text: str, file: str) -> Iterator[SourceFile]:
@@ -110,9 +106,7 @@ def _container(
         notes.changed(path, "its ports are published on the machine; a Service or an Ingress is not read")
     given += [DockerFlag("volume", one) for one in _mounts(value, volumes, path, launches)]
     given += [DockerFlag("entrypoint", word) for word in command[:1]]
-    for key in value:
-        if key not in _READ:
-            notes.left_out((*path, key))
+    note_unread(notes, path, value, "kubernetes", "container")
     launches.container(DockerRun(image, tuple(given), (*command[1:], *arguments)), path, name)
 
 

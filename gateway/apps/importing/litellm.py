@@ -13,7 +13,6 @@ from gateway.apps.importing.litellm_backends import Deployment, DeploymentReader
 from gateway.apps.importing.source import (
     SourceFile,
     count_of,
-    counterparts,
     is_true,
     listed,
     mapping,
@@ -34,8 +33,6 @@ _BALANCE: dict[str, Balance] = {
 }
 _FALLBACK_KEYS = ("fallbacks", "context_window_fallbacks", "default_fallbacks")
 _MASTER = "LITELLM_MASTER_KEY"
-_SECTIONS = ("model_list", "router_settings", "litellm_settings", "general_settings", "environment_variables",
-             "credential_list", "include")  # fmt: skip
 
 
 def convert(source: SourceFile) -> Draft:
@@ -249,20 +246,15 @@ def _general(source: SourceFile, notes: Notes, keys: Secrets, draft: Draft) -> N
 
 
 def _note_settings(source: SourceFile, notes: Notes) -> None:
-    read = {
-        "router_settings": ("model_group_alias", "routing_strategy", *_FALLBACK_KEYS),
-        "litellm_settings": _FALLBACK_KEYS,
-        "general_settings": ("master_key", "disable_key_check", "max_request_size_mb"),
-    }
-    for name, keys in read.items():
-        note_unread(notes, (name,), source.section(name), counterparts("litellm", name), keys)
+    for name in ("router_settings", "litellm_settings", "general_settings"):
+        note_unread(notes, (name,), source.section(name), "litellm", name)
     _note_strategy(source, notes)
     for name in mapping(source.data.get("environment_variables")):
         where = f"put {name}=... into .env, where routes.yaml needs it"
         notes.to_do(("environment_variables", name), "variables are not taken over", where)
     if source.data.get("include") is not None:
         notes.to_do(("include",), "other files are not read", "join them to one and import that")
-    note_unread(notes, (), source.data, counterparts("litellm", "top"), _SECTIONS)
+    note_unread(notes, (), source.data, "litellm", "top")
 
 
 def _note_strategy(source: SourceFile, notes: Notes) -> None:

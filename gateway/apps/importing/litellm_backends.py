@@ -9,7 +9,6 @@ from gateway.apps.importing.draft import DraftEntry, Notes, backend_name, tail_o
 from gateway.apps.importing.source import (
     SourceFile,
     count_of,
-    counterparts,
     data_of,
     is_true,
     listed,
@@ -87,15 +86,6 @@ def _cloud_or_sdk(name: str, plain: str, model: str, *, has_url: bool) -> Provid
     return None
 
 
-_READ = frozenset(
-    ("model", "custom_llm_provider", "api_base", "base_url", "api_key", "num_ctx", "max_parallel_requests", "order",
-     "extra_body", "litellm_credential_name", "max_budget", "budget_duration",
-     "input_cost_per_token", "output_cost_per_token")
-)  # fmt: skip
-_INFO_READ = frozenset(
-    ("mode", "max_input_tokens", "supports_vision", "supports_function_calling", "input_cost_per_token",
-     "output_cost_per_token")
-)  # fmt: skip
 _AUDIO = {"audio_transcription": "transcriptions", "audio_speech": "speech"}
 _NO_CHAT = {"embedding": "embeddings", "rerank": "rerank"}
 _SERVED = ("chat", "completion", "responses", *_NO_CHAT, *_AUDIO)
@@ -113,7 +103,6 @@ class Deployment:
     keys: dict[str, Any]
     params: dict[str, Any]
     order: float
-    provider: Provider
     backend: str = ""
 
     @property
@@ -173,7 +162,7 @@ class DeploymentReader:
             self.notes.changed((*inside, "model"), message, "if it is a vLLM, delete the line engine: openai")
         self._note_rest(item, params, info, path)
         order = number_of(params.get("order"))
-        return Deployment(path, group, keys, self._params(params, inside), order or 0.0, provider)
+        return Deployment(path, group, keys, self._params(params, inside), order or 0.0)
 
     def _is_usable(self, provider: Provider | None, url: str | None, model: str, path: Path) -> bool:
         if provider is None:
@@ -267,11 +256,11 @@ class DeploymentReader:
 
     def _note_rest(self, item: dict[str, Any], params: dict[str, Any], info: dict[str, Any], path: Path) -> None:
         """A note for each key that is not read above."""
-        known, listed_keys = counterparts("litellm", "deployment"), data_of("litellm")
-        note_unread(self.notes, (*path, "litellm_params"), params, known, {*_READ, *listed_keys["params"]})
-        note_unread(self.notes, path, item, known, ("model_name", "litellm_params", "model_info"))
+        known = data_of("litellm")
+        note_unread(self.notes, (*path, "litellm_params"), params, "litellm", "deployment", known["params"])
+        note_unread(self.notes, path, item, "litellm", "item", like="deployment")
         odd = [key for key in info if not key.startswith("supports_")]
-        note_unread(self.notes, (*path, "model_info"), odd, {}, {*_INFO_READ, *listed_keys["info_only"]})
+        note_unread(self.notes, (*path, "model_info"), odd, "litellm", "model_info", known["info_only"])
         vision = info.get("supports_vision")
         if not isinstance(vision, bool) and is_true(vision):
             self.notes.left_out((*path, "model_info", "supports_vision"), "is not true or false")

@@ -49,12 +49,7 @@ START_PORT = 5800  # llama-swap's default of the first ${PORT}
 _MACRO = re.compile(r"\$\{([A-Za-z0-9_-]+)\}")
 _ROUNDS = 8  # nested macros are expanded so many times
 
-_STARTING = ("cmdStop", "env", "ttl", "sendLoadingState", "timeouts", "metadata", "capabilities", "name", "description")
-_READ = ("cmd", "proxy", "aliases", "useModelName", "filters", "unlisted", "concurrencyLimit", "checkEndpoint",
-         "macros")  # fmt: skip
 _STRIPS = ("stripParams", "strip_params")  # the second is its name in older files
-_SILENT = ("models", "peers", "apiKeys", "macros", "startPort", "logLevel", "logTimeFormat", "logToStdout",
-           "metricsMaxInMemory", "captureBuffer", "sendLoadingState", "includeAliasesInList")  # fmt: skip
 
 
 def convert(source: SourceFile) -> Draft:
@@ -64,7 +59,7 @@ def convert(source: SourceFile) -> Draft:
     converter.models()
     converter.peers()
     converter.clients()
-    note_unread(notes, (), source.data, counterparts("llama-swap", "top"), _SILENT)
+    note_unread(notes, (), source.data, "llama-swap", "top")
     check_further_names(converter.draft, notes)
     converter.draft.notes = notes.in_order()
     return converter.draft
@@ -137,7 +132,7 @@ class _Converter:
             kind, message, hint = counterparts("llama-swap", "top")["globalTTL"]
             self.notes.add(kind, (*path, "ttl"), message, hint)
         self._aliases(name, model, backend)
-        note_unread(self.notes, path, model, {}, (*_STARTING, *_READ))
+        note_unread(self.notes, path, model, "llama-swap", "model")
 
     def _note_start(self, path: Path, url: str, port: int | None) -> None:
         automatic = " (an automatic port)" if port is not None and f":{port}" in url else ""
@@ -202,7 +197,7 @@ class _Converter:
             for model in listed(peer.get("models")):
                 if (asked := text_of(model)) is not None:
                     self._peer_model(name, url, asked, key, path)
-            note_unread(self.notes, path, peer, {}, ("proxy", "models", "apiKey"))
+            note_unread(self.notes, path, peer, "llama-swap", "peer")
 
     def _peer_model(self, peer: str, url: str, model: str, key: str | None, path: Path) -> None:
         keys: dict[str, Any] = {"engine": "openai", "url": url, "model": literal(model)}

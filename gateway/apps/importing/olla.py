@@ -10,14 +10,12 @@ import re
 from typing import Any
 
 from gateway.apps.importing.draft import Draft, DraftEntry, Notes, backend_name, unique
-from gateway.apps.importing.source import SourceFile, count_of, counterparts, listed, mapping, note_unread, text_of
+from gateway.apps.importing.source import SourceFile, count_of, listed, mapping, note_unread, text_of
 from gateway.apps.importing.source_values import Secrets, host_words, mark_cloud, url_of, variable_name
 from gateway.config.problems import Path
 from gateway.config.units import format_size, parse_duration, parse_size
 
 _ENGINES = {"vllm": None, "ollama": "ollama"}  # all others speak OpenAI's API
-_READ = ("url", "name", "type", "auth", "health_check_url", "check_interval", "priority", "model_filter", "model_url",
-         "check_timeout", "preserve_path")  # fmt: skip
 
 
 def convert(source: SourceFile) -> Draft:
@@ -30,7 +28,7 @@ def convert(source: SourceFile) -> Draft:
     for i, value in enumerate(listed(static.get("endpoints"))):
         _endpoint((*path, i), mapping(value), source, notes, keys, draft)
     _note_order(path, listed(static.get("endpoints")), notes)
-    note_unread(notes, (), source.data, counterparts("olla", "top"), ("server", "discovery"))
+    note_unread(notes, (), source.data, "olla", "top")
     draft.notes = notes.in_order()
     return draft
 
@@ -51,8 +49,7 @@ def _server(source: SourceFile, notes: Notes, draft: Draft) -> None:
         draft.server["max_body"] = short if parse_size(short) == size else f"{size}B"
     if (shutdown := _duration(server.get("shutdown_timeout"))) is not None:
         draft.server["shutdown"] = shutdown
-    read = ("host", "port", "request_limits", "shutdown_timeout")
-    note_unread(notes, ("server",), server, counterparts("olla", "server"), read)
+    note_unread(notes, ("server",), server, "olla", "server")
 
 
 def _duration(value: Any) -> str | None:
@@ -84,7 +81,7 @@ def _endpoint(
     if (key := _key(mapping(endpoint.get("auth")), (*path, "auth"), name, notes, keys)) is not None:
         entry.keys["api_key"] = key
     _health(endpoint, engine, entry.keys)
-    note_unread(notes, path, endpoint, {}, _READ)
+    note_unread(notes, path, endpoint, "olla", "endpoint")
     if endpoint.get("model_filter") is not None:
         notes.left_out((*path, "model_filter"), "a backend serves the model that it names", "write model: NAME")
     entry.comment = source.place(path)

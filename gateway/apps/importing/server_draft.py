@@ -19,6 +19,7 @@ from gateway.apps.importing.draft import (
     tail_of,
     unique,
 )
+from gateway.apps.importing.source import data_of
 from gateway.apps.importing.source_values import host_words, mark_cloud, variable_name
 from gateway.config.document import read_document
 from gateway.config.problems import Report
@@ -35,38 +36,13 @@ _NAME_MOST, _ODD_SHOWN = 500, 60  # characters of a model's name: that can be us
 _FALLBACKS = 2  # steps after the first that a suggested alias gets
 _MISSING_PARSER = "--tool-call-parser"
 
-CLOUD_BLOCK = """\
-  # A cloud: prompts leave the LAN only by an alias that names it.
-#  fireworks:
-#    engine: openai
-#    url: https://api.fireworks.ai/inference
-#    cloud: true
-#    model: accounts/fireworks/models/deepseek-v4-flash
-#    api_key: "${FIREWORKS_API_KEY}"
-#    price: {input: 0.50, output: 1.50}     # USD per million tokens
-#    budget: 5 USD/day"""
-TAIL = """\
-# Who may ask. Without this section everybody who reaches the port may use every alias.
-#clients:
-#  hermes: {key: "${HERMES_KEY}", rpm: 120, max_inflight: 4}
-#  webui: {key: "${WEBUI_KEY}", on_unsupported: strip}
-#  ops: {key: "${OPS_KEY}", admin: true}
-
-# Whom to tell when a backend falls or comes back.
-#alerts:
-#  telegram: {token: "${TELEGRAM_TOKEN}", chat: "12345"}
-#  webhook: https://example.invalid/hook"""
-HEAD = (
-    "Made by `gateway init` from the servers that it found. Lines that start with # and no single space are settings:",
-    "remove the #. `gateway check --live` says what is wrong or odd here.",
-)
-
 
 def draft_of(servers: Iterable[FoundServer], exporters: Mapping[str, str] | None = None) -> Draft:
     """Backends, suggested aliases and commented blocks. `exporters`: host -> URL of its metrics exporter."""
     servers = list(servers)
     exporters = exporters or {}
-    draft = Draft(head=list(HEAD), server={"listen": "0.0.0.0:4000"})
+    comments = data_of("init")
+    draft = Draft(head=list(comments["head"]), server={"listen": "0.0.0.0:4000"})
     hosts = list(dict.fromkeys(_host(server.url) for server in servers if server.models))
     remote = [host for host in hosts if host not in ("localhost", "127.0.0.1", "::1")]
     names: dict[str, list[str]] = {}  # a model -> its backends
@@ -83,10 +59,10 @@ def draft_of(servers: Iterable[FoundServer], exporters: Mapping[str, str] | None
     _suggest_aliases(draft, names, _further_names(servers))
     draft.after["backends"] = [
         "",
-        *CLOUD_BLOCK.splitlines(),
+        *comments["backends"].splitlines(),
         *(line for server in servers for line in _left_out(server)),
     ]
-    draft.tail = TAIL.splitlines()
+    draft.tail = comments["tail"].splitlines()
     return draft
 
 

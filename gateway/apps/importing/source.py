@@ -1,9 +1,9 @@
 """The other gateway's file as plain data, with the line of everything in it, and what stands for its settings here
-(counterparts.yaml, litellm.yaml)."""
+(formats.yaml, counterparts.yaml, litellm.yaml)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path as FilePath
@@ -120,7 +120,7 @@ def data_of(name: str) -> Mapping[str, Any]:
 @cache
 def counterparts(kind: str, section: str) -> Mapping[str, Counterpart]:
     """The keys of a section of this format, but for those that have no counterpart."""
-    rows = data_of("counterparts")[kind]
+    rows = data_of("counterparts").get(kind, ())
     return {
         key: (row.get("kind", NONE[0]), row["message"], row.get("hint"))
         for row in rows
@@ -129,10 +129,12 @@ def counterparts(kind: str, section: str) -> Mapping[str, Counterpart]:
 
 
 def note_unread(
-    notes: Notes, path: Path, keys: Iterable[str], known: Mapping[str, Counterpart], read: Container[str] = ()
+    notes: Notes, path: Path, keys: Iterable[str], kind: str, section: str, read: Iterable[str] = (), like: str = ""
 ) -> None:
-    """A note for each of these keys of `path` but those that were `read`."""
+    """A note for each of these keys of `path` but those that are read: of this section, and `read`. `like`: the section
+    that says with which words, where it is another one."""
+    known, silent = counterparts(kind, like or section), {*data_of("formats")["read"][kind][section], *read}
     for key in keys:
-        if key not in read:
-            kind, message, hint = known.get(key, NONE)
-            notes.add(kind, (*path, key), message, hint)
+        if key not in silent:
+            note, message, hint = known.get(key, NONE)
+            notes.add(note, (*path, key), message, hint)

@@ -17,7 +17,17 @@ from urllib.parse import urlsplit
 from gateway.apps.fleet.preflight.host import CONTAINER_HOME
 from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.launches import Launches
-from gateway.apps.importing.source import count_of, is_true, listed, mapping, read_source, scalar_of, text_of
+from gateway.apps.importing.source import (
+    count_of,
+    data_of,
+    is_true,
+    listed,
+    mapping,
+    note_unread,
+    read_source,
+    scalar_of,
+    text_of,
+)
 from gateway.config.document import read_document
 from gateway.config.problems import Report
 from gateway.config.sources import read_file
@@ -30,20 +40,6 @@ _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
 _CACHE = "~/.cache/huggingface"
 _ROUNDS = 4  # a default may stand in another one
 _MOST_TEXT = 64 * 1024
-# Keys of `defaults` whose flag has another name.
-_FLAGS = {
-    "tensor_parallel": "tensor-parallel-size",
-    "pipeline_parallel": "pipeline-parallel-size",
-    "data_parallel": "data-parallel-size",
-    "max_batched_tokens": "max-num-batched-tokens",
-    "tool_parser": "tool-call-parser",
-}
-_OTHER_SERVERS = {"sglang": "openai", "llama-cpp": "llamacpp", "llamacpp": "llamacpp", "llama.cpp": "llamacpp"}
-_READ_KEYS = (
-    "recipe_version model container runtime defaults env command name description metadata mods build_args"
-    " cluster_only solo_only min_nodes max_nodes mode served_model_name version author"
-)
-_READ = frozenset(_READ_KEYS.split())
 
 
 def is_recipe(data: dict[str, Any]) -> bool:
@@ -61,10 +57,9 @@ def convert(text: str, file: str, address: str | None = None) -> Draft:
     values = {"model": model, "model_path": model, **mapping(data.get("defaults"))}
     script = _filled(text_of(data.get("command")) or "", values)
     name = text_of(data.get("name")) or PurePath(file).stem
-    server = next((kind for word, kind in _OTHER_SERVERS.items() if runtime.startswith(word)), None)
-    for key in data:
-        if key not in _READ:
-            notes.left_out((key,))
+    engines = data_of("formats")["sparkrun"]["engines"]
+    server = next((kind for word, kind in engines.items() if runtime.startswith(word)), None)
+    note_unread(notes, (), data, "sparkrun", "top")
     if server is not None:
         port = count_of(values.get("port")) or (8080 if server == "llamacpp" else 30000)
         served = text_of(values.get("served_model_name")) or model
@@ -125,11 +120,11 @@ def _filled(text: str, values: dict[str, Any]) -> str:
 
 def _of_runtime(values: dict[str, Any], launches: Launches) -> list[str]:
     """The command that vLLM's runtime makes of the defaults."""
-    words = ["vllm", "serve", text_of(values.get("model")) or ""]
+    words, names = ["vllm", "serve", text_of(values.get("model")) or ""], data_of("formats")["sparkrun"]["flags"]
     for key, value in values.items():
         if key in ("model", "model_path"):
             continue
-        flag = vllm_flags().flags.get(_FLAGS.get(key, key.replace("_", "-")))
+        flag = vllm_flags().flags.get(names.get(key, key.replace("_", "-")))
         text = text_of(value)
         if flag is None or (text is None and not isinstance(value, bool)):
             launches.notes.left_out(("defaults", key), "is no flag of vLLM")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import click
 
 from gateway.apps.judging.comparison import JudgeComparison, distribution, render
 from gateway.apps.judging.comparison import compare as compare_all
-from gateway.apps.judging.runs import ENDED, BatchClient, FolderError, fetch, judges_in
+from gateway.apps.judging.runs import ENDED, BatchClient, FolderError, OnLook, fetch, judges_in
 from gateway.apps.judging.runs import run as run_all
 from gateway.apps.judging.scores import by_path, by_pattern, usual_score
 from gateway.cli.options import complete_alias, config_option, end_with, examples, json_option
@@ -64,17 +65,15 @@ def run(
     """Ask every alias all lines of FILE, and write the answers into a folder. Run it again after an interruption: it
     goes on where it was. A line is one of OpenAI's batches, or `{"custom_id", "messages"}`."""
     asking = BatchClient(url_of(config, at, as_json=as_json), key)
-    show = _Progress(quiet=as_json)
     when = {name: value for name, value in (("mode", mode), ("between", between)) if value}
     try:
-        batches = run_all(asking, file, list(dict.fromkeys(aliases)), folder, show, when)
+        with _progress(quiet=as_json) as look:
+            batches = run_all(asking, file, list(dict.fromkeys(aliases)), folder, look, when)
     except FAILURES as error:
         end_with(error, as_json=as_json)
     except KeyboardInterrupt:
         click.echo("\nThe batches go on without you; run the same command again to fetch their results.", err=True)
         sys.exit(1)
-    finally:
-        show.close()
     if as_json:
         click.echo(json.dumps({"folder": str(folder), "batches": batches}, indent=2))
     else:
@@ -200,40 +199,37 @@ def _counts(batch: Mapping[str, Any]) -> list[int]:
     return [count if isinstance(count, int) else 0 for count in found]
 
 
-class _Progress:
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[OnLook]:
     """One bar for each alias on a terminal; a line now and then elsewhere."""
+    if quiet:
+        yield lambda _: None
+    elif not sys.stderr.isatty():
+        said: dict[str, str] = {}
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
-        self._bars: Any = None
-        self._tasks: dict[str, Any] = {}
-        self._said: dict[str, str] = {}
-
-    def __call__(self, batches: Mapping[str, Mapping[str, Any]]) -> None:
-        if self._quiet:
-            return
-        if not sys.stderr.isatty():
+        def tell(batches: Mapping[str, Mapping[str, Any]]) -> None:
             for alias, batch in batches.items():
-                if self._said.get(alias) != batch["status"]:
-                    self._said[alias] = batch["status"]
+                if said.get(alias) != batch["status"]:
+                    said[alias] = batch["status"]
                     click.echo(f"{visible(alias)}: {batch['status']}", err=True)
-            return
-        if self._bars is None:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-            columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-            self._bars = Progress(*columns, console=Console(stderr=True))
-            self._bars.start()
-        for alias, batch in batches.items():
-            done, failed, total = _counts(batch)
-            if alias not in self._tasks:
-                self._tasks[alias] = self._bars.add_task(visible(alias))
-            self._bars.update(self._tasks[alias], total=total or None, completed=done + failed)
+        yield tell
+    else:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-    def close(self) -> None:
-        if self._bars is not None:
-            self._bars.stop()
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        tasks: dict[str, TaskID] = {}
+        with Progress(*columns, console=Console(stderr=True)) as bars:
+
+            def show(batches: Mapping[str, Mapping[str, Any]]) -> None:
+                for alias, batch in batches.items():
+                    done, failed, total = _counts(batch)
+                    if alias not in tasks:
+                        tasks[alias] = bars.add_task(visible(alias))
+                    bars.update(tasks[alias], total=total or None, completed=done + failed)
+
+            yield show
 
 
 def _print_comparison(found: JudgeComparison, most: int) -> None:

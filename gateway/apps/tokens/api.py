@@ -30,9 +30,9 @@ from gateway.engines.tokens import TokenClient, TokenizeError
 from gateway.errors import GatewayError, PassedOn
 from gateway.inspection.error_replies import judge
 from gateway.proxy.exchange import AsgiExchange, ClientGone
-from gateway.routing.plan import STARTING, unavailable
 from gateway.routing.refusal import expected_wait
 from gateway.routing.resume import same_model
+from gateway.routing.why_not import STARTING, unavailable
 from gateway.runtime.gateway import Gateway
 
 COMING = frozenset({"warming", STARTING})

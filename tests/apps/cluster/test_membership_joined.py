@@ -103,7 +103,7 @@ async def test_max_inflight_and_rpm_of_a_client_count_at_all_gateways(redis: Red
         asked = [found[n % 3].client.post(CHAT, json=chat("a"), headers=slow) for n in range(12)]
         answers = await asyncio.gather(*asked)
         assert sorted(answer.status_code for answer in answers) == [200] * 5 + [429] * 7
-        windows = [gateway.gateway.accounts.limits._clients["slow"].requests for gateway in found]
+        windows = [gateway.gateway.accounts.limits._clients["slow"][0] for gateway in found]
         assert sum(window.used(time.monotonic()) for window in windows) == 5, "what was refused counts nowhere"
         refused = next(answer for answer in answers if answer.status_code == 429)
         assert refused.json()["error"]["code"] == "rate_limit_exceeded"

@@ -83,12 +83,11 @@ def engine_beside_the_plan(
 def with_observed(fleet: FleetPlan, engines: Mapping[str, LiveEngine]) -> FleetPlan:
     """The plan with the size of the cache that each engine reports instead of the estimate. The verdicts before the
     start stay, and so does the memory that the engine holds."""
-    return replace(fleet, nodes={name: _observed_node(node, engines) for name, node in fleet.nodes.items()})
-
-
-def _observed_node(node: NodePlan, engines: Mapping[str, LiveEngine]) -> NodePlan:
-    seen = {name: _observed(demand, engines.get(name)) for name, demand in node.demands.items()}
-    return replace(node, demands=seen)
+    nodes = {}
+    for name, node in fleet.nodes.items():
+        demands = {backend: _observed(demand, engines.get(backend)) for backend, demand in node.demands.items()}
+        nodes[name] = replace(node, demands=demands)
+    return replace(fleet, nodes=nodes)
 
 
 def _observed(demand: Demand, engine: LiveEngine | None) -> Demand:

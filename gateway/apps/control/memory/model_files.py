@@ -130,32 +130,20 @@ def _volumes(launch: Launch) -> Iterator[tuple[Path, str]]:
 
 def _read_folder(folder: Path) -> ModelFiles | None:
     """The model in a folder; None if there is none in it."""
+    path, config = folder / "config.json", None
     try:
-        if not (folder / "config.json").is_file():
+        if not path.is_file():
             return None
-        config = _config(folder / "config.json")
-        return ModelFiles(folder, _geometry(folder / "config.json", config), _weights(folder), _architecture(config))
     except (OSError, ValueError):
         return None
-
-
-def _config(path: Path) -> Any:
-    """The parsed config.json, or the error that it has."""
     try:
-        return _json(path, _MOST_CONFIG)
+        config = _json(path, _MOST_CONFIG)
+        geometry = read_geometry(config)
     except (OSError, ValueError, RecursionError) as error:
-        return error
-
-
-def _geometry(path: Path, config: Any) -> Geometry | str:
-    if isinstance(config, Exception):
-        return f"{path} cannot be read: {str(config)[:100] or type(config).__name__}"
-    return read_geometry(config)
-
-
-def _architecture(config: Any) -> str | None:
+        geometry = f"{path} cannot be read: {str(error)[:100] or type(error).__name__}"
     named = config.get("architectures") if isinstance(config, dict) else None
-    return named[0] if isinstance(named, list) and named and isinstance(named[0], str) else None
+    architecture = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else None
+    return ModelFiles(folder, geometry, _weights(folder), architecture)
 
 
 def _weights(folder: Path) -> float | None:

@@ -79,7 +79,8 @@ def plan(
     Raises KeyError for an unknown mode."""
     chosen = snapshot.modes[mode] if mode is not None else next(iter(snapshot.modes.values()), None)
     planner = _Planner(snapshot, chosen, catalog or ModelCatalog(), changes or {}, files or {})
-    names = chosen.backends if chosen is not None else _always(snapshot)
+    always = (one.name for one in snapshot.engines.values() if one.run == "always" and not one.cloud)
+    names = chosen.backends if chosen is not None else tuple(always)
     uncounted = tuple(name for name in names if _is_uncounted(snapshot.backends[name]))
     counted = [name for name in names if name not in uncounted]
     return FleetPlan(chosen.name if chosen is not None else None, planner.nodes(counted), uncounted)
@@ -90,10 +91,6 @@ def _is_uncounted(backend: Backend) -> bool:
     little, and must not make the whole plan unknown."""
     measured = backend.launch is not None and backend.launch.resident is not None
     return not traits_of(backend).endpoints and not measured
-
-
-def _always(snapshot: Snapshot) -> tuple[str, ...]:
-    return tuple(name for name, backend in snapshot.engines.items() if backend.run == "always" and not backend.cloud)
 
 
 # -- conflicts --------------------------------------------------------------------------------------------------------
@@ -119,15 +116,11 @@ def mode_conflicts(
     found = []
     for mode in snapshot.modes.values():
         planner = _Planner(snapshot, mode, catalog, {}, files or {})
-        alone = [name for name in mode.backends if _fits_alone(planner, name)]
+        alone = [name for name in mode.backends if all(n.fits != "no" for n in planner.nodes([name]).values())]
         for node in planner.nodes(alone).values():
             if node.fits == "no":
                 found.append(ModeConflict(mode.name, node.name, node.order, node.refused, node.reason))
     return found
-
-
-def _fits_alone(planner: _Planner, backend: str) -> bool:
-    return all(node.fits != "no" for node in planner.nodes([backend]).values())
 
 
 def weights_gib(

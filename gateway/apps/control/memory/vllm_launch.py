@@ -122,7 +122,7 @@ class VllmLaunch:
             whole = weights_of(row, self.model)
         if whole is None:
             return None
-        return whole / self.share + (self._drafter_weights or 0.0)
+        return whole / self.share + (self._drafter[1] or 0.0)
 
     @property
     def _drafter(self) -> tuple[Geometry | str | None, float | None]:
@@ -132,10 +132,6 @@ class VllmLaunch:
         geometry = files.geometry if files is not None else row.geometry if row is not None else None
         weights = files.weights if files is not None else weights_of(row, name) if row is not None and name else None
         return geometry, weights
-
-    @property
-    def _drafter_weights(self) -> float | None:
-        return self._drafter[1]
 
     def _besides(self) -> tuple[float, float]:
         """The least and the most GiB that the engine takes beside its weights and its cache."""

@@ -19,8 +19,9 @@ from gateway.domain.request import InferenceRequest
 from gateway.domain.token_ratio import room_needed
 from gateway.launch.families import family_of
 from gateway.routing.needs import Resort, resort_of
-from gateway.routing.plan import SkipReason, make_plan
+from gateway.routing.plan import make_plan
 from gateway.routing.serving import Need, all_ready, reason_of, request_with, with_tokens
+from gateway.routing.why_not import SkipReason
 
 _NOW = 0.0  # the plan of a fleet that is all ready does not depend on the time
 

@@ -21,6 +21,7 @@ _VOLUME_NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 DOCKER_RUN = "docker run --help"
 LOOPBACK = ("localhost", "::1")
 _SHELLS = ("sh", "bash", "dash")
+_PROGRAMS = ("vllm", "python", "python3")
 
 
 def is_loopback(host: str | None) -> bool:
@@ -36,6 +37,12 @@ def image_entrypoint(one: Subject) -> Iterator[Finding]:
     if words[:4] == ("vllm", "serve", "vllm", "serve"):
         message = "`vllm serve` twice: vllm: error: unrecognized arguments: serve"
         yield Finding("error", message, "write it once", f"{GUIDE}, 6")
+        return
+    shell, run = (word.rsplit("/", 1)[-1] for word in (words[0], words[1] if len(words) > 1 else ""))
+    if shell in _SHELLS and run in _PROGRAMS:
+        where = f"the entrypoint {words[0]} is put before `{run}`" if one.docker.entrypoint else f"`{shell} {run}`"
+        message = f"{where}: {shell} reads the program as a script of its own and ends with a syntax error"
+        yield Finding("error", message, f"leave {words[0]} out, or write {words[0]} -c '{run} ...'", "bash(1)")
         return
     if facts is None or one.docker.has("entrypoint"):
         return

@@ -385,6 +385,23 @@ def test_weights_and_kernels_are_looked_for_where_the_variables_say(
     assert "env-unknown" not in rules(found)
 
 
+@pytest.mark.parametrize(
+    ("command", "more"),
+    [
+        ("bash vllm serve m", {}),
+        ("vllm serve m", {"docker": "--entrypoint /bin/bash"}),
+        ("sh python3 -m vllm.entrypoints.openai.api_server --model m", {}),
+    ],
+)
+def test_a_shell_before_the_program_is_named(command: str, more: dict[str, Any]) -> None:
+    (found,) = [
+        one for one in launched(command, image="vllm/vllm-openai:v0.32.0", **more) if one.rule == "image-entrypoint"
+    ]
+    assert (found.severity, "sh reads the program as a script" in found.message) == ("error", True)
+    fine = launched("bash -c 'vllm serve m'", image="vllm/vllm-openai:v0.32.0")
+    assert rules(fine)["image-entrypoint"] == "warning"
+
+
 def test_an_image_with_a_digest_alone_is_known_by_its_name() -> None:
     found = launched("vllm serve m", image="docker.io/vllm/vllm-openai@sha256:0")
     assert rules(found)["image-entrypoint"] == "warning"
