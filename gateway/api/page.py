@@ -22,6 +22,7 @@ TYPES = {
 # No other origin, nothing inline, no framing: text of a model or a name can never run as a script.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "media-src blob:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 

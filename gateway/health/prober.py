@@ -289,10 +289,11 @@ class Prober:
             if response.refused or mute or hangs or quiet_for > RECENT:
                 state.evidence.dead(response.reason, refused=response.refused, silent=mute or hangs)
             if mute:
-                state.report_mute()
+                state.evidence.mute = True  # though what it has begun may end well
+                state.report("mute")
                 self.hurry(state)
             elif hangs:
-                state.report_silent()
+                state.report("silent")
                 asyncio.get_running_loop().call_later(AGAIN, self._check_again, state)
             return
         if response.status in (401, 403):

@@ -38,57 +38,38 @@ class ParsedArguments:
     """The parsed arguments. `flags`: full name -> value; `unknown`: flags that this version does not have, as written
     -> the words after them; `positional`: the words that are no flag and no value of one; `private`: those of them that
     stand behind a flag with a secret, and may be one; `spans`: (full name, first word, word after the last) of every
-    flag, in order."""
+    flag, in order. `dotted`: flags that were written by their members; `at`: the word that is read next."""
 
+    words: list[str]
+    table: FlagTable
     flags: dict[str, Any] = field(default_factory=dict)
     unknown: dict[str, tuple[str, ...]] = field(default_factory=dict)
     positional: list[str] = field(default_factory=list)
     private: set[str] = field(default_factory=set)
     mistakes: list[Mistake] = field(default_factory=list)
     spans: list[tuple[str, int, int]] = field(default_factory=list)
+    dotted: dict[str, Any] = field(default_factory=dict)
+    at: int = 0
 
-
-def read_arguments(words: tuple[str, ...], table: FlagTable) -> ParsedArguments:
-    """Parse the arguments. Never raises: an argument that vLLM would refuse is a mistake, and the rest is still
-    parsed."""
-    return _ArgumentReader(words, table).read()
-
-
-def opposites(words: tuple[str, ...], table: FlagTable) -> list[tuple[str, str]]:
-    """The flags that are switched off by the name of their opposite: (as written, the flag's full name)."""
-    named = {f"--{flag.opposite}": name for name, flag in table.flags.items() if flag.opposite}
-    found = (dashed(words[start]).partition("=")[0] for _, start, _ in read_arguments(words, table).spans)
-    return [(word, named[word]) for word in found if word in named]
-
-
-class _ArgumentReader:
-    def __init__(self, words: tuple[str, ...], table: FlagTable) -> None:
-        self.words = [dashed(word) for word in words]
-        self.table = table
-        self.found = ParsedArguments()
-        self.dotted: dict[str, Any] = {}
-        self.at = 0
-
-    def read(self) -> ParsedArguments:
+    def read(self) -> None:
         name = ""
         while self.at < len(self.words):
             word = self.words[self.at]
             self.at += 1
             if word == "--":
-                self.found.positional += self.words[self.at :]
+                self.positional += self.words[self.at :]
                 break
             if not self._is_option(word):
-                self.found.positional.append(word)
-                self.found.private |= {word} if self._is_secret(name) else set()
+                self.positional.append(word)
+                self.private |= {word} if self._is_secret(name) else set()
                 continue
             start = self.at - 1
             name = self._dotted(word) if "." in word.partition("=")[0] else self._option(word)
-            self.found.spans.append((name, start, self.at))
+            self.spans.append((name, start, self.at))
         for name, value in self.dotted.items():
             self._keep(name, value)
-        for name, value in self.found.flags.items():
+        for name, value in self.flags.items():
             self._check_range(self.table.flags[name], value)
-        return self.found
 
     def _is_secret(self, name: str) -> bool:
         """Whether the values of a flag are secrets, also of one that is misspelt."""
@@ -127,7 +108,7 @@ class _ArgumentReader:
             return flag.name
         values = [read for text in texts if (read := self._value_of(flag, text)) is not _REFUSED]
         if flag.repeated:
-            self.found.flags[flag.name] = [*self.found.flags.get(flag.name, ()), *values]
+            self.flags[flag.name] = [*self.flags.get(flag.name, ()), *values]
         elif values or not texts:
             self._keep(flag.name, values if flag.many else values[0] if values else None)
         return flag.name
@@ -166,10 +147,10 @@ class _ArgumentReader:
             self._mistake("error", "flag-range", flag.name, message, fix)
 
     def _keep(self, name: str, value: Any) -> None:
-        if name in self.found.flags and name not in self.dotted:
+        if name in self.flags and name not in self.dotted:
             message = f"--{name} stands there twice: the last one counts"
             self._mistake("warning", "flag-twice", name, message, "write it once")
-        self.found.flags[name] = value
+        self.flags[name] = value
 
     # -- names ----------------------------------------------------------------------------------------------------
 
@@ -224,7 +205,7 @@ class _ArgumentReader:
         if given is None and self.at < len(self.words) and not self._is_option(self.words[self.at]):
             texts = [self.words[self.at]]
             self.at += 1
-        self.found.unknown[name.lstrip("-")] = tuple(texts)
+        self.unknown[name.lstrip("-")] = tuple(texts)
         return texts
 
     # -- dotted flags ---------------------------------------------------------------------------------------------
@@ -260,7 +241,22 @@ class _ArgumentReader:
         self, severity: Literal["error", "warning"], rule: str, flag: str, message: str, fix: str | None = None
     ) -> None:
         fix = None if fix is None else masked_keys(fix)
-        self.found.mistakes.append(Mistake(severity, rule, flag, masked_keys(message), fix))
+        self.mistakes.append(Mistake(severity, rule, flag, masked_keys(message), fix))
+
+
+def read_arguments(words: tuple[str, ...], table: FlagTable) -> ParsedArguments:
+    """Parse the arguments. Never raises: an argument that vLLM would refuse is a mistake, and the rest is still
+    parsed."""
+    read = ParsedArguments([dashed(word) for word in words], table)
+    read.read()
+    return read
+
+
+def opposites(words: tuple[str, ...], table: FlagTable) -> list[tuple[str, str]]:
+    """The flags that are switched off by the name of their opposite: (as written, the flag's full name)."""
+    named = {f"--{flag.opposite}": name for name, flag in table.flags.items() if flag.opposite}
+    found = (dashed(words[start]).partition("=")[0] for _, start, _ in read_arguments(words, table).spans)
+    return [(word, named[word]) for word in found if word in named]
 
 
 _REFUSED = object()

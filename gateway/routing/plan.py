@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
+from gateway.domain.health_state import StartDecision
 from gateway.domain.request import InferenceRequest
-from gateway.domain.start_decision import StartDecision
 from gateway.domain.token_ratio import room_needed
 from gateway.routing.balance import order
 from gateway.routing.needs import (

@@ -19,9 +19,10 @@ function headers(more = {}) {
 
 /** Fetch an answer of any status. The path is below that of this page, which a proxy may serve below one of its own. Throws NeedsKey on 401, TypeError without an answer. */
 export async function ask(path, { method = "GET", body = undefined, signal = undefined } = {}) {
-  const more = body === undefined ? {} : { "content-type": "application/json" };
+  const form = body instanceof FormData; // which the browser gives its content-type
+  const more = body === undefined || form ? {} : { "content-type": "application/json" };
   const answer = await fetch(`.${path}`, {
-    method, signal, headers: headers(more), cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body),
+    method, signal, headers: headers(more), cache: "no-store", body: body === undefined || form ? body : JSON.stringify(body),
   });
   if (answer.status === 401) throw new NeedsKey(await messageOf(answer));
   return answer;

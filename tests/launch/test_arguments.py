@@ -1,4 +1,4 @@
-"""ParsedArguments of `vllm serve` are read as vLLM reads them: 1,300 lines that the parser of a real vLLM has read."""
+"""Arguments of `vllm serve` are read as vLLM reads them: 1,300 lines that the parser of a real vLLM has read."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ async def test_an_engine_is_stopped_and_started_after_a_question(
         questions = Questions(page)
         questions.accept = False
         await page.get_by_role("button", name="Stop a").click()
-        await page.wait_for_function("document.querySelector('[data-backend=a] [data-action=stop]')")
+        await page.wait_for_function("() => document.querySelector('[data-backend=a] [data-action=stop]')")
         await gateway.until(lambda: len(questions.asked) == 1)
         assert questions.asked[0].splitlines()[:4] == ["Stop a?", "", "drain a", "stop a"]
         assert there.orders == []

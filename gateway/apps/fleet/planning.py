@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import httpx
 
 from gateway.apps.control.memory.arithmetic import GIB, Demand
 from gateway.apps.control.memory.live import (
@@ -25,7 +24,7 @@ from gateway.apps.control.memory.live import (
 from gateway.apps.control.memory.model_files import read_models
 from gateway.apps.control.memory.plan import FleetPlan, NodePlan, plan, plan_json
 from gateway.apps.control.memory.plan_svg import plan_svg
-from gateway.apps.fleet.checking.live import ANSWER_MOST, NO_ANSWER, WAIT, get, liveness
+from gateway.apps.fleet.checking.live import liveness_path
 from gateway.apps.fleet.lint.catalog import catalog_of
 from gateway.cli.options import config_option, examples, fail, fail_with, json_option, load_or_exit
 from gateway.config.document import plain_value
@@ -35,9 +34,9 @@ from gateway.domain.engine_traits import traits_of
 from gateway.domain.observed_flags import ObservedFlags
 from gateway.engines.vllm import read_flags
 from gateway.health.nodes import read_machine
+from gateway.health.probe_client import ProbeClient, ProbeFailure
 from gateway.launch.command import with_changes
 from gateway.printable import visible
-from gateway.transport.bounded import async_client, fetch
 from gateway.transport.prometheus_text import in_turns
 
 _WIDTH = 120  # columns at least; a narrower terminal wraps the lines
@@ -275,40 +274,32 @@ async def _ask(snapshot: Snapshot, names: Collection[str]) -> tuple[dict[str, fl
     """(node -> GiB in use, backend that answers -> its flags) of these nodes, all asked at once."""
     nodes = [snapshot.nodes[name] for name in names if name in snapshot.nodes]
     backends = [one for one in snapshot.backends.values() if not one.cloud and not set(names).isdisjoint(one.nodes)]
-    async with async_client(WAIT) as client:
+    client = ProbeClient()
+    try:
         used, up = await asyncio.gather(
             asyncio.gather(*(_memory_used(client, node) for node in nodes)),
             asyncio.gather(*(_flags(client, backend) for backend in backends)),
         )
+    finally:
+        await client.close()
     running = {backend.name: flags for backend, flags in zip(backends, up, strict=True) if flags is not None}
     return {node.name: gib for node, gib in zip(nodes, used, strict=True)}, running
 
 
-async def _memory_used(client: httpx.AsyncClient, node: Node) -> float | None:
+async def _memory_used(client: ProbeClient, node: Node) -> float | None:
     """GiB in use; None if it has no exporter, or that tells none."""
-    if node.exporter is None:
-        return None
-    try:
-        page = await fetch(client, "GET", node.exporter, most=ANSWER_MOST, seconds=WAIT)
-    except NO_ANSWER:
-        return None
-    machine = await in_turns(read_machine(page.content, time.time())) if page.status_code == 200 else None
+    page = await client.page(node.exporter) if node.exporter is not None else b""
+    machine = None if isinstance(page, ProbeFailure) else await in_turns(read_machine(page, time.time()))
     return None if machine is None or machine.memory_used is None else machine.memory_used / GIB
 
 
-async def _flags(client: httpx.AsyncClient, backend: Backend) -> ObservedFlags | None:
+async def _flags(client: ProbeClient, backend: Backend) -> ObservedFlags | None:
     """The flags that the engine tells, nothing for an engine that tells none; None if it does not answer."""
     probe = traits_of(backend).probe
     if probe is None:
         return None
-    try:
-        if probe.metrics is None:
-            status = await liveness(client, backend, probe)
-            return ObservedFlags() if status < 500 else None
-        page = await get(client, backend, backend.root_path + probe.metrics)
-    except NO_ANSWER:
+    page = await client.get(backend, probe.metrics or liveness_path(backend, probe))
+    if isinstance(page, ProbeFailure) or page.status >= 500:
         return None
-    if page.status_code >= 500:
-        return None
-    found = await in_turns(read_flags(page.content)) if page.status_code == 200 else None
-    return found or ObservedFlags()
+    tells = probe.metrics is not None and page.status == 200
+    return (await in_turns(read_flags(page.body)) if tells else None) or ObservedFlags()

@@ -8,6 +8,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,18 @@ from gateway.cli.options import fail, is_there
 from gateway.config.document import Plain, plain_value, read_document
 from gateway.config.load import LoadedFile, load_text
 from gateway.config.problems import ConfigError, Report
+from gateway.config.schema import schema_text
 from gateway.printable import visible
 
-_SCHEMA = "# yaml-language-server: $schema=./routes.schema.json"
+SCHEMA = "routes.schema.json"  # beside the file, for editors
+_FIRST_LINE = f"# yaml-language-server: $schema=./{SCHEMA}"
 _FLOW_MOST = 3  # keys of a mapping that is written on one line
 _LONG = 100  # characters of a command line that is written on one line
 
 
 def render(draft: Draft) -> str:
     """The draft's data with its comments; reading the text gives exactly `draft.data()`."""
-    parts = [_comments([_SCHEMA, *(f"# {line}".rstrip() for line in draft.head)])]
+    parts = [_comments([_FIRST_LINE, *(f"# {line}".rstrip() for line in draft.head)])]
     data = draft.data()
     for name in ("server", "defaults"):
         if name in data:
@@ -210,7 +213,8 @@ def refuse_to_overwrite(output: Path, *, force: bool) -> None:
 
 
 def write(text: str, output: Path, *, force: bool) -> None:
-    """Write the file atomically, so that a gateway that watches it never reads a part."""
+    """Write the file atomically, so that a gateway that watches it never reads a part; and the schema that its first
+    line names, where there is none beside it."""
     if output == STDOUT:
         click.echo(text, nl=False)
         return
@@ -228,6 +232,8 @@ def write(text: str, output: Path, *, force: bool) -> None:
     except OSError as error:
         aside.unlink(missing_ok=True)
         fail(f"cannot write '{output}': {error.strerror or error}")
+    with suppress(OSError), output.with_name(SCHEMA).open("x", encoding="utf-8") as schema:
+        schema.write(schema_text())
 
 
 def deliver(text: str, output: Path, *, force: bool, document: dict[str, Any] | None) -> None:

@@ -237,7 +237,8 @@ def _print_comparison(found: JudgeComparison, most: int) -> None:
     from rich.table import Table
 
     console = Console()
-    table = Table("judges", "lines", "same score", "kappa", "weighted kappa", "mean difference")
+    columns = "judges", "lines", "same score", "kappa", "weighted kappa", "mean difference"
+    table = Table(*columns, box=None, pad_edge=False)
     for one in found.agreements:
         figures = [_figure(one.kappa), _figure(one.weighted), _figure(one.difference)]
         same = "-" if one.same is None else f"{one.same:.1%}"

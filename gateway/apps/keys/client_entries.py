@@ -20,22 +20,19 @@ class NotEdited(Exception):
 
 def with_client(text: str, name: str, fields: dict[str, Any]) -> str:
     """The file with a further client. Raises NotEdited."""
-    entry = f"{name}: {_flow(fields)}"
+    entry = f"{name}: {{{', '.join(f'{field}: {_quoted(value)}' for field, value in fields.items())}}}"
     section = _section(text)
     if section is None:
-        return _checked(text, _ended(text) + f"\nclients:\n  {entry}\n", name, fields)
+        return _checked(
+            text, text + ("" if text.endswith("\n") or not text else "\n") + f"\nclients:\n  {entry}\n", name, fields
+        )
     key, clients = section
     if _found(clients, name) is not None:
         raise NotEdited(f"there is a client '{name}' already: `gateway client rotate {name}` gives it another key")
     if not isinstance(clients, MappingNode):  # `clients:` and nothing behind it
         at = _line_end(text, key.end_mark.index)
         return _checked(text, f"{text[:at]}\n  {entry}{text[at:]}", name, fields)
-    if clients.flow_style:
-        at = _leaf_end(clients) if clients.value else clients.start_mark.index + 1
-        return _checked(text, text[:at] + (", " if clients.value else "") + entry + text[at:], name, fields)
-    at = _line_end(text, _leaf_end(clients))
-    indent = " " * clients.value[0][0].start_mark.column
-    return _checked(text, f"{text[:at]}\n{indent}{entry}{text[at:]}", name, fields)
+    return _checked(text, _with(text, clients, entry), name, fields)
 
 
 def with_fields(text: str, name: str, fields: dict[str, Any]) -> str:
@@ -49,12 +46,7 @@ def with_fields(text: str, name: str, fields: dict[str, Any]) -> str:
             node = found[1]
             text = text[: node.start_mark.index] + _quoted(value) + text[node.end_mark.index :]
         else:
-            at, more = _leaf_end(entry), f"{field}: {_quoted(value)}"
-            if entry.flow_style:
-                text = f"{text[:at]}, {more}{text[at:]}"
-            else:
-                at = _line_end(text, at)
-                text = f"{text[:at]}\n{' ' * entry.value[0][0].start_mark.column}{more}{text[at:]}"
+            text = _with(text, entry, f"{field}: {_quoted(value)}")
         if _data(text)["clients"][name].get(field) != value:
             raise NotEdited(_BY_HAND)
     return text
@@ -65,13 +57,13 @@ def without_client(text: str, name: str) -> str:
     before = _data(text)
     _entry(text, name)
     section = _section(text)
+    found = _found(section[1], name) if section is not None else None
     assert section is not None
+    assert found is not None
     clients = section[1]
     assert isinstance(clients, MappingNode)
     if len(clients.value) == 1:
         raise NotEdited(f"'{name}' is the last client: without one, anybody may ask. Take `clients` out by hand")
-    found = _found(clients, name)
-    assert found is not None
     edited = _without(text, clients, found)
     del before["clients"][name]
     if _data(edited) != before:
@@ -113,6 +105,15 @@ def _found(node: Node, key: str) -> tuple[Node, Node] | None:
     return next(((k, v) for k, v in node.value if isinstance(k, ScalarNode) and k.value == key), None)
 
 
+def _with(text: str, around: MappingNode, entry: str) -> str:
+    """The text with a further entry at the end of the mapping."""
+    if around.flow_style:
+        at = _leaf_end(around) if around.value else around.start_mark.index + 1
+        return text[:at] + (", " if around.value else "") + entry + text[at:]
+    at = _line_end(text, _leaf_end(around))
+    return f"{text[:at]}\n{' ' * around.value[0][0].start_mark.column}{entry}{text[at:]}"
+
+
 def _without(text: str, around: MappingNode, entry: tuple[Node, Node]) -> str:
     """The text without this entry of the mapping."""
     key, value = entry
@@ -145,17 +146,9 @@ def _line_end(text: str, at: int) -> int:
     return len(text) if end < 0 else end
 
 
-def _ended(text: str) -> str:
-    return text if text.endswith("\n") or not text else text + "\n"
-
-
 def _quoted(value: Any) -> str:
     """A value in YAML's flow form, which JSON is; the text of a variable is quoted too."""
     return _encode(value).decode()
-
-
-def _flow(fields: dict[str, Any]) -> str:
-    return "{" + ", ".join(f"{name}: {_quoted(value)}" for name, value in fields.items()) + "}"
 
 
 def _data(text: str) -> dict[str, Any]:

@@ -38,7 +38,11 @@ def test_it_writes_a_file_that_check_accepts(folder: Path) -> None:
     assert "left out  litellm-config.yaml:15  model_list[1].litellm_params.rpm: backends have no rates" in result.stderr
     assert "-> routes.yaml: 7 backends, 7 aliases, 1 client;" in result.stderr
     assert "FAST_API_KEY, FIREWORKS_API_KEY, ANTHROPIC_API_KEY, LITELLM_MASTER_KEY" in result.stderr
-    assert sorted(path.name for path in folder.iterdir()) == ["litellm-config.yaml", "routes.yaml"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "litellm-config.yaml",
+        "routes.schema.json",  # for editors, as the file's first line says
+        "routes.yaml",
+    ]
     checked = CliRunner(env=ENVIRON).invoke(cli, ["check"])
     assert checked.exit_code == 0, checked.output
     assert "writer: to cloud (when everything before is down)" in checked.output

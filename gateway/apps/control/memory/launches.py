@@ -50,6 +50,10 @@ def demand_of(
     settings, written = engine_settings(command), engine_settings(backend.launch.parsed)
     if settings.refused:
         return Demand(backend.name, verdict="no", reason=f"it does not start: {settings.refused}")
+    machines = len(backend.nodes)
+    if settings.shards > machines and backend.launch.resident is None and backend.observed is None:
+        words = f"{settings.shards} GPUs on {machines} node: {settings.shards} nodes are needed, a Spark has one GPU"
+        return Demand(backend.name, verdict="no", reason=f"it does not start: {words}")
     changed = (settings.utilization, settings.cache_gib) != (written.utilization, written.cache_gib)
     launch = VllmLaunch(backend, command, settings, place, catalog, files)
     demand = launch.demand()

@@ -162,7 +162,7 @@ def _print_text(
         names = ", ".join(proposed)
         click.echo(f"\nProposed: `recover: {{}}` under {names}: an engine that hangs is restarted (docs/modes.md)")
     if whole:
-        (_print_table if sys.stdout.isatty() else _print_aliases)(facts)
+        _print_aliases(facts)
     click.echo("\nAliases that can leave the LAN")
     leaving = [alias for alias in facts if alias.leaves_lan]
     for alias in leaving:
@@ -209,7 +209,7 @@ def _print_aliases(facts: list[AliasFacts]) -> None:
     for alias in facts:
         click.echo(f"  {_title(alias)}")
         for member in alias.members:
-            click.echo(f"    {_line(member)}")
+            click.echo(click.style(f"    {_line(member)}", fg="yellow" if member.cloud else None))
             for reason in member.skipped:
                 click.echo(f"       skipped {reason}")
 
@@ -218,22 +218,3 @@ def _line(member: StepBackend) -> str:
     words = [f"{member.step}. {member.backend}", member.engine, member.host, f"window {_window(member.window)}"]
     words += [f"slots {member.slots}", f"tools {member.tools}", f"thinking {_thinking(member)}"]
     return "  ".join([*words, *(["CLOUD"] if member.cloud else [])])
-
-
-def _print_table(facts: list[AliasFacts]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title="Aliases", title_justify="left")
-    for column in ("alias", "step", "backend", "engine", "host", "window", "slots", "tools", "thinking", "skipped"):
-        table.add_column(column, overflow="fold")
-    for alias in facts:
-        name = _title(alias)
-        for member in alias.members:
-            row = [name, str(member.step), member.backend, member.engine, member.host, _window(member.window)]
-            row += [member.slots, member.tools, _thinking(member), "\n".join(member.skipped)]
-            table.add_row(*(Text(cell, style="yellow" if member.cloud else "") for cell in row))
-            name = ""
-        table.add_section()
-    Console().print(table)

@@ -6,14 +6,14 @@ from __future__ import annotations
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any, BinaryIO
 
 from gateway.apps.control.unit_commands import SSH, with_credentials
-from gateway.apps.fleet.preflight.host import CommandResult, run_bounded
+from gateway.apps.fleet.preflight.run import Send, send
 from gateway.config.snapshot import Observed
 
 GIB = 2**30
@@ -110,10 +110,8 @@ def _joined(key: str, before: float | int | str | None, now: float | int | str) 
 
 _MOST_LINE = 65536  # bytes
 _MOST_LINES = 2000
-_MOST_ANSWER = 4 * 1024 * 1024
 _SECONDS = 60.0
 
-Send = Callable[[Sequence[str], str, float], CommandResult]  # argument vector, input, seconds
 # The container's own log first; a container that is gone has its lines in the journal.
 _SCRIPT = """\
 found=$(docker logs {name} 2>&1 | grep -aE {lines} | tail -n 400)
@@ -146,10 +144,6 @@ def _wanted(file: BinaryIO) -> list[str]:
         if wanted.search(line):
             found.append(line)
     return [line.decode("utf-8", "replace") for line in found]
-
-
-def send(argv: Sequence[str], text: str, seconds: float) -> CommandResult:
-    return run_bounded(argv, seconds, text, _MOST_ANSWER)
 
 
 def lines_of_node(target: str, container: str, send: Send = send) -> list[str]:

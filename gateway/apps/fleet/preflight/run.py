@@ -78,11 +78,11 @@ def ssh_command(target: str) -> list[str]:
     return list(with_credentials((*SSH, target, "python3", "-I", "-S", "-")))
 
 
-def _send(argv: Sequence[str], text: str, timeout: float) -> CommandResult:
+def send(argv: Sequence[str], text: str, timeout: float) -> CommandResult:
     return run_bounded(argv, timeout, text, _MOST_ANSWER)
 
 
-def look(expected: ExpectedNode, target: str | None, send: Send = _send) -> NodeReport:
+def look(expected: ExpectedNode, target: str | None, send: Send = send) -> NodeReport:
     """Look a node over by ssh to `target`; None: this machine. Never raises, and ends within a minute."""
     argv = [sys.executable, "-I", "-S", "-"] if target is None else ssh_command(target)
     where = "here" if target is None else f"ssh {target}"
@@ -120,7 +120,7 @@ def _mend_of(target: str | None, ran: CommandResult) -> str | None:
     return f"ssh -v -o BatchMode=yes {target} true"
 
 
-def look_at_all(nodes: Sequence[tuple[ExpectedNode, str | None]], send: Send = _send) -> list[NodeReport]:
+def look_at_all(nodes: Sequence[tuple[ExpectedNode, str | None]], send: Send = send) -> list[NodeReport]:
     """All nodes, several at a time, in this order; then those of one engine are compared."""
     with ThreadPoolExecutor(max_workers=_MOST_NODES) as pool:
         looked = list(pool.map(lambda one: _with_exporter(look(one[0], one[1], send), *one), nodes))

@@ -157,7 +157,7 @@ def _list(rendering: Rendering, written: dict[str, str], as_json: bool) -> None:
         (file.node, file.path, f"{file.mode:04o}", f"{len(file.text.encode()):,}", written.get(file.place, ""))
         for file in rendering.files
     ]
-    _print_rows(("node", "file", "mode", "bytes", *(["state"] if written else [])), rows)
+    _print_rows(rows)
     _print_notes(rendering)
 
 
@@ -170,10 +170,7 @@ def _compare(rendering: Rendering, snapshot: Snapshot, as_json: bool) -> bool:
         for one in found:
             if one.diff:
                 click.echo("\n".join(visible(line) for line in one.diff.splitlines()) + "\n")
-        _print_rows(
-            ("node", "file", "state", "reason"),
-            [(one.file.node, one.file.path, one.state, visible(one.reason)) for one in found],
-        )
+        _print_rows([(one.file.node, one.file.path, one.state, visible(one.reason)) for one in found])
         _print_notes(rendering)
     return all(one.state == "same" for one in found)
 
@@ -191,22 +188,9 @@ def _print_json(rendering: Rendering, files: list[dict[str, Any]]) -> None:
     click.echo(json.dumps({"files": files, "notes": notes}, indent=2))
 
 
-def _print_rows(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """A table on a terminal, else a line per row."""
-    if not sys.stdout.isatty():
-        for row in rows:
-            click.echo("  ".join(cell for cell in row if cell))
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table()
-    for column in columns:
-        table.add_column(column, overflow="fold", justify="right" if column == "bytes" else "left")
+def _print_rows(rows: Sequence[tuple[str, ...]]) -> None:
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row[: len(columns)]))
-    Console().print(table)
+        click.echo("  ".join(cell for cell in row if cell))
 
 
 def _print_notes(rendering: Rendering) -> None:

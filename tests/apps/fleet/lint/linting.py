@@ -54,3 +54,18 @@ def launched(command: str, **keys: Any) -> list[Finding]:
 def rules(found: list[Finding]) -> dict[str, str]:
     """Rule -> its gravest severity."""
     return {one.rule: one.severity for one in reversed(found)}
+
+
+def names_of(group: str) -> list[str]:
+    """The names of the mistakes of one group of mistakes.yaml."""
+    return [name for name in MISTAKES if name.startswith(f"{group}: ")]
+
+
+def check_mistake(name: str) -> None:
+    """What went wrong gives its finding."""
+    case = dict(MISTAKES[name])
+    expected, fix = case.pop("finds"), case.pop("fix", "")
+    found = of_backend(**case)
+    told = rules(found)
+    assert {rule: told.get(rule) for rule in expected} == expected
+    assert any(fix in one.fix for one in found if one.rule in expected), [one.fix for one in found]

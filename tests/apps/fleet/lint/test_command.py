@@ -134,9 +134,9 @@ def test_in_a_container_localhost_is_told(folder: Path, monkeypatch: pytest.Monk
 
 
 def test_check_says_whether_a_model_thinks_unless_it_is_told_not_to() -> None:
-    assert "thinking optional, thinks unless told not to" in run("check", text=FINE).output
+    assert "thinking optional, thinks unless told not to" in run("check", "--all", text=FINE).output
     gemma = FINE.replace("Qwen/Qwen3.6-27B", "google/gemma-4-31B-it")
-    assert "thinking optional, thinks when told to" in run("check", text=gemma).output
+    assert "thinking optional, thinks when told to" in run("check", "--all", text=gemma).output
     launch = """\
 nodes: {n: {address: 192.168.1.11}}
 backends:
@@ -145,6 +145,6 @@ backends:
     launch:
       command: vllm serve deepseek-ai/DeepSeek-V4-Flash --default-chat-template-kwargs '{"thinking":true}'
 """
-    assert "thinking optional, thinks unless told not to" in run("check", text=launch).output
+    assert "thinking optional, thinks unless told not to" in run("check", "--all", text=launch).output
     (alias,) = json.loads(run("check", "--json", text=FINE).output)["aliases"]
     assert (alias["members"][0]["thinking"], alias["members"][0]["thinks_by_default"]) == ("optional", True)

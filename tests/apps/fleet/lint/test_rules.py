@@ -24,7 +24,7 @@ def every_finding() -> list[Finding]:
 
 def test_every_rule_over_a_backend_is_met_by_a_mistake() -> None:
     met = {rule for case in MISTAKES.values() for rule in case["finds"]}
-    source = Path(__file__).with_name("test_findings.py").read_text()
+    source = Path(__file__).with_name("test_rules_routes.py").read_text()
     whole = {rule for rule in {*RULES, *FLEET_RULES} if f'"{rule}"' in source}
     assert {*RULES, *FLEET_RULES} - met - whole == set()
 

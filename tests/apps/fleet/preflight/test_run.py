@@ -2,54 +2,26 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gateway.apps.fleet.preflight.expect import expected_nodes, without_node
 from gateway.apps.fleet.preflight.host import (
     CommandResult,
     ExpectedNode,
     HostCheck,
-    expected_node,
-    fetch_bounded,
-    run_bounded,
 )
 from gateway.apps.fleet.preflight.node import CHECKS, MARK
 from gateway.apps.fleet.preflight.run import look, look_at_all, script, ssh_command
-from gateway.config.load import load_text
 from tests.apps.fleet.preflight.spark import DS4, QWEN
 from tests.limits import within
 
 NODE = ExpectedNode("spark1", 128, "http://127.0.0.1:9/metrics", (QWEN, DS4))
-ROUTES = """
-nodes:
-  spark1: {address: 192.168.1.11, memory: 119.67GiB, ssh: ops@spark1}
-  spark2: {address: 192.168.1.12}
-backends:
-  qwen36:
-    node: spark1
-    launch:
-      image: nvcr.io/nvidia/vllm:26.04-py3
-      command: >-
-        vllm serve RedHatAI/Qwen3.6-35B-A3B-NVFP4 --port 8000 --gpu-memory-utilization 0.55
-        --speculative-config '{"method":"mtp","model":"a/draft","num_speculative_tokens":2}'
-      volumes: ["~/vllm:/models"]
-      env: {HF_TOKEN: "${HF_TOKEN}", HF_HUB_OFFLINE: "1", VLLM_API_KEY: sk-secret}
-      docker: -p 8001:8000 --ipc=host
-  ds4:
-    node: [spark1, spark2]
-    launch: {command: vllm serve /models/DS4 --nnodes 2 --master-port 29600, env: {NCCL_SOCKET_IFNAME: bond0}}
-  ears: {engine: http, url: "http://192.168.1.11:8765", serves: [transcriptions], node: spark1}
-  cloud: {engine: openai, url: "https://api.example.com", cloud: true, model: m}
-"""
 
 
 def test_the_standard_library_is_enough_and_it_takes_less_than_three_seconds(tmp_path: Path) -> None:
@@ -170,94 +142,3 @@ def test_a_real_process_at_the_other_end(tmp_path: Path, monkeypatch: pytest.Mon
     looked = look(NODE, "ops@spark1")
     assert looked.problem is None
     assert {check.check for check in looked.checks} == set(CHECKS)
-
-
-# -- what routes.yaml expects -----------------------------------------------------------------------------------------
-
-
-def test_what_a_launch_block_needs_is_expected_of_its_node() -> None:
-    snapshot = load_text(ROUTES, "routes.yaml", {}).snapshot
-    spark1, spark2 = expected_nodes(snapshot)
-    qwen, ds4, ears = spark1.backends
-    assert (spark1.memory, qwen.port, qwen.utilization) == (int(119.67 * 1024**3), 8001, 0.55)
-    assert qwen.models == ("RedHatAI/Qwen3.6-35B-A3B-NVFP4", "a/draft")
-    assert (qwen.unit, qwen.served) == ("spark-qwen36.service", "RedHatAI/Qwen3.6-35B-A3B-NVFP4")
-    assert (ds4.nodes, ds4.worker, ds4.master_port, ds4.program) == (2, False, 29600, "vllm")
-    assert (spark2.backends[0].worker, ears.port, ears.utilization) == (True, 8765, None)
-    assert without_node(snapshot) == ["cloud"]
-
-
-@pytest.mark.parametrize(
-    "launch",
-    [
-        "{image: vllm, command: vllm serve m, docker: -e HF_HOME=/models}",
-        "{command: vllm serve m, env: {HF_HOME: /models}}",
-        "{command: HF_HOME=/models vllm serve m}",
-    ],
-)
-def test_a_variable_is_expected_wherever_it_is_written(launch: str) -> None:
-    text = f"nodes: {{n: {{address: 10.0.0.1}}}}\nbackends: {{a: {{node: n, launch: {launch}}}}}\n"
-    (node,) = expected_nodes(load_text(text, "routes.yaml", {}).snapshot)
-    assert node.backends[0].env == {"HF_HOME": "/models"}
-
-
-def test_of_a_block_that_only_tells_what_was_measured_nothing_of_vllm_is_expected() -> None:
-    text = (
-        "nodes: {s: {address: 10.0.0.1}}\nbackends:\n"
-        "  tts: {node: s, url: 'http://10.0.0.1:8008', model: m, launch: {resident: 4GiB}}\n"
-    )
-    (node,) = expected_nodes(load_text(text, "routes.yaml", {}).snapshot)
-    (tts,) = node.backends
-    assert (tts.port, tts.program, tts.unit, tts.utilization, tts.models) == (8008, None, None, None, ())
-
-
-def test_no_secret_leaves_this_machine() -> None:
-    sent = "".join(script(node) for node in expected_nodes(load_text(ROUTES, "routes.yaml", {}).snapshot))
-    assert "sk-secret" not in sent
-    assert "HF_HUB_OFFLINE" in sent
-
-
-def test_what_is_expected_survives_the_trip() -> None:
-    assert expected_node(json.loads(json.dumps(asdict(NODE)))) == NODE
-
-
-# -- commands and answers are bounded ---------------------------------------------------------------------------------
-
-
-def test_a_command_that_never_ends_is_killed_with_its_children() -> None:
-    with within(5):
-        ran = run_bounded(["sh", "-c", "sleep 60 & wait"], 0.2)
-    assert (ran.code, ran.why) == (None, "sh: no answer in time")
-
-
-def test_a_command_that_never_stops_talking_is_killed() -> None:
-    ran = run_bounded(["yes"], 30, most=10_000)
-    assert ran.code is None
-    assert "more than 10000 bytes" in ran.why
-
-
-def test_input_output_and_exit_code() -> None:
-    assert run_bounded(["cat"], 10, "x" * 300_000, 1_000_000).out == "x" * 300_000
-    assert run_bounded(["sh", "-c", "echo no >&2; exit 3"]) == CommandResult(3, "", "no\n")
-    assert run_bounded(["/nonexistent/x"]).why == "/nonexistent/x is not installed"
-    assert run_bounded(["a\0b"]).code is None
-
-
-def test_an_answer_is_read_up_to_its_bound_and_an_error_is_an_answer() -> None:
-    class Talker(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/" else 404)
-            self.end_headers()
-            self.wfile.write(b"a" * 400_000)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Talker) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}"
-        assert len(fetch_bounded(f"{url}/") or "") == 256 * 1024
-        assert fetch_bounded(f"{url}/other") == "status 404"
-        server.shutdown()
-    assert fetch_bounded(f"{url}/") is None
-    assert fetch_bounded("no url") is None

@@ -16,7 +16,7 @@ from gateway.apps.control.unit_commands import KEY, KNOWN_HOSTS, SSH, start_comm
 from gateway.apps.fleet.preflight.host import CommandResult
 from gateway.apps.fleet.render.files import GATEWAY, OWN_UNIT, compare, write_file
 from tests.apps.fleet.render.blocks import fleet, fleets, one_backend, render, text_of
-from tests.apps.fleet.render.test_order_units import analyze, verify
+from tests.apps.fleet.render.test_rendering_units import analyze, verify
 
 # One rule: a user, root alone, no password, one program with its arguments. No wildcard, list, alias, or tag.
 RULE = re.compile(r"([a-z_][a-z0-9_-]*) ALL=\(root\) NOPASSWD: (/usr/bin/systemctl [a-z-]+(?: --no-block)? [\w.-]+)")

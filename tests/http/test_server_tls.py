@@ -113,7 +113,7 @@ async def test_a_renewed_certificate_is_used_and_a_broken_one_is_not(folder: Pat
 
 def test_a_pair_is_read_only_when_two_looks_find_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gateway.config.snapshot import Tls
-    from gateway.http.tls import ReloadedCertificate
+    from gateway.http.server import ReloadedCertificate
 
     certificate = ReloadedCertificate(Tls(str(folder / "cert.pem"), str(folder / "key.pem")))
     read: list[bool] = []

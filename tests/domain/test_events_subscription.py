@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.domain.events import Event
-from gateway.observe.feed import QUEUE_MOST, Subscription
+from gateway.domain.events import QUEUE_MOST, Event, Subscription
 from tests.api.test_status import reading, two
 
 

@@ -1,4 +1,4 @@
-"""What ends the start of a vLLM with its Rust front end."""
+"""Rules about variables, and what ends the start of a vLLM with its Rust front end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from gateway.apps.fleet.lint.subject import Finding
 from gateway.config.suggest import REASONING_PARSERS, TOOL_PARSERS
 from gateway.launch.flags import body_most, chooses_rust, rust_front_end, vllm_flags
-from tests.apps.fleet.lint.linting import launched
+from tests.apps.fleet.lint.linting import check_mistake, launched, names_of
 
 TABLE = rust_front_end()
 
@@ -70,3 +70,8 @@ def test_a_parser_alone_is_enough_there() -> None:
 @pytest.mark.parametrize(("value", "most"), [(None, 33_554_432), ("0", None), ("1000", 1000), ("${X}", None)])
 def test_the_size_of_a_request(value: str | None, most: int | None) -> None:
     assert body_most({} if value is None else {"VLLM_HTTP_MAX_REQUEST_BODY_SIZE": value}) == most
+
+
+@pytest.mark.parametrize("name", names_of("variables"))
+def test_what_went_wrong_gives_its_finding(name: str) -> None:
+    check_mistake(name)

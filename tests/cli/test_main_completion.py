@@ -13,7 +13,7 @@ import click
 import pytest
 
 from bench.ports import free_ports
-from gateway.apps.fleet import commands as fleet
+from gateway.apps.fleet import group as fleet
 from gateway.cli.main import cli
 from tests.cli.test_main_conventions import ROUTES, run
 from tests.demo_process import ROOT
@@ -60,7 +60,7 @@ def test_names_complete_from_the_file_that_was_named_and_never_fail(folder: Path
     assert completed("probe", "") == []
 
 
-@pytest.mark.parametrize(("group", "begun", "name"), [(cli, "ex", "explain"), (fleet.fleet, "pre", "preflight")])
+@pytest.mark.parametrize(("group", "begun", "name"), [(cli, "ex", "explain"), (fleet.command, "pre", "preflight")])
 def test_completing_the_name_of_a_command_imports_none(
     monkeypatch: pytest.MonkeyPatch, group: click.Group, begun: str, name: str
 ) -> None:

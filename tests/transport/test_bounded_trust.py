@@ -7,8 +7,7 @@ import ssl
 import httpx
 import pytest
 
-from gateway.transport.bounded import async_client
-from gateway.transport.trust import TrustOnDemand
+from gateway.transport.bounded import TrustOnDemand, async_client
 
 
 async def test_the_public_authorities_are_read_by_the_first_tls_connection(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,7 @@ from gateway.config.load import load_text
 from gateway.config.snapshot import Snapshot
 from gateway.domain.request import CHAT
 from gateway.http.connection import Connection
-from gateway.http.known_heads import KEPT, KnownHeads
-from gateway.http.request_head import RepeatedHead, parse_head, repeated_head
+from gateway.http.request_head import KEPT, KnownHeads, RepeatedHead, parse_head, repeated_head
 from gateway.proxy.header_map import header_map
 from tests.proxy.house import PATH, house
 from tests.raw_client import chat, raw_client

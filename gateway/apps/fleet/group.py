@@ -1,5 +1,4 @@
-"""The commands of this app: name → summary, and where the click command is below this package; and those of `gateway
-fleet`."""
+"""`gateway fleet COMMAND`: the Sparks behind the gateway."""
 
 from __future__ import annotations
 
@@ -8,12 +7,8 @@ import click
 from gateway.cli.lazy_group import CommandTable, LazyGroup
 from gateway.cli.options import examples
 
-COMMANDS = {
-    "check": ("Check routes.yaml, and show where each alias leads.", "checking.command:command"),
-    "fleet": ("Check, plan and render what runs on the Sparks.", "commands:fleet"),
-}
 _HERE = "gateway.apps.fleet"
-FLEET: CommandTable = {
+COMMANDS: CommandTable = {
     "check": ("What would go wrong with the engines, before they are started.", f"{_HERE}.lint.findings:command"),
     "plan": (
         "Plan the memory of every node: does it fit, and in which order to load.",
@@ -55,6 +50,6 @@ FLEET: CommandTable = {
     "gateway fleet preflight",
     "gateway fleet switch ds4",
 )
-@click.group(cls=LazyGroup, commands_of=lambda: FLEET)
-def fleet() -> None:
+@click.group(cls=LazyGroup, commands_of=lambda: COMMANDS)
+def command() -> None:
     """The Sparks behind the gateway: what runs there, whether it fits, and how it is started."""

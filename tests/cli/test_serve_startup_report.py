@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from gateway.cli.startup_report import startup_report
+from gateway.cli.serve import startup_report
 from tests.runtime.test_chosen_mode import sparks
 
 
