@@ -45,7 +45,7 @@ from gateway.health.voices import Voices
 from gateway.health.warm_standby import OllamaLoader, WarmStandby
 from gateway.printable import visible
 from gateway.shortage import Kind
-from gateway.supervision import Failures
+from gateway.supervision import Failures, cancel
 from gateway.transport.prometheus_text import in_turns
 
 log = logging.getLogger("gateway.health")
@@ -169,9 +169,7 @@ class Prober:
     async def close(self) -> None:
         tasks = [*(task for group in self._tasks.values() for task in group), *self._immediate_checks.values()]
         self._tasks.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*tasks)
         await self.canaries.close()
         await self.voices.close()
         await self._client.close()

@@ -25,6 +25,7 @@ from gateway.domain.privacy import NO_MARKS, Privacy
 from gateway.errors import GatewayError
 from gateway.proxy.services import Services
 from gateway.runtime.gateway import Gateway
+from gateway.supervision import cancel
 
 log = logging.getLogger("gateway.apps.batches")
 
@@ -92,9 +93,7 @@ class Batches:
         """Lines under way are ended, and run again at the gateway that has the store next."""
         self._is_left = True
         tasks = [*self._helpers, *self._tasks.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*tasks)
         while self._arriving:
             self._received.clear()
             await self._received.wait()

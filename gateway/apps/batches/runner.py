@@ -42,6 +42,7 @@ from gateway.large_bodies import LARGE, apart
 from gateway.proxy.exchange import running_task
 from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
 from gateway.proxy.services import Services
+from gateway.supervision import cancel
 
 Handle = Callable[[Endpoint, InnerExchange, OnBehalf], Awaitable[None]]
 
@@ -197,8 +198,7 @@ class BatchRunner:
             return "failed", [{"code": "client_removed", "message": str(reason), "param": None, "line": None}]
         finally:
             over.cancel()
-            lines.cancel()
-            await asyncio.gather(lines, return_exceptions=True)
+            await cancel(lines)
             await run.stop_lines()
 
     async def _all_lines(self, run: BatchRun) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.apps.control import way_back
 from gateway.domain.health_state import State
 from tests.apps.control.machine import gateway_of, machine, switched
 
@@ -16,7 +15,7 @@ MODES = "{daily: [a], ds4: [c]}"
 async def test_the_mode_before_is_in_force_again_when_its_engine_comes_back_and_the_target_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(way_back, "LOOK", 0.02)
+    monkeypatch.setattr("gateway.apps.control.operations.LOOK", 0.02)
     async with machine(tmp_path, "a", away="c") as there, gateway_of(there, MODES) as gateway:
         there.faults["start c"] = "refuse"
         failed = await switched(gateway, "ds4")
@@ -29,7 +28,7 @@ async def test_the_mode_before_is_in_force_again_when_its_engine_comes_back_and_
 
 
 async def test_where_the_target_answers_after_all_it_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(way_back, "LOOK", 0.02)
+    monkeypatch.setattr("gateway.apps.control.operations.LOOK", 0.02)
     async with machine(tmp_path, "a", away="c") as there, gateway_of(there, MODES) as gateway:
         there.faults["start c"] = "refuse"
         await switched(gateway, "ds4")
