@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.apps.importing.draft import Draft, DraftEntry
-from gateway.apps.importing.render import render
+from gateway.apps.importing.output import render
 from gateway.config.document import read_document
 from gateway.config.problems import Report
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.apps.bench.prompts import RequestSpec, Sizing, body, prompt, sizing
+from gateway.apps.bench.targets import RequestSpec, Sizing, body, prompt, sizing
 from simulator.tokens import count
 
 

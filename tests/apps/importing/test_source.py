@@ -6,9 +6,9 @@ from typing import get_args
 
 import pytest
 
-from gateway.apps.importing.counterparts import NONE, counterparts, data_of
 from gateway.apps.importing.draft import Kind
-from gateway.apps.importing.formats import FORMATS
+from gateway.apps.importing.import_command import FORMATS
+from gateway.apps.importing.source import NONE, counterparts, data_of
 
 SECTIONS = {
     "litellm": {"deployment", "router_settings", "litellm_settings", "general_settings", "top"},

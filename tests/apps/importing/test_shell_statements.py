@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.apps.importing.formats import STARTS
-from gateway.apps.importing.output import verify_round_trip
-from gateway.apps.importing.render import render
+from gateway.apps.importing.import_command import STARTS
+from gateway.apps.importing.output import render, verify_round_trip
 from gateway.config.problems import ConfigError
 from tests.apps.importing.support_shell import commands_of
 

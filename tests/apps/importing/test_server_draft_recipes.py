@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gateway.apps.importing.recipes import recipe_files, recipe_for, recipe_text
-from gateway.apps.importing.server_draft import draft_of
-from gateway.apps.importing.servers import FoundServer, Model
+from gateway.apps.importing.discovery import FoundServer, Model
+from gateway.apps.importing.server_draft import draft_of, recipe_files, recipe_for, recipe_text
 from gateway.cli.main import cli
 from gateway.config.load import load, load_text
 

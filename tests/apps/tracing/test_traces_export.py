@@ -18,7 +18,7 @@ async def test_a_receiver_that_takes_nothing_is_told_of_once_and_left_alone(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr("gateway.apps.tracing.export.PATIENCE", 0.5)
+    monkeypatch.setattr("gateway.apps.tracing.traces.PATIENCE", 0.5)
     port = free_ports(1)
     async with traced(SimVllm("a"), to=f"http://127.0.0.1:{port}/secret-path") as gateway:
         tracing = gateway.gateway.apps.tracing.tracing

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
+from gateway.apps.importing.discovery import MODELS, FoundServer, Model, ServerReply, further_paths, identify
 from gateway.apps.importing.draft import Draft
-from gateway.apps.importing.output import verify_round_trip
-from gateway.apps.importing.render import render
+from gateway.apps.importing.output import render, verify_round_trip
 from gateway.apps.importing.server_draft import draft_of
-from gateway.apps.importing.servers import MODELS, FoundServer, Model, ServerReply, further_paths, identify
 
 URL = "http://127.0.0.1:9"
 CACHE = [{"id": f"org/model-{number}", "object": "model", "owned_by": "org"} for number in range(3)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.apps.requests.answer_text import said
+from gateway.apps.requests.replay import said
 
 CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
 SAID = {"text": "Hi", "thoughts": "Hm", "calls": ['look({"at": 1})'], "end": "stop", "error": ""}

@@ -1,32 +1,40 @@
-"""`/v1/files`: OpenAI's files API, for the files of batches. A client sees its own files only."""
+"""`/v1/files` and `/v1/batches`: OpenAI's batch API on the gateway's own backends. A client sees its own files and
+batches only."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, MutableMapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
+import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 
 from gateway.admission.memory import Share
-from gateway.api.caller import keeping, owner_of
+from gateway.admission.origins import check_json
+from gateway.api.answering import body_of
+from gateway.api.caller import admit, caller_of, keeping, owner_of
 from gateway.api.status import Receive, Send, until_left
 from gateway.apps.batches.batches import PIECE, PURPOSES, Batches
-from gateway.apps.batches.records import FileRecord
-from gateway.apps.batches.store import Page
+from gateway.apps.batches.records import BatchRecord, FileRecord
+from gateway.apps.batches.schedule import PARAM, schedule_of
+from gateway.apps.batches.store import DAY, NoEntry, Page
 from gateway.errors import GatewayError
+from gateway.proxy.header_map import header_map
 from gateway.runtime.gateway import Gateway
 from gateway.transport.multipart import MultipartError, read_form
 
 KIND = "application/octet-stream"
 PAGE_MOST = 10_000  # entries of a list
-DAY = 86400
 EXPIRY = (3600, 30 * DAY)  # seconds that `expires_after` may say
+BATCHES_MOST = 100  # batches of one page
+PAIRS_MOST = 16  # of `metadata`
+KEY_MOST, VALUE_MOST = 64, 512  # characters
 
 
-def router(gateway: Gateway, batches: Batches) -> APIRouter:
+def files_router(gateway: Gateway, batches: Batches) -> APIRouter:
     routes = APIRouter()
 
     async def upload(request: Request) -> Response:
@@ -81,6 +89,70 @@ def router(gateway: Gateway, batches: Batches) -> APIRouter:
     return routes
 
 
+class NewBatch(msgspec.Struct):
+    """The body of a new batch."""
+
+    input_file_id: str
+    endpoint: str
+    completion_window: str = "24h"
+    metadata: dict[str, str] | None = None
+    output_expires_after: dict[str, Any] | None = None
+
+
+def batches_router(gateway: Gateway, batches: Batches) -> APIRouter:
+    routes = APIRouter()
+
+    async def create(request: Request) -> Response:
+        """Begin a batch with the lines of an uploaded file."""
+        owner, privacy, _ = keeping(gateway, request.scope)
+        check_json(header_map(request.scope["headers"]))
+        async with body_of(gateway, request) as body:
+            new = _new_batch(body)
+        asked = new.input_file_id, new.endpoint, new.completion_window, new.metadata
+        schedule = schedule_of(new.metadata, gateway.snapshot.modes)
+        if schedule is not None and schedule.mode:
+            admit(gateway, caller_of(request.scope), f"a batch that switches the mode ({PARAM})")
+        kept, after = None, new.output_expires_after
+        if after is not None:
+            kept = seconds_kept("output_expires_after", after.get("anchor"), after.get("seconds"))
+        record = await batches.create(owner, *asked, kept=kept, privacy=privacy, schedule=schedule)
+        return JSONResponse(record.as_json())
+
+    async def list_batches(request: Request) -> Response:
+        """Newest first; `limit`, `after`."""
+        owner, page = owner_of(gateway, request.scope), asked_page(request, BATCHES_MOST)
+        try:
+            return listed(page, await batches.batches(owner, page))
+        except NoEntry:
+            raise no_entry(page) from None
+
+    async def get_batch(request: Request, name: str) -> Response:
+        record = await batches.batch(owner_of(gateway, request.scope), name)
+        return JSONResponse(record.as_json(batches.waits(record)))
+
+    async def cancel(request: Request, name: str) -> Response:
+        return JSONResponse((await batches.cancel(owner_of(gateway, request.scope), name)).as_json())
+
+    for prefix in ("/v1", ""):
+        routes.add_api_route(f"{prefix}/batches", create, methods=["POST"])
+        routes.add_api_route(f"{prefix}/batches", list_batches, methods=["GET"])
+        routes.add_api_route(f"{prefix}/batches/{{name}}", get_batch, methods=["GET"])
+        routes.add_api_route(f"{prefix}/batches/{{name}}/cancel", cancel, methods=["POST"])
+    return routes
+
+
+def _new_batch(body: bytes) -> NewBatch:
+    try:
+        new = msgspec.json.decode(body, type=NewBatch)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise GatewayError("invalid_request_body", f"The request body is not valid: {error}") from None
+    pairs = new.metadata or {}
+    if len(pairs) > PAIRS_MOST or any(len(key) > KEY_MOST or len(value) > VALUE_MOST for key, value in pairs.items()):
+        message = f"`metadata` may have {PAIRS_MOST} pairs, keys of {KEY_MOST} and values of {VALUE_MOST} characters."
+        raise GatewayError("invalid_request_body", message, param="metadata")
+    return new
+
+
 class StoredFile(Response):
     """A file whose content is in no file of the disk, piece by piece. Ends when the reader leaves. `share` counts the
     pieces."""
@@ -105,15 +177,6 @@ class StoredFile(Response):
         finally:
             left.cancel()
             self._share.close()
-
-
-class Listed(Protocol):
-    """An object of a list."""
-
-    @property
-    def id(self) -> str: ...
-
-    def as_json(self) -> dict[str, Any]: ...
 
 
 def asked_page(request: Request, most: int) -> Page:
@@ -144,7 +207,7 @@ def no_entry(page: Page) -> GatewayError:
     return GatewayError("invalid_request_body", message, param="after")
 
 
-def listed(page: Page, found: Sequence[Listed]) -> Response:
+def listed(page: Page, found: Sequence[FileRecord | BatchRecord]) -> Response:
     """A page as OpenAI shows it: `{object, data, first_id, last_id, has_more}`. `found`: its entries, and one more
     where there are more."""
     shown = found[: page.limit]

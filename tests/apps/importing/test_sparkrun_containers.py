@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.apps.importing.containers import note_sparkrun, recipe_of, sparkrun_containers
 from gateway.apps.importing.draft import Draft, DraftEntry
+from gateway.apps.importing.sparkrun import note_sparkrun, recipe_of, sparkrun_containers
 
 NAME = "sparkrun_a1b2_solo"
 

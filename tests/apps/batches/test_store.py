@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from gateway.apps.batches import store_threads
+from gateway.apps.batches import store as store_module
 from gateway.apps.batches.sqlite_store import SqliteBatchStore
-from gateway.apps.batches.store import StoreAway, StoreFull
-from gateway.apps.batches.store_threads import StoreThreads
+from gateway.apps.batches.store import StoreAway, StoreFull, StoreThreads
 
 
 @pytest.mark.parametrize(("failure", "pause"), [(StoreFull("full"), "FULL"), (StoreAway("away"), "AWAY")])
@@ -20,9 +19,9 @@ async def test_a_store_that_is_full_is_asked_less_often_than_one_that_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: StoreAway, pause: str
 ) -> None:
     """A validation begins anew each time, and reads the whole file: that must not fill a core until there is room."""
-    assert store_threads.FULL >= 5.0
+    assert store_module.FULL >= 5.0
     for name in ("FULL", "AWAY"):
-        monkeypatch.setattr(store_threads, name, 0.0 if name == pause else 1000.0)
+        monkeypatch.setattr(store_module, name, 0.0 if name == pause else 1000.0)
     services: Any = SimpleNamespace(on_short=None)
     threads = StoreThreads(SqliteBatchStore(tmp_path), services)
     failures = [failure]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.apps.importing.launch_flags import backend_keys
+from gateway.apps.importing.llama_swap import backend_keys
 
 
 @pytest.mark.parametrize(

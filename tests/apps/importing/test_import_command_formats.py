@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.apps.importing.formats import format_of
+from gateway.apps.importing.import_command import format_of
 from gateway.apps.importing.source import read_source
 from tests.apps.importing.support import DATA
 
