@@ -11,13 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from gateway.domain.request import CHAT, InferenceRequest
 from gateway.domain.usage import read_usage
 from gateway.inspection.answer import FIELDS, ChoiceAnswer, Delta, bytes_of
 from gateway.inspection.calls import mended_whole
-from gateway.inspection.heuristics import Message, closes_alone, is_plain_under, opened, plain_text, swallowed
+from gateway.inspection.heuristics import closes_alone, is_plain_under, opened, plain_text, swallowed
 from gateway.inspection.policy import NOTHING_EXPECTED, InspectionPolicy, closes_thoughts
 from gateway.inspection.reasoning import THINK, Thoughts
 from gateway.inspection.shape import fault_in_delta, fault_in_end, fault_in_message, fault_in_text
@@ -236,7 +234,7 @@ class Inspector:
         nothing to count, and `inspect` and `judge` would find the same. Most answers are."""
         if not self._chat or type(message) is not dict:
             return False
-        text = plain_text(msgspec.convert(message, Message), finish, self._thoughts)
+        text = plain_text(message, finish, self._thoughts)
         if text is None or not is_plain_under(self._policy, text):
             return False
         if self._awaits and swallowed(bytes_of(text), self.usage):

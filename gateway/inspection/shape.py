@@ -89,13 +89,13 @@ def error_in(data: bytes) -> object:
     return found.get("error") or found.get("detail")
 
 
-def brief(value: object) -> str:
+def brief(value: object, most: int = BRIEF_MOST) -> str:
     """Any decoded JSON value as a short text. Never raises."""
     try:
         text = value if isinstance(value, str) else _encode(value).decode()
     except (ValueError, TypeError, OverflowError, RecursionError):
         text = f"something of type {type(value).__name__}"
-    return text[:BRIEF_MOST]
+    return text[:most]
 
 
 def _fault_in(message: object, where: str, whole: bool) -> str | None:
