@@ -1,7 +1,7 @@
 """Refusals that name what the gateway could change: a field, a role, an effort, the form of an id or of a message.
 
 A message may quote the client, so nothing is learned from it: the request is sent once more in the other form, and only
-an answer to that is a proof. Pure.
+an answer to that is a proof. Pure. The texts are in known_errors.toml.
 """
 
 from __future__ import annotations
@@ -14,57 +14,18 @@ from msgspec import Raw
 from gateway.domain.body import value_of
 from gateway.domain.fields import CHAT_PREFERENCES
 from gateway.domain.forms import EFFORTS, STRICT, Forms
+from gateway.inspection.known_errors import within
 
 Fields = Mapping[str, Raw]
 
 READ_MOST = 2000  # characters of a message
 
-_REFUSES = re.compile(
-    r"unsupported|not (?:be )?support|does(?: not|n't) support|unrecogni[sz]ed|unknown|not permitted|not allowed"
-    r"|forbidden|unexpected|not accept|invalid (?:argument|field|parameter|property|key)|extra (?:input|field|propert)"
-    r"|additional propert|no such (?:field|parameter)|not a valid (?:field|parameter)|is not valid for"
-    r"|cannot be specified|not available|deprecated",
-    re.IGNORECASE,
-)
 _LIMITS = ("max_tokens", "max_completion_tokens")
 _EFFORT = re.compile(r"effort", re.IGNORECASE)
 _WORD = re.compile(r"(?<![\w-])[a-z]+(?![\w-])")
-_ROLE = re.compile(r"\b(?:role|developer)\b", re.IGNORECASE)
-_NO_SYSTEM = re.compile(
-    r"system (?:role|message|prompt|instruction)s?\b.{0,20}\bnot (?:be )?(?:supported|allowed|enabled)", re.IGNORECASE
-)
-_TURNS = re.compile(
-    r"system messages?\b.{0,40}\b(?:beginning|first|start)|must alternate|alternat\w+ (?:between )?user"
-    r"|unexpected (?:message )?role|expected last role|after the optional system message|multiple system messages",
-    re.IGNORECASE,
-)
-_RESULTS = re.compile(
-    r"(?:role|messages?)\W{1,3}(?:with role )?\W?tool\b|\btool (?:messages?|results?|role)\b|\btool_result\b",
-    re.IGNORECASE,
-)
-_TEXT_ONLY = re.compile(
-    r"only (?:text|string)|must be a string|image|content part|multimodal|expected a? ?string", re.IGNORECASE
-)
-_THOUGHTS = re.compile(r"\b(reasoning_content|reasoning)\b")
-_WANTED = re.compile(r"missing|must|required|passed back|need", re.IGNORECASE)
-_IDS = re.compile(
-    r"\b(?:tool[_ -]?(?:call|use)[\w. -]{0,10}id|tool_calls?\[?\d*\]?[.\w]*\bid|\bcall_id)\b", re.IGNORECASE
-)
-_NINE = re.compile(r"length of 9\b|9 characters|\{9\}")
-_SAFE = re.compile(r"a-zA-Z0-9_-|alphanumeric|pattern", re.IGNORECASE)
-_LONG = re.compile(r"too long|maximum length|at most", re.IGNORECASE)
 _APART = (
     r"['\"`]{0}['\"`.]|^{0}\b"
     r"|(?:supplied|fields?|parameters?|arguments?|property|keys?)\W{{1,4}}(?:[\w'`\", ]{{0,80}}\W)?{0}\b"
-)
-# How servers begin that read no value of another type, and no arguments that are no JSON.
-_STRICT = re.compile(
-    r"Failed to deserialize the JSON body into the target type: "  # vLLM's Rust front end
-    r"|Assistant messages must contain text, reasoning content, or tool_calls\."
-    r"|messages: Validation error: message content (?:parts )?cannot be empty"
-    r"|Function messages are not supported\."
-    r"|failed to submit chat request: chat template error: assistant tool call `.{1,200}` has invalid JSON arguments: "
-    r"|Failed to parse tool call arguments as JSON: "  # llama-server
 )
 _EXTRAS = (
     *("annotations", "refusal", "audio", "function_call", "reasoning_details", "thinking_blocks", "cache_control"),
@@ -78,7 +39,7 @@ def read_complaint(message: str, param: str | None, sent: Fields, prompt: str, f
     that the gateway could change. `sent`: the fields that were sent; `prompt`: the messages, as JSON;
     `forms`: those in which they were sent."""
     message = message[:READ_MOST]
-    if _STRICT.match(message) is not None:
+    if within("complains_strict", message) is not None:
         return () if forms.strict else (STRICT,)
     for read in (_limit, _effort, _ids, _thoughts, _result, _role):
         if found := read(message, param or "", sent, prompt, forms):
@@ -89,7 +50,7 @@ def read_complaint(message: str, param: str | None, sent: Fields, prompt: str, f
 
 
 def _limit(message: str, param: str, sent: Fields, prompt: str, forms: Forms) -> str | None:
-    if _REFUSES.search(message) is None:
+    if within("complains_refuses", message) is None:
         return None
     named = [name for name in _LIMITS if name in sent and (param == name or re.search(rf"\b{name}\b", message))]
     if not named:
@@ -112,42 +73,42 @@ def _effort(message: str, param: str, sent: Fields, prompt: str, forms: Forms) -
 
 
 def _ids(message: str, param: str, sent: Fields, prompt: str, forms: Forms) -> str | None:
-    if '"tool_call' not in prompt or not (_IDS.search(message) or _IDS.search(param)):
+    if '"tool_call' not in prompt or not (within("complains_ids", message) or within("complains_ids", param)):
         return None
-    if _NINE.search(message):
+    if within("complains_nine", message):
         return "ids=mistral"
-    if _LONG.search(message):
+    if within("complains_long", message):
         return "ids=short"
-    return "ids=safe" if _SAFE.search(message) else None
+    return "ids=safe" if within("complains_safe", message) else None
 
 
 def _thoughts(message: str, param: str, sent: Fields, prompt: str, forms: Forms) -> str | None:
-    found = _THOUGHTS.search(message) or _THOUGHTS.search(param)
+    found = within("complains_thoughts", message) or within("complains_thoughts", param)
     if found is None:
         return None
-    if _REFUSES.search(message) is None and _WANTED.search(message):
+    if within("complains_refuses", message) is None and within("complains_wanted", message):
         return f"thoughts={found[1]}" if '"assistant"' in prompt else None
-    if _REFUSES.search(message) and (f'"{found[1]}":' in prompt or '"reasoning' in prompt):
+    if within("complains_refuses", message) and (f'"{found[1]}":' in prompt or '"reasoning' in prompt):
         return "thoughts=none"
     return None
 
 
 def _result(message: str, param: str, sent: Fields, prompt: str, forms: Forms) -> str | None:
-    shown = '"tool_call_id"' in prompt and '"type":' in prompt and _RESULTS.search(message)
-    return "text_results=true" if shown and _TEXT_ONLY.search(message) else None
+    shown = '"tool_call_id"' in prompt and '"type":' in prompt and within("complains_results", message)
+    return "text_results=true" if shown and within("complains_text_only", message) else None
 
 
 def _role(message: str, param: str, sent: Fields, prompt: str, forms: Forms) -> str | None:
-    if '"developer"' in prompt and forms.developer and _ROLE.search(message):
+    if '"developer"' in prompt and forms.developer and within("complains_role", message):
         return "developer=false"
-    if '"system"' in prompt and _NO_SYSTEM.search(message):
+    if '"system"' in prompt and within("complains_no_system", message):
         return "system=false"
-    return "turns=true" if _TURNS.search(message) else None
+    return "turns=true" if within("complains_turns", message) else None
 
 
 def _extras(message: str, param: str, prompt: str) -> Iterator[str]:
     """The fields of messages, of their parts and calls, that the message refuses and that nobody needs."""
-    if _REFUSES.search(message) is None:
+    if within("complains_refuses", message) is None:
         return
     for name in _EXTRAS:
         if f'"{name}":' in prompt and (re.search(rf"\b{name}\b", message) or param.rpartition(".")[2] == name):
@@ -157,7 +118,7 @@ def _extras(message: str, param: str, prompt: str) -> Iterator[str]:
 def _refused(message: str, param: str, sent: Fields) -> Iterator[str]:
     """The preferences among the fields that the message refuses. A name that is a word of any language counts only
     where it is set apart."""
-    if _REFUSES.search(message) is None:
+    if within("complains_refuses", message) is None:
         return
     located = {word for place in _LOCATED.findall(message) for word in re.findall(r"\w+", place)}
     for name in sent:

@@ -129,8 +129,7 @@ def told_status(body: bytes) -> int:
 
 
 def _not_there(message: str, shape: str, endpoint: str, model: str | None, echoed: Echoed) -> Verdict | None:
-    """The meaning of a 404: no such model, no such path, or (None) something that the client refers to does not
-    exist."""
+    """The meaning of a 404: no such model, no such path, or (None) nothing that the client refers to."""
     name = read_missing_model(message)
     to_pull = f" (ollama pull {name})" if name is not None and name == model and message.startswith("model ") else ""
     unknown = quoting("does not serve this model" + to_pull, message)

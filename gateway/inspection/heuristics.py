@@ -36,8 +36,7 @@ def opened(text: str, usual: Thoughts | None = None) -> Thoughts | None:
 
 
 def closes_alone(text: str) -> bool:
-    """Does the text have a `</think>` on a line of its own, outside code, as a template writes it? (In a sentence it is
-    prose.)"""
+    """Does the text have a `</think>` on a line of its own, outside code? (In a sentence it is prose.)"""
     if "</think>" not in text:
         return False
     found = _CLOSED_ALONE.search(text)
@@ -59,8 +58,7 @@ def begins_as_garbage(text: str) -> bool | None:
 
 
 def is_garbage(text: str, least: int = GARBAGE_LEAST) -> bool:
-    """Is the text one character repeated, as a miscomputing engine writes it? `least`: the length from which a text of
-    one character is garbage."""
+    """Is the text one character repeated, at least `least` times, as a miscomputing engine writes it?"""
     text = text.strip()
     found = begins_as_garbage(text)
     return len(text) >= least if found is None else found
@@ -74,8 +72,7 @@ def swallowed(size: int, usage: Any) -> bool:
 
 
 def empty_kind(usage: Any) -> str:
-    """The violation of an answer without content: `nothing_said` if tokens were generated (a parser lost them), else
-    `empty`."""
+    """The violation of an answer without content: `nothing_said` if a parser has lost its tokens, else `empty`."""
     return "nothing_said" if read_usage(usage).completion > 1 else "empty"
 
 
@@ -92,8 +89,7 @@ _ALSO = (
 
 
 def plain_text(message: Mapping[str, Any], finish: object, usual: Thoughts | None) -> str | None:
-    """The text of this message of a whole answer, if it is a plain text with its end and nothing else. `usual`: how the
-    model marks thoughts."""
+    """The text of a whole answer's message, if it has nothing else. `usual`: how the model marks thoughts."""
     text, role = message.get("content"), message.get("role")
     if finish not in PLAIN_ENDS or type(text) is not str or not text or text.isspace():
         return None
@@ -106,8 +102,7 @@ def plain_text(message: Mapping[str, Any], finish: object, usual: Thoughts | Non
 
 
 def begins_plainly(text: str, usual: Thoughts | None) -> bool:
-    """Does this content begin neither with thoughts nor as garbage, and does it end none? `usual`: how the model marks
-    thoughts."""
+    """Does this content begin neither with thoughts, as `usual` marks them, nor as garbage, and does it end none?"""
     start = text.lstrip()
     return "</think>" not in text and opened(start, usual) is None and begins_as_garbage(start) is False
 

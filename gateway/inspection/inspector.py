@@ -109,8 +109,7 @@ class Inspector:
     # -- each event -----------------------------------------------------------------------------------------------
 
     def fault_in(self, choices: Sequence[Choice], *, whole: bool = False) -> str | None:
-        """Why these choices are no valid (part of an) answer; None = they are valid. `whole`: they are a whole
-        answer."""
+        """Why these choices are no valid (part of an) answer; None = they are. `whole`: they are a whole answer."""
         for choice in choices:
             if not self._chat:
                 fault = fault_in_text(choice.text)
@@ -194,8 +193,7 @@ class Inspector:
         return text
 
     def inspect_text(self, text: str) -> list[Delta] | None:
-        """The same for an event that has only this text, in the only choice, which has begun. None = it is passed on
-        unchanged."""
+        """The same for an event with only this text, in the only choice, which has begun. None = unchanged."""
         return self._answers[0].text(text)
 
     def note_close(self, choices: Sequence[Choice]) -> None:

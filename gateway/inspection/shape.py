@@ -77,8 +77,7 @@ def is_no_chunk(data: bytes, *, begun: bool) -> bool:
 
 
 def error_in(data: bytes) -> object:
-    """What an event or a whole answer without choices tells as an error: the value of `error`, or an object that is
-    one itself. None = it tells none."""
+    """The error that an event or a whole answer without choices tells: the value of `error`, or the object itself."""
     found = value_of(data)
     if not isinstance(found, dict) or found.get("choices"):
         return None

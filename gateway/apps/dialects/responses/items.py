@@ -183,8 +183,7 @@ def _result(item: Item, where: str) -> tuple[str, list[Part]]:
 
 
 def _parts(content: Any, where: str, *, pictures: bool = True) -> list[Part]:
-    """The content of an item as parts of a chat message; a string is one text. `pictures`: pictures and audio may be
-    among them."""
+    """The content of an item as parts of a chat message; a string is one text. `pictures`: and audio may be there."""
     if isinstance(content, str):
         return [text_part(content)] if content else []
     if not isinstance(content, list):
