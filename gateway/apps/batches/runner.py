@@ -24,8 +24,17 @@ from gateway.admission.memory import Memory, Share
 from gateway.apps.batches.lanes import Lanes, Progress, lines_at_a_time
 from gateway.apps.batches.lines import URLS, LineError, answered_row, failed_row, read_line
 from gateway.apps.batches.records import RUNNING, BatchRecord, LineRecord, Status
-from gateway.apps.batches.store import KEPT_MOST, BatchGone, BatchStore, Bounds, StoreAway, StoreFull
-from gateway.apps.batches.store_threads import AWAY, StoreThreads, pause_of
+from gateway.apps.batches.store import (
+    AWAY,
+    KEPT_MOST,
+    BatchGone,
+    BatchStore,
+    Bounds,
+    StoreAway,
+    StoreFull,
+    StoreThreads,
+    pause_of,
+)
 from gateway.config.snapshot import OPEN
 from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
@@ -139,7 +148,9 @@ class BatchRunner:
     # -- one batch ------------------------------------------------------------------------------------------------
 
     async def run(self, run: BatchRun) -> None:
-        """Take the batch from where it is to its end. Cancelled = the gateway stops: the batch goes on later."""
+        """Take the batch from where it is to its end. Cancelled = the gateway stops: the batch goes on later. Run once
+        more after it has failed inside the gateway."""
+        run.stopping = False
         try:
             while run.record.unfinished:
                 before = run.record.status
@@ -158,9 +169,9 @@ class BatchRunner:
         if record.status == "validating":
             server = self._services.snapshot.server
             most = Bounds(server.max_body, server.max_file * KEPT_MOST)
-            run.record = await self._threads.in_steps(lambda: store.indexing(record, most, now()))
+            run.record = await self._threads.in_steps(lambda: store.index(record, most, now()))
         elif record.status == "finalizing":
-            run.record = await self._threads.in_steps(lambda: store.finalizing(record, now()))
+            run.record = await self._threads.in_steps(lambda: store.finalize(record, now()))
         else:
             run.follow(record)
             ending, errors = await self._run_lines(run)
