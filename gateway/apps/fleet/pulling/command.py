@@ -10,7 +10,7 @@ from gateway.apps.control.memory.model_files import keep
 from gateway.apps.fleet.learning.edit import CannotEdit, text_of, with_entry, write_config
 from gateway.apps.fleet.preflight.expect import expected_weights
 from gateway.apps.fleet.pulling.files import Broken
-from gateway.apps.fleet.pulling.pull import Pull, Pulled
+from gateway.apps.fleet.pulling.pull import Pull
 from gateway.cli.options import complete_backend, config_option, examples, fail, load_or_exit
 from gateway.config.snapshot import Backend, Node, Snapshot
 from gateway.launch.flags import is_reference
@@ -64,7 +64,10 @@ def command(
         fail(str(broken))
     for one in found:
         if one.config:
-            _keep(one, snapshot)
+            try:  # what `gateway fleet plan` needs of the model
+                keep(Path(snapshot.server.data), one.model, one.config, one.weights)
+            except OSError as error:
+                click.echo(f"warning: its config.json cannot be kept for the plan: {error.strerror or error}", err=True)
     if pin and found and found[0].revision:
         _pin(config, chosen, found[0].revision)
 
@@ -97,14 +100,6 @@ def _node(name: str, snapshot: Snapshot) -> Node:
     if node.ssh is None:
         raise click.UsageError(f"{name} is not reached: write nodes.{name}.ssh")
     return node
-
-
-def _keep(pulled: Pulled, snapshot: Snapshot) -> None:
-    """What `gateway fleet plan` needs of the model."""
-    try:
-        keep(Path(snapshot.server.data), pulled.model, pulled.config, pulled.weights)
-    except OSError as error:
-        click.echo(f"warning: its config.json cannot be kept for the plan: {error.strerror or error}", err=True)
 
 
 def _pin(config: Path, backend: Backend, commit: str) -> None:
