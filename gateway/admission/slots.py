@@ -13,9 +13,8 @@ from gateway.admission.backend_queue import SlotGrant, Waiter
 from gateway.admission.scheduler import Scheduler
 from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
-from gateway.domain.health_state import State
+from gateway.domain.health_state import StartDecision, State
 from gateway.domain.request import InferenceRequest
-from gateway.domain.start_decision import StartDecision
 from gateway.errors import fresh
 from gateway.metrics.registry import Metrics
 from gateway.routing.plan import Candidate

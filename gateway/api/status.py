@@ -25,9 +25,8 @@ from gateway.api.admin import may_admin
 from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
 from gateway.domain.drift import drift
-from gateway.domain.events import Event
+from gateway.domain.events import Event, Subscription
 from gateway.domain.slot_learning import WORDS
-from gateway.observe.feed import Subscription
 from gateway.observe.node_view import view_nodes
 from gateway.proxy.exchange import CONNECTION
 from gateway.proxy.header_map import header_map

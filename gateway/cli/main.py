@@ -13,14 +13,15 @@ import click
 
 from gateway import __version__
 from gateway.cli.lazy_group import CommandTable, LazyGroup
+from gateway.cli.options import examples
 
 APPS = Path(__file__).parents[1] / "apps"
 CORE: CommandTable = {
     "serve": ("Run the gateway in front of the fleet of routes.yaml.", "gateway.cli.serve:command"),
-    "schema": ("Print the JSON schema of routes.yaml.", "gateway.cli.schema:command"),
+    "schema": ("Print the JSON schema of routes.yaml.", "gateway.cli.main:schema"),
     "completion": (
         "Print the script that makes a shell complete commands and names.",
-        "gateway.cli.completion:command",
+        "gateway.cli.main:completion",
     ),
 }
 # The order of `gateway --help`: what a new user needs first.
@@ -52,3 +53,31 @@ def cli(context: click.Context) -> None:
     """
     if os.environ.get("NO_COLOR"):  # rich reads it, click does not
         context.color = False
+
+
+@examples("gateway schema > routes.schema.json")
+@click.command()
+def schema() -> None:
+    """Print the JSON schema of routes.yaml."""
+    from gateway.config.schema import schema_text
+
+    click.echo(schema_text(), nl=False)
+
+
+@examples(
+    "gateway completion bash > ~/.local/share/bash-completion/completions/gateway",
+    "gateway completion zsh > ~/.zfunc/_gateway   # with fpath+=~/.zfunc before compinit",
+    "gateway completion fish > ~/.config/fish/completions/gateway.fish",
+)
+@click.command()
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+def completion(shell: str) -> None:
+    """Print the completion script of SHELL.
+
+    Aliases, backends and clients complete from routes.yaml in the current directory (or --config).
+    """
+    from click.shell_completion import get_completion_class
+
+    made = get_completion_class(shell)
+    assert made is not None
+    click.echo(made(cli, {}, "gateway", "_GATEWAY_COMPLETE").source(), nl=False)

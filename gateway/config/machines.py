@@ -325,6 +325,12 @@ class Backend:
         """The path under which `/health`, `/version`, `/metrics` and `/tokenize` live: `api_path` without its /v1."""
         return self.api_path.removesuffix("/v1")
 
+    def without_key(self, answer: bytes) -> bytes:
+        """An error body with the backend's key masked, so that it may be shown: a server may repeat the key that it
+        received."""
+        key = self.api_key
+        return answer if key is None or not key.reveal() else answer.replace(key.reveal().encode(), b"***")
+
 
 @dataclass(frozen=True, slots=True)
 class Mode:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 from gateway.config.snapshot import Backend
 from gateway.domain.capabilities import Capabilities, Timeline, timeline_of
@@ -18,23 +18,21 @@ from gateway.domain.engine_traits import (
     EngineTraits,
     OwnResponses,
     asked_there,
+    canaried,
     declared_server,
     serving,
-    traits_of,
 )
 from gateway.domain.evidence import Evidence
-from gateway.domain.facts import LearnedFacts
+from gateway.domain.facts import EngineReport, HeldModel, LearnedFacts, ModelLoad, SharedView
 from gateway.domain.forms import Forms, learned_forms
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import SERVING, Transition
-from gateway.domain.held_model import HeldModel, ModelLoad
 from gateway.domain.observed_flags import ObservedFlags, flag_drift
-from gateway.domain.prefill import Prefill
+from gateway.domain.prefill import Prefill, Turns
 from gateway.domain.progress import Progress, Sample
 from gateway.domain.recognition import row_of
 from gateway.domain.slot_learning import MOST, LearnedSlots
 from gateway.domain.token_ratio import TokenRatio
-from gateway.domain.turns import Turns
 from gateway.domain.upstream import Client
 from gateway.launch.families import family_of
 
@@ -58,35 +56,6 @@ class Observers:
     restarted: list[OnBackend] = field(default_factory=list)  # another engine answers, or the same one begun anew
     closed: list[OnBackend] = field(default_factory=list)  # taken out of routes.yaml, and what ran there has ended
     news: list[OnNews] = field(default_factory=list)  # (backend, kind, subject) to report to other gateways
-
-
-class EngineReport(NamedTuple):
-    """What an engine reports of itself: the name and the window (tokens) of its model, its version, when it was started
-    (Unix seconds), its flags, which server it shows itself to be (a row of TRAITS), its slots, and the tokens of the
-    memory that these share, whether its model is loaded, and its front end (a name of FRONT_ENDS). None = it does not
-    report that."""
-
-    model: str | None = None
-    context: int | None = None
-    version: str | None = None
-    started: float | None = None
-    flags: ObservedFlags | None = None
-    server: str | None = None
-    slots: int | None = None
-    pool: int | None = None
-    loaded: bool | None = None
-    front_end: str | None = None
-
-
-@dataclass(slots=True)
-class SharedView:
-    """How other gateways use the same backend. Sizes are sequences, which take a slot each."""
-
-    elsewhere: int = 0  # under way through other gateways
-    elsewhere_lately: int = 0  # the most of the last few seconds
-    sharers: int = 1  # gateways that share the slots, each on its own
-    others: tuple[int, ...] = ()  # slots that each of the others held by its last report
-    alone: int | None = None  # without Redis: slots to use until the leases of the others expire; None = our share
 
 
 @dataclass(slots=True)
@@ -129,9 +98,7 @@ class BackendState:
     # The name that tells the model's family: that of the launch command, else the one that requests carry.
     checkpoint: str | None = field(init=False)
     learned: LearnedSlots = field(init=False)  # its slots, where nobody declares or reports them
-    # The slots that routes.yaml declares; where it does not, those that the engine reports or that were learned, else
-    # an assumption. None = unlimited.
-    known_slots: int | None = field(init=False)
+    known_slots: int | None = field(init=False)  # declared, else reported, learned or assumed; None = unlimited
     slots: int = field(init=False)  # as a number in any case
     pool: int | None = field(init=False)  # tokens of the memory that its slots share; None = each has its own
     _forms: Forms = field(init=False, repr=False)  # by its server and its model's family
@@ -164,9 +131,8 @@ class BackendState:
     @property
     def under_way(self) -> int:
         """Sequences that all gateways together run on its engine."""
-        return self.inflight + self.shared.elsewhere if not self.siblings else self._under_way_together()
-
-    def _under_way_together(self) -> int:
+        if not self.siblings:
+            return self.inflight + self.shared.elsewhere
         return self.engine_inflight + sum([one.shared.elsewhere for one in (self, *self.siblings)])
 
     @property
@@ -194,25 +160,16 @@ class BackendState:
         return None if how is None or self.facts.is_lacking(RESPONSES_LACK, now) else how
 
     def window(self, now: float) -> int | None:
-        """The context window in tokens: the smallest of the declared one, the reported one, and the one its refusals
-        name."""
+        """Tokens: the smallest of the declared window, the reported one, and the one that its refusals name."""
         refused = self.facts.refused_window
         if refused is None or now >= refused.until:
             return self._window
         return refused.tokens if self._window is None else min(self._window, refused.tokens)
 
-    def without_key(self, answer: bytes) -> bytes:
-        """An error body with the backend's key masked, so that it may be shown: a server may repeat the key it
-        received."""
-        key = self.backend.api_key
-        return answer if key is None or not key.reveal() else answer.replace(key.reveal().encode(), b"***")
-
     def forms(self, now: float) -> Forms:
         """What it reads of a chat."""
         row, lacks = self._forms, self.facts.lacks
         return learned_forms(row, [fact for fact, until in lacks.items() if until > now]) if lacks else row
-
-    # -- several models of one engine -----------------------------------------------------------------------------
 
     def join(self, host: BackendState) -> None:
         """Share what belongs to the engine: its health and the evidence of it, its counters, what it reports."""
@@ -222,8 +179,8 @@ class BackendState:
 
     def saw_listed(self, listed: Collection[str]) -> None:
         """The engine's list of models was read."""
-        model, host = self.backend.model, self.host
-        there = host is None or model in listed
+        model = self.backend.model
+        there = self.host is None or model in listed
         self._follow_host("" if there else f"'{model}' is no model of {self.backend.on}: is the adapter loaded there?")
 
     def _follow_host(self, absent: str) -> None:
@@ -251,48 +208,45 @@ class BackendState:
         self._conclude()
 
     def saw_model(self, model: str | None, context: int | None) -> None:
-        """Store the model that the engine reports to serve, and that model's window (tokens). Another window than
-        before replaces what refusals have shown of the one before."""
+        """The model that the engine serves, and its window (tokens), which replaces what refusals have shown."""
         if self.reported.context not in (None, context):
             self.facts.forget_window()
         self.reported = self.reported._replace(model=model, context=context)
         self._conclude()
 
     def saw_version(self, version: str | None) -> None:
-        """Store the reported version of the engine. Facts learned from another version are dropped."""
+        """Facts learned from another version are dropped."""
         before = self.reported.version
         if version != before:
             self.reported = self.reported._replace(version=version)
             self.facts.forget()
-            self._report("known" if before is None else "another")
+            self.announce("known" if before is None else "another")
 
     def saw_start(self, started: float | None) -> None:
-        """Store when the engine was started (Unix seconds). Another time = it was restarted; None = not reported."""
+        """When the engine was started (Unix seconds): another time = it was restarted; None = not reported."""
         before = self.reported.started
         if started is None or started == before:
             return
         self.reported = self.reported._replace(started=started)
         if before is None:
-            self._report("known")
+            self.announce("known")
         else:
             self.start_over()
 
     def saw_server(self, server: str | None) -> None:
-        """Store which server it shows itself to be (a row of TRAITS); None = it is not recognised. Facts learned from
-        another server are dropped."""
-        before = self.reported.server
-        if server != before:
-            self.reported = self.reported._replace(server=server)
-            self._conclude()
-            if before is not None:
-                self.start_over()
+        """Store which server it shows itself to be (a row of TRAITS); None = it is not recognised."""
+        self._saw_kind("server", server)
 
     def saw_front_end(self, front_end: str | None) -> None:
-        """Store which front end its engine shows itself to be behind; None = not known. Facts learned from another one
-        are dropped."""
-        before = self.reported.front_end
-        if front_end != before:
-            self.reported = self.reported._replace(front_end=front_end)
+        """Store which front end its engine shows itself to be behind; None = not known."""
+        self._saw_kind("front_end", front_end)
+
+    def _saw_kind(self, key: Literal["server", "front_end"], value: str | None) -> None:
+        """Facts learned from another server, or another front end, are dropped."""
+        before = getattr(self.reported, key)
+        if value != before:
+            changed: dict[str, Any] = {key: value}
+            self.reported = self.reported._replace(**changed)
             self._conclude()
             if before is not None:
                 self.start_over()
@@ -312,10 +266,8 @@ class BackendState:
 
     def loading(self, now: float) -> str:
         """For how long its model is being loaded, for people; "" where the gateway has none loaded."""
-        if self.load is None:
-            return ""
         last = "" if self.load_seconds is None else f", last time {self.load_seconds:.0f} s"
-        return f"loading for {now - self.load.since:.0f} s{last}"
+        return "" if self.load is None else f"loading for {now - self.load.since:.0f} s{last}"
 
     def load_left(self, now: float) -> float | None:
         """Seconds until its model is probably loaded; None = nothing is known of its loads."""
@@ -323,9 +275,8 @@ class BackendState:
             return None
         return self.load_seconds if self.load is None else max(0.0, self.load.since + self.load_seconds - now)
 
-    def saw_slots(self, slots: int, pool: int | None) -> None:
-        """Store how many slots it shows, and the tokens of the memory that they share (0 = each has its own; None = not
-        known)."""
+    def saw_slots(self, slots: int | None, pool: int | None) -> None:
+        """`pool`: tokens of the memory that the slots share; 0 = each has its own, None = not known."""
         if (slots, pool) != (self.reported.slots, self.reported.pool):
             self.reported = self.reported._replace(slots=slots, pool=pool)
             self._conclude()
@@ -366,8 +317,7 @@ class BackendState:
     def saw_pool_full(self) -> None:
         """Its requests have filled the memory that they share: it has one, of one window."""
         if self.reported.context is not None and self.backend.kv_pool is None:
-            self.reported = self.reported._replace(pool=self.reported.context)
-            self._conclude()
+            self.saw_slots(self.reported.slots, self.reported.context)
 
     def saw_flags(self, flags: ObservedFlags | None) -> None:
         """The flags that its engine runs with; None = it does not report them."""
@@ -378,9 +328,7 @@ class BackendState:
     def start_over(self) -> None:
         """Drop all learned and observed facts, here and at all other gateways."""
         self.forget()
-        self._report("another")
-
-    # -- what its parts report ------------------------------------------------------------------------------------
+        self.announce("another")
 
     def forget(self) -> None:
         """Drop all learned and observed facts: the engine may be another one now, or have other flags."""
@@ -394,44 +342,24 @@ class BackendState:
             observer(self)
 
     def report_transition(self, transition: Transition, verdict: str, *, announce: bool = True) -> None:
-        """Report a change of health to the observers. `verdict`: the kind of proof; `announce`: to other gateways
-        too."""
+        """A change of health. `verdict`: the kind of proof; `announce`: to other gateways too."""
         for observer in self.observers.transitions:
             observer(transition)
         if announce:
-            self._report(verdict or transition.after.value, transition)
+            self.announce(verdict or transition.after.value, transition)
 
-    def report_drain(self, news: str) -> None:
-        """Report to other gateways that an operator has "drained" or "resumed" a backend outside the mode in force."""
-        self._report(news)
-
-    def report_gone(self) -> None:
-        """Report that its port is closed."""
-        for observer in self.observers.gone:
-            observer(self)
-
-    def report_stalled(self) -> None:
-        """Report that its engine makes no progress."""
-        for observer in self.observers.stalled:
-            observer(self)
-
-    def report_mute(self) -> None:
-        """Report that it takes connections and answers nothing new, while what it has begun may go on."""
-        self.evidence.mute = True
-        for observer in self.observers.mute:
-            observer(self)
-
-    def report_silent(self) -> None:
-        """Report that a health check got no answer, and that nothing came from it meanwhile."""
-        for observer in self.observers.silent:
+    def report(self, what: Literal["gone", "stalled", "mute", "silent"]) -> None:
+        """Tell the observers of this."""
+        for observer in getattr(self.observers, what):
             observer(self)
 
     def _on_fact(self, news: str, subject: Any) -> None:
         self._conclude()
         if news in ("lack", "no lack", "seen"):
-            self._report(news, subject)
+            self.announce(news, subject)
 
-    def _report(self, news: str, subject: Any = "") -> None:
+    def announce(self, news: str, subject: Any = "") -> None:
+        """Tell the other gateways."""
         for observer in self.observers.news:
             observer(self, news, subject)
 
@@ -468,8 +396,3 @@ class BackendState:
         if basis != self._basis:
             self._basis = basis
             self.revision += 1
-
-
-def canaried(backend: Backend) -> bool:
-    """Does it get canaries (tiny real requests)? Only backends that are probed and serve chat get them."""
-    return backend.health.canary is not None and backend.health.every is not None and traits_of(backend).chats

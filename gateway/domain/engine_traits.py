@@ -336,3 +336,8 @@ def asked_there(declared: Literal["own", "hosted", "chat"] | None, row: OwnRespo
         return row if row is not None and row.untold else None
     row = row or TRAITS["openai"].responses
     return replace(row, hosted=declared == "hosted") if row is not None and declared != "chat" else None
+
+
+def canaried(backend: Backend) -> bool:
+    """Does it get canaries (tiny real requests)? Only backends that are probed and serve chat get them."""
+    return backend.health.canary is not None and backend.health.every is not None and traits_of(backend).chats

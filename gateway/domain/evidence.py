@@ -6,7 +6,7 @@ Each method reads the clock, feeds the health machine (which is pure), and repor
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Literal, Protocol
 
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import READY, State, Transition
@@ -24,9 +24,8 @@ class Owner(Protocol):
 
     def forget(self) -> None: ...
     def report_transition(self, transition: Transition, verdict: str, *, announce: bool = True) -> None: ...
-    def report_drain(self, news: str) -> None: ...
-    def report_gone(self) -> None: ...
-    def report_stalled(self) -> None: ...
+    def report(self, what: Literal["gone", "stalled"]) -> None: ...
+    def announce(self, news: str) -> None: ...
 
 
 class Evidence:
@@ -62,7 +61,7 @@ class Evidence:
             self.refused_since = now
         self._report(self._owner.health.dead(reason, now, refused=refused, answered=answered, silent=silent))
         if refused and self._owner.health.state in (State.DOWN, State.WARMING, State.PARKED):
-            self._owner.report_gone()
+            self._owner.report("gone")
 
     def succeeded(self) -> None:
         """A request got its complete answer."""
@@ -110,7 +109,7 @@ class Evidence:
     def stalled(self, reason: str) -> None:
         """Its engine makes no progress: the requests running on it will not end."""
         self._report(self._owner.health.stalled(reason, time.monotonic()), "stalled")
-        self._owner.report_stalled()
+        self._owner.report("stalled")
 
     def load(self, *, full: bool) -> None:
         """`full`: all its slots are taken."""
@@ -134,7 +133,7 @@ class Evidence:
         news = announce and health.outside and not health.drained
         self._report(health.drain(time.monotonic(), reason), "drained", announce=announce)
         if news:  # it stays parked, so there is no transition that would tell it
-            self._owner.report_drain("drained")
+            self._owner.announce("drained")
 
     def resume(self) -> None:
         """An operator ends the drain."""
@@ -142,7 +141,7 @@ class Evidence:
         news = health.outside and health.drained
         self._report(health.resume(time.monotonic()), "resumed")
         if news:
-            self._owner.report_drain("resumed")
+            self._owner.announce("resumed")
 
     def follow_mode(self, parked: str | None) -> None:
         """The mode in force parks the backend for this reason; None = it contains the backend. Every gateway finds that
@@ -153,7 +152,7 @@ class Evidence:
     def asleep(self, reason: str) -> None:
         """Its engine is asleep; `reason` begins with "asleep". What was sent to it waits in vain."""
         self._report(self._owner.health.sleeps(time.monotonic(), reason), announce=False)
-        self._owner.report_stalled()
+        self._owner.report("stalled")
 
     def awake(self) -> None:
         """Its engine is not asleep."""
@@ -179,7 +178,7 @@ class Evidence:
         drained = health.drained
         self._report(health.dismiss(reason, time.monotonic()), announce=False)
         if drained:
-            self._owner.report_drain("resumed")
+            self._owner.announce("resumed")
 
     def cool_down(self, seconds: float, now: float) -> None:
         """The backend answered 429. The first pause may be due to a single request that is too large for its rate

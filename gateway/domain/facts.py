@@ -1,4 +1,5 @@
-"""Facts about one backend beyond what routes.yaml declares: learned from requests it refused, or observed by checks."""
+"""Facts about one backend beyond what routes.yaml declares: reported by its engine, learned from requests it refused,
+observed by checks, told by other gateways."""
 
 from __future__ import annotations
 
@@ -6,10 +7,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from gateway.domain.forms import LEARNED, LEARNED_MOST
+from gateway.domain.observed_flags import ObservedFlags
 from gateway.domain.pooled import NO_POOLED_FACTS, PooledFacts
 
 log = logging.getLogger("gateway.backend")
@@ -20,6 +23,63 @@ ELSEWHERE = "another gateway"  # stands for the request's id where another gatew
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 OnFact = Callable[[str, Any], None]
+LOOKS_APART = 0.4  # seconds between two looks at what is in memory that show whether an expiry moves
+
+
+class EngineReport(NamedTuple):
+    """What an engine reports of itself: the name and the window (tokens) of its model, its version, when it was started
+    (Unix seconds), its flags, which server it shows itself to be (a row of TRAITS), its slots, and the tokens of the
+    memory that these share, whether its model is loaded, and its front end (a name of FRONT_ENDS). None = it does not
+    report that."""
+
+    model: str | None = None
+    context: int | None = None
+    version: str | None = None
+    started: float | None = None
+    flags: ObservedFlags | None = None
+    server: str | None = None
+    slots: int | None = None
+    pool: int | None = None
+    loaded: bool | None = None
+    front_end: str | None = None
+
+
+@dataclass(slots=True)
+class SharedView:
+    """How other gateways use the same backend. Sizes are sequences, which take a slot each."""
+
+    elsewhere: int = 0  # under way through other gateways
+    elsewhere_lately: int = 0  # the most of the last few seconds
+    sharers: int = 1  # gateways that share the slots, each on its own
+    others: tuple[int, ...] = ()  # slots that each of the others held by its last report
+    alone: int | None = None  # without Redis: slots to use until the leases of the others expire; None = our share
+
+
+class HeldModel(NamedTuple):
+    """A model in the memory of a server that loads on demand. `window`: tokens, 0 = not told. `until`: Unix seconds at
+    which the server unloads it if nobody uses it before; infinite = never. `bytes`: what it takes of the memory.
+    `seen`: Unix seconds."""
+
+    window: int
+    until: float
+    bytes: int = 0
+    seen: float = 0.0
+
+    def is_loading(self, before: HeldModel | None) -> bool:
+        """Is it still being loaded? Its expiry then moves with the time. `before`: as it was seen before."""
+        if before is None or self.seen - before.seen < LOOKS_APART or self.until == inf:
+            return False
+        return abs((self.until - before.until) - (self.seen - before.seen)) < LOOKS_APART / 4
+
+
+class ModelLoad(Protocol):
+    """A load of a model that the gateway has asked for. `window`: tokens, None = the server's own default. `since`:
+    monotonic seconds."""
+
+    window: int | None
+    since: float
+
+    def cancel(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

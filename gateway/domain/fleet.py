@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from gateway.config.snapshot import Backend, Snapshot
-from gateway.domain.backend import BackendState, Observers, canaried
+from gateway.domain.backend import BackendState, Observers
+from gateway.domain.engine_traits import canaried
 from gateway.domain.health_machine import Health
 from gateway.domain.upstream import Client
 from gateway.supervision import Failures

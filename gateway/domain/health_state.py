@@ -6,7 +6,8 @@ The transitions are in health_machine.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gateway.config.snapshot import HealthSettings
@@ -187,3 +188,17 @@ class HealthRecord:
         self.state = state
         self.since = now
         return Transition(self.backend, before, state, reason, now)
+
+
+@dataclass(frozen=True, slots=True)
+class StartDecision:
+    """Whether a parked backend is started for a request.
+
+    `refusal`: empty if it is started, after those of `stops` were stopped. `stops`: backend -> for how long it has been
+    idle (seconds), the longest first. `notes`: remarks on the start, for the operator. `wait`: seconds after which the
+    refusal may end by itself; None if not known."""
+
+    refusal: str = ""
+    stops: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    wait: float | None = None

@@ -1,4 +1,5 @@
-"""The prompts that one backend still computes for this gateway, and how fast it has shown to compute them.
+"""The prompts that one backend still computes for this gateway, and how fast it has shown to compute them; and whose
+turn it is to have one counted.
 
 A prompt counts from its sending to the first sign of its answer. What the engine computes of it is an estimate (its
 tokens without those that are probably cached), so the speed is learned slowly, and bounded. Times are monotonic
@@ -6,6 +7,9 @@ seconds."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from math import exp
 
 RATE_LEAST, RATE_MOST = 20.0, 200_000.0  # tokens per second: limits of what is learned
@@ -69,3 +73,27 @@ class PromptUnderWay:
         prefill, self._prefill = self._prefill, None
         if prefill is not None:
             prefill.tokens -= self._tokens
+
+
+class Turns:
+    """`each`: how many turns a sender has at a time. Its others wait in order; nobody waits for another sender."""
+
+    def __init__(self, each: int) -> None:
+        self._each = each
+        self._senders: dict[str, tuple[asyncio.Semaphore, list[None]]] = {}  # (turns, one None for each that uses them)
+
+    def __len__(self) -> int:
+        """Senders that have turns, or wait for one."""
+        return len(self._senders)
+
+    @asynccontextmanager
+    async def turn(self, sender: str) -> AsyncIterator[None]:
+        turns, users = self._senders.setdefault(sender, (asyncio.Semaphore(self._each), []))
+        users.append(None)
+        try:
+            async with turns:
+                yield
+        finally:
+            users.pop()
+            if not users:
+                del self._senders[sender]

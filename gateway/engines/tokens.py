@@ -79,7 +79,7 @@ class TokenClient:
         )
         try:
             if response.status != 200:
-                raise TokenizeError(response, state.without_key(await read_beginning(response, ERROR_MOST)))
+                raise TokenizeError(response, state.backend.without_key(await read_beginning(response, ERROR_MOST)))
             return await read_counted(response, ANSWER_MOST, self._count)
         finally:
             response.release()

@@ -119,4 +119,4 @@ class EngineLooks:
         if state.health.state in SERVING:
             state.evidence.stalled(reason)
         else:
-            state.report_stalled()  # ends requests that arrived since, or that could not be ended before
+            state.report("stalled")  # ends requests that arrived since, or that could not be ended before

@@ -45,7 +45,7 @@ from gateway.health.voices import Voices
 from gateway.health.warm_standby import OllamaLoader, WarmStandby
 from gateway.printable import visible
 from gateway.shortage import Kind
-from gateway.supervision import Failures
+from gateway.supervision import Failures, cancel
 from gateway.transport.prometheus_text import in_turns
 
 log = logging.getLogger("gateway.health")
@@ -169,9 +169,7 @@ class Prober:
     async def close(self) -> None:
         tasks = [*(task for group in self._tasks.values() for task in group), *self._immediate_checks.values()]
         self._tasks.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*tasks)
         await self.canaries.close()
         await self.voices.close()
         await self._client.close()
@@ -289,10 +287,11 @@ class Prober:
             if response.refused or mute or hangs or quiet_for > RECENT:
                 state.evidence.dead(response.reason, refused=response.refused, silent=mute or hangs)
             if mute:
-                state.report_mute()
+                state.evidence.mute = True  # though what it has begun may end well
+                state.report("mute")
                 self.hurry(state)
             elif hangs:
-                state.report_silent()
+                state.report("silent")
                 asyncio.get_running_loop().call_later(AGAIN, self._check_again, state)
             return
         if response.status in (401, 403):

@@ -173,7 +173,7 @@ async def _exchange(state: BackendState, call: EngineRequest) -> CheckReply:
     response = await engine_of(state).send(state, call)
     try:
         body = await (_read_stream(response) if call.stream else response.read_all(BODY_MOST))
-        return CheckReply(response.status, dict(response.headers), state.without_key(body))
+        return CheckReply(response.status, dict(response.headers), state.backend.without_key(body))
     finally:
         response.release()
 

@@ -22,7 +22,7 @@ from gateway.health.checks.reply import read_stream, read_whole
 from gateway.health.checks.requests import Body
 from gateway.health.probes import send_probe
 from gateway.inspection.error_replies import judge
-from gateway.supervision import Failures
+from gateway.supervision import Failures, cancel
 
 log = logging.getLogger("gateway.canary")
 
@@ -91,10 +91,7 @@ class SuspectProbes:
 
     async def close(self) -> None:
         self._closed = True
-        tasks = list(self._under_way.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*self._under_way.values())
 
     def _start_sparingly(self, state: BackendState, probe: StartProbe) -> RunningProbe | None:
         now, key = time.monotonic(), state.backend.identity

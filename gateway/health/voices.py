@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from gateway.config.snapshot import Backend
 from gateway.health.probe_client import ProbeClient, ProbeFailure, decoded
-from gateway.supervision import Failures
+from gateway.supervision import Failures, cancel
 
 FRESH = 60.0  # seconds until a server is asked again
 WAIT = 1.0  # seconds that a client waits for servers that were not asked yet
@@ -57,9 +57,7 @@ class Voices:
         self._known = {identity: found for identity, found in self._known.items() if identity in kept}
 
     async def close(self) -> None:
-        for task in list(self._reading.values()):
-            task.cancel()
-        await asyncio.gather(*self._reading.values(), return_exceptions=True)
+        await cancel(*self._reading.values())
 
     def _refresh(self, backend: Backend) -> asyncio.Task[None]:
         key = backend.identity

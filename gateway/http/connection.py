@@ -22,9 +22,8 @@ from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
 from gateway.http.app import App
 from gateway.http.asgi_cycle import AsgiCycle
-from gateway.http.client_connection import Answering, ClientConnection
+from gateway.http.client_connection import Answering, ClientConnection, Flow, SlowReaderTimeout
 from gateway.http.direct import CONTINUE, DirectExchange, last_answer
-from gateway.http.flow_control import Flow, SlowReaderTimeout
 from gateway.http.listener import Listener, address_of
 from gateway.http.pace import PacedReader
 from gateway.http.request_head import Head, RepeatedHead

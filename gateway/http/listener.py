@@ -16,7 +16,7 @@ from itertools import islice
 from gateway.config.snapshot import Network
 from gateway.errors import GatewayError
 from gateway.http.client_connection import ClientConnection
-from gateway.http.known_heads import KnownHeads
+from gateway.http.request_head import KnownHeads
 from gateway.runtime.gateway import Gateway
 from gateway.runtime.process import file_limit
 

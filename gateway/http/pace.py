@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gateway.errors import GatewayError
-from gateway.http.flow_control import Flow
+from gateway.http.client_connection import Flow
 from gateway.http.listener import Listener
 from gateway.http.request_reader import RequestReader
 

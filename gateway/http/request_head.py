@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.admission.access import Caller
+from gateway.config.snapshot import Snapshot
 from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
 
@@ -18,6 +19,7 @@ MAX_FIELDS = 100
 REPEATED_MOST = 4096  # bytes of a head that is kept, to recognise it when it comes again
 NUMBER_MOST = 18  # digits of a length that is read; a longer number is beyond every limit
 END = b"\r\n\r\n"
+KEPT = 64  # heads that are known beyond their connection, and as many that were seen once
 
 _VISIBLE = b"\t" + bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100))
 _TOKEN = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -25,6 +27,7 @@ _TARGET = bytes(set(range(0x21, 0x7F)) - {ord("#")})
 _METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE"})
 _SPECIAL = frozenset({b"host", b"content-length", b"transfer-encoding", b"connection", b"expect"})
 _NO_SUCH_SIZE = 10**18  # stands for any longer number; beyond every limit
+Key = tuple[str, bytes, bytes]  # (the client's address, the head before the number of its length, and behind it)
 
 
 @dataclass(slots=True)
@@ -110,6 +113,53 @@ def around_length(raw: bytes) -> tuple[bytes, bytes] | None:
     number = line.strip(b" \t")
     begin += line.find(number)
     return raw[:begin], raw[begin + len(number) :]
+
+
+class KnownHeads:
+    """The heads of one listener's connections, for one snapshot: some clients open a new one for each request, and send
+    the same head on it. The ones used last stay. Only a head that an admitted client has sent twice is kept, so that
+    heads which never come again (with a trace in them) displace none that do. `at_once`: one that has come once too."""
+
+    def __init__(self, *, at_once: bool = False) -> None:
+        self._at_once = at_once
+        self._snapshot: Snapshot | None = None
+        self._known: dict[Key, RepeatedHead] = {}
+        self._once: dict[Key, None] = {}
+
+    def find(self, snapshot: Snapshot, peer: str, raw: bytes) -> RepeatedHead | None:
+        """What recognises the head `raw` (everything before the empty line), if this address has sent it before."""
+        self._follow(snapshot)
+        if not self._known or (parts := around_length(raw)) is None:
+            return None
+        key = (peer, *parts)
+        found = self._known.pop(key, None)
+        if found is not None:
+            self._known[key] = found
+        return found
+
+    def note(self, snapshot: Snapshot, peer: str, repeated: RepeatedHead) -> None:
+        """A client that was admitted has sent this head, which was not known."""
+        self._follow(snapshot)
+        key = (peer, *repeated.parts)
+        if key not in self._once and not self._at_once:
+            self._once[key] = None
+            _drop_oldest(self._once)
+            return
+        self._once.pop(key, None)
+        self._known[key] = repeated
+        _drop_oldest(self._known)
+
+    def _follow(self, snapshot: Snapshot) -> None:
+        """Who may do what has changed: what was found out about heads is forgotten, and the old snapshot with it."""
+        if snapshot is not self._snapshot:
+            self._snapshot = snapshot
+            self._known.clear()
+            self._once.clear()
+
+
+def _drop_oldest(heads: dict[Key, RepeatedHead] | dict[Key, None]) -> None:
+    if len(heads) > KEPT:
+        del heads[next(iter(heads))]
 
 
 def malformed(what: str) -> GatewayError:

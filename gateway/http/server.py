@@ -8,23 +8,61 @@ import ctypes
 import logging
 import signal
 import socket
+import ssl
 import struct
 import sys
 import threading
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, cast
 
 import uvicorn
 
+from gateway.config.edits import marks_of
+from gateway.config.snapshot import Tls
 from gateway.http.connection import Connection
 from gateway.http.listener import Limits, Listener
-from gateway.http.tls import HANDSHAKE, ReloadedCertificate
 
 if TYPE_CHECKING:
     from gateway.http.app import App
 
+log = logging.getLogger("gateway.listener")
+
+HANDSHAKE = 10.0  # seconds of a TLS handshake at most
 DATE_EVERY = 1.0  # seconds for which the `date` of answers holds
 _ATTACH_REUSEPORT_CBPF = 51  # Linux' number; the socket module does not know it
+
+
+class ReloadedCertificate:
+    """The listener's certificate and its key, read again when the files change. `context` is what new connections are
+    made with. Raises OSError (an ssl.SSLError is one) where the files cannot be used at the start; later ones that
+    cannot be used are logged, and the last good ones stay."""
+
+    def __init__(self, tls: Tls) -> None:
+        self._files = Path(tls.cert), Path(tls.key)
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.context.set_alpn_protocols(["http/1.1"])
+        self._marks = self._seen = marks_of(self._files)
+        self.context.load_cert_chain(*self._files)
+
+    def refresh(self) -> None:
+        """Read the files again, if they have changed and two looks in a row find the same: programs write one of them
+        after the other."""
+        marks = marks_of(self._files)
+        settled, self._seen = marks == self._seen, marks
+        if marks != self._marks and settled:
+            self._marks = marks
+            self._load()
+
+    def _load(self) -> None:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*self._files)  # a pair that fits, before it is used
+            self.context.load_cert_chain(*self._files)
+        except OSError as error:
+            log.error("the certificate %s cannot be used (%s): the last one stays", self._files[0], error)
+        else:
+            log.info("the certificate %s is read again", self._files[0])
 
 
 class _NoIncompleteResponseErrors(logging.Filter):

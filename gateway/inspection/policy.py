@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-import msgspec
-
+from gateway.domain.body import value_of
 from gateway.domain.request import InferenceRequest
 from gateway.inspection.echo import client_mentions
 from gateway.inspection.formats import FORMATS, Format
@@ -85,10 +84,7 @@ def _kept(raw: bytes) -> OfferedTools:
 
 
 def _decoded(raw: bytes) -> Iterator[Any]:
-    try:
-        tools = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return
+    tools = value_of(raw)
     yield from tools if isinstance(tools, list) else ()
 
 

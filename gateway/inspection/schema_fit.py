@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
+from gateway.domain.body import value_of
 
 DEPTH_MOST = 16  # of values inside of values
 _KINDS: dict[str, tuple[type, ...]] = {
@@ -20,10 +20,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 def is_answer(text: str, response_format: bytes) -> bool:
     """Is this text JSON that satisfies the schema of a request's `response_format`?"""
-    try:
-        value, asked = msgspec.json.decode(text), msgspec.json.decode(response_format)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return False
+    value, asked = value_of(text), value_of(response_format)
     form = asked.get("json_schema") if isinstance(asked, dict) else None
     schema = form.get("schema") if isinstance(form, dict) else None
     return isinstance(value, (dict, list)) and fits(value, schema)

@@ -117,7 +117,7 @@ class Attempt:
             response = await send(state, call, self._context.services.on_short)
             if response.status >= 300:
                 begun = await read_beginning(response, ERROR_BODY_MOST, self.exchange.share.add)
-                body = state.without_key(begun)
+                body = state.backend.without_key(begun)
                 raise AttemptFailed(verdict_of(call, self.request, state, response, body))
             found = await self._relay(response, policy, thoughts)
             delivered = True

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from gateway.config.snapshot import Alias, Backend, Client, Server, Snapshot
-from gateway.domain.backend import BackendState, EngineReport
+from gateway.domain.backend import BackendState
 from gateway.domain.capabilities import Capabilities
 from gateway.domain.engine_traits import EngineTraits
-from gateway.domain.facts import LearnedFacts
+from gateway.domain.facts import EngineReport, LearnedFacts
 from gateway.domain.request import InferenceRequest
 
 

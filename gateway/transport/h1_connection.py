@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import httptools
@@ -15,7 +15,6 @@ from gateway.shortage import shortage_of
 
 from .collected import PART, CollectedTransport, round_of
 from .h1_response import H1Response
-from .head_fields import MAX_HEAD, HeadFields, head_too_large
 from .known_head import AnswerHeads
 from .whole_chunks import ends_chunk, whole_chunk
 
@@ -24,6 +23,39 @@ JOIN_BELOW = 64 * 1024  # up to this size, copying the body behind the head is c
 PIECES_MOST = 64  # unread pieces of a body that are kept separately; further ones are joined, because they may be tiny
 _HEAD_END = b"\r\n\r\n"
 PIECE = 256 * 1024  # larger request bodies are passed to the transport in pieces of this size
+MAX_HEAD = 64 * 1024  # bytes of a head
+NAMES = 64  # names remembered per connection: a backend uses the same few again and again
+
+
+class HeadFields:
+    """Reads the header fields of the answers on one connection."""
+
+    __slots__ = ("_names",)
+
+    def __init__(self) -> None:
+        self._names: dict[bytes, str] = {}  # as the backend writes it -> in lower case
+
+    def read(self, head: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
+        """The fields by their names in lower case; of repeated ones, the last. Raises `ProtocolFailure` for a head of
+        more than `MAX_HEAD` bytes."""
+        names = self._names
+        fields: dict[str, str] = {}
+        size = 0
+        for raw, value in head:
+            size += len(raw) + len(value) + 4
+            name = names.get(raw)
+            if name is None:
+                name = raw.lower().decode("latin-1")
+                if len(names) < NAMES:
+                    names[raw] = name
+            fields[name] = value.decode("latin-1").rstrip(" \t")
+        if size > MAX_HEAD:
+            raise head_too_large()
+        return fields
+
+
+def head_too_large() -> ProtocolFailure:
+    return ProtocolFailure(f"the head of the answer, or what follows its body, is larger than {MAX_HEAD} bytes")
 
 
 class Connection(asyncio.Protocol):

@@ -338,7 +338,7 @@ async def test_an_answer_that_nobody_reads_is_cut_after_idle(path: str, monkeypa
 
 
 async def test_a_page_that_nobody_reads_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.http.flow_control.PATIENCE", 0.2)
+    monkeypatch.setattr("gateway.http.client_connection.PATIENCE", 0.2)
     async with fronting() as (gateway, _), raw_client(gateway.url, receive_buffer=SMALL) as client:
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # typed as one that only writes
         for _ in range(400):
@@ -353,7 +353,7 @@ async def _connections(gateway: RunningGateway) -> list[Any]:
 
 async def test_a_refusal_that_nobody_reads_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.domain.request_timer.UNREAD", 0.3)
-    monkeypatch.setattr("gateway.http.flow_control.PATIENCE", 0.3)
+    monkeypatch.setattr("gateway.http.client_connection.PATIENCE", 0.3)
     async with fronting() as (gateway, _), raw_client(gateway.url, receive_buffer=SMALL) as client:
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # typed as one that only writes
         for _ in range(3000):

@@ -9,8 +9,7 @@ import pytest
 
 from gateway.config.snapshot import Alias, Client, CloudWhen
 from gateway.domain.backend import BackendState
-from gateway.domain.health_state import State
-from gateway.domain.start_decision import StartDecision
+from gateway.domain.health_state import StartDecision, State
 from gateway.health.warm_standby import is_taken
 from gateway.routing.alias_status import view_alias
 from gateway.routing.plan import Plan, make_plan

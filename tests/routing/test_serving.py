@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from gateway.api.models import describe
 from gateway.api.ops import servable
-from gateway.cli.startup_report import startup_report
+from gateway.cli.serve import startup_report
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import SERVING
 from gateway.routing.alias_status import view_alias

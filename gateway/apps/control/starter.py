@@ -31,8 +31,7 @@ from gateway.apps.control.switching import Steps, request_steps, stop_steps
 from gateway.apps.control.unit_commands import start_commands
 from gateway.config.snapshot import Alias, Client, Snapshot
 from gateway.domain.backend import BackendState
-from gateway.domain.health_state import WELL, State, Transition
-from gateway.domain.start_decision import StartDecision
+from gateway.domain.health_state import WELL, StartDecision, State, Transition
 from gateway.errors import GatewayError
 from gateway.runtime.gateway import Gateway
 from gateway.supervision import cancel

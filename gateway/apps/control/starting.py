@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gateway.domain.start_decision import StartDecision
+from gateway.domain.health_state import StartDecision
 
 if TYPE_CHECKING:
     from gateway.apps.control.memory.arithmetic import Demand

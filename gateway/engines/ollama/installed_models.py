@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.config.backends import ASSUMED_OLLAMA_CONTEXT
 from gateway.domain.backend import BackendState
-from gateway.domain.held_model import HeldModel
+from gateway.domain.facts import HeldModel
 from gateway.domain.reason import quoting
 from gateway.engines.base import NAME_MOST, reported_name, reported_window
 from gateway.printable import visible

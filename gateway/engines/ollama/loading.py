@@ -9,7 +9,7 @@ import time
 import uuid
 
 from gateway.domain.backend import BackendState
-from gateway.domain.held_model import HeldModel
+from gateway.domain.facts import HeldModel
 from gateway.domain.upstream import SilenceFailure
 from gateway.engines.base import WholeResponse, authorized, read_out
 from gateway.engines.ollama.installed_models import EMBED, LOAD, bounded, load_body

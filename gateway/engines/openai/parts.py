@@ -13,9 +13,8 @@ from gateway.domain.upstream import Response, UpstreamFailure
 from gateway.engines.base import TranslatedResponse
 from gateway.inspection.assembler import Assembler, Object, read_object
 from gateway.inspection.chunk_filter import ChunkFilter, total_usage
-from gateway.transport.held import HeldBytes
 from gateway.transport.sse import DONE, Framer, data_of, error_line
-from gateway.transport.upload import Counted
+from gateway.transport.upload import Counted, HeldBytes
 
 WHOLE_MOST = 64 * 1024 * 1024  # bytes of an assembled answer
 

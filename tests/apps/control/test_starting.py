@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.apps.control.memory.arithmetic import SYSTEM_GIB, Demand
 from gateway.apps.control.starting import Room, StartMember, decide
-from gateway.domain.start_decision import StartDecision
+from gateway.domain.health_state import StartDecision
 
 NOW = 10_000.0
 SPARK = 100.0 + SYSTEM_GIB  # GiB, of which 100 can be held
