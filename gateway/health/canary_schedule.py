@@ -20,7 +20,7 @@ from gateway.domain.reason import joined, prefixed, quoting
 from gateway.health.checks import NO_ANSWER, CheckReply
 from gateway.health.probes import probe
 from gateway.inspection.error_replies import judge
-from gateway.supervision import Failures
+from gateway.supervision import Failures, cancel
 
 log = logging.getLogger("gateway.canary")
 
@@ -108,9 +108,7 @@ class CanarySchedule:
                 del records[key]
 
     async def close(self) -> None:
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await cancel(*self._tasks.values())
         self._tasks.clear()
 
     async def _decide(self, state: BackendState) -> None:

@@ -22,7 +22,7 @@ from gateway.health.checks.reply import read_stream, read_whole
 from gateway.health.checks.requests import Body
 from gateway.health.probes import send_probe
 from gateway.inspection.error_replies import judge
-from gateway.supervision import Failures
+from gateway.supervision import Failures, cancel
 
 log = logging.getLogger("gateway.canary")
 
@@ -91,10 +91,7 @@ class SuspectProbes:
 
     async def close(self) -> None:
         self._closed = True
-        tasks = list(self._under_way.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*self._under_way.values())
 
     def _start_sparingly(self, state: BackendState, probe: StartProbe) -> RunningProbe | None:
         now, key = time.monotonic(), state.backend.identity
@@ -104,12 +101,8 @@ class SuspectProbes:
         return self._start(state, probe)
 
     def _start(self, state: BackendState, probe: StartProbe) -> RunningProbe:
-        key = state.backend.identity
-        task = self._under_way.get(key)
-        if task is None:
-            task = self._under_way[key] = self._failures.once("canary", probe(), f"suspicion of {state.name}")
-            task.add_done_callback(lambda _: self._under_way.pop(key, None))
-        return task
+        name = f"suspicion of {state.name}"
+        return self._failures.only(self._under_way, state.backend.identity, "canary", probe, name)
 
     async def _probe(self, state: BackendState, endpoint: Endpoint, *, stream: bool, after: float) -> ProbeResult:
         if after:

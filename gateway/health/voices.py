@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 from gateway.config.snapshot import Backend
 from gateway.health.probe_client import ProbeClient, ProbeFailure, decoded
-from gateway.supervision import Failures
+from gateway.supervision import Failures, cancel
 
 FRESH = 60.0  # seconds until a server is asked again
 WAIT = 1.0  # seconds that a client waits for servers that were not asked yet
@@ -57,17 +58,11 @@ class Voices:
         self._known = {identity: found for identity, found in self._known.items() if identity in kept}
 
     async def close(self) -> None:
-        for task in list(self._reading.values()):
-            task.cancel()
-        await asyncio.gather(*self._reading.values(), return_exceptions=True)
+        await cancel(*self._reading.values())
 
     def _refresh(self, backend: Backend) -> asyncio.Task[None]:
-        key = backend.identity
-        task = self._reading.get(key)
-        if task is None:
-            task = self._reading[key] = self._failures.once("probe", self._ask(backend), f"voices of {backend.name}")
-            task.add_done_callback(lambda _: self._reading.pop(key, None))
-        return task
+        ask, name = partial(self._ask, backend), f"voices of {backend.name}"
+        return self._failures.only(self._reading, backend.identity, "probe", ask, name)
 
     async def _ask(self, backend: Backend) -> None:
         path = backend.paths.get("voices", PATH)

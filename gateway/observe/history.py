@@ -15,6 +15,7 @@ from gateway.domain.backend import BackendState
 from gateway.health.nodes import Machine
 from gateway.metrics.registry import Metrics
 from gateway.observe.rates import EngineRates, EngineSamples, HistogramWindow, Percentiles
+from gateway.supervision import cancel
 
 EVERY = 5.0  # seconds between two samples
 POINTS = 720  # samples that are kept: an hour
@@ -104,9 +105,7 @@ class History:
         self._task = self._metrics.failures.task("history", self._run)
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await cancel(self._task)
 
     async def _run(self) -> None:
         while True:
