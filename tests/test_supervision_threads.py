@@ -20,7 +20,7 @@ from gateway.apps.alerts.alert import FleetPicture
 from gateway.apps.alerts.alerts import AlertState
 from gateway.apps.alerts.channels import AlertMessage, DeliveryResult
 from gateway.apps.alerts.sender import AlertSender, RetryPolicy
-from gateway.apps.tracing.export import Exporter
+from gateway.apps.tracing.traces import Exporter
 from gateway.config.snapshot import Snapshot
 from gateway.domain.health_state import State
 from gateway.domain.request_timer import TICK, Pulse, RequestTimer
@@ -137,7 +137,7 @@ def test_a_thread_that_only_ever_fails_ends_when_it_is_told_to(metrics: Metrics)
 # Tasks that somebody waits for, and sees the exception of; or that belong to one request of a client.
 WAITED_FOR = {
     "api/admin.py": "a probe that was asked for: its error is the answer",
-    "apps/batches/files_api.py": "ends with the reply that it watches",
+    "apps/batches/api.py": "ends with the reply that it watches",
     "api/status.py": "ends with the reply that it watches",
     "http/connection.py": "one request",
     "proxy/exchange.py": "ends with the request that it watches",

@@ -137,6 +137,39 @@ class RequestLine(msgspec.Struct, frozen=True, gc=False):
         """The level of the line: warning for a request that was not served as configured."""
         return logging.WARNING if is_failure(self.outcome) or self.detour is not None else logging.INFO
 
+    def shown(self) -> dict[str, Any]:
+        """The fields of the log's line (docs/logs.md) that need no more than this record; what has nothing to say is
+        left out."""
+        tokens = self.tokens
+        found: dict[str, Any] = {
+            "id": self.id,
+            "client": self.client,
+            "alias": self.alias,
+            "endpoint": self.endpoint,
+            "stream": self.stream,
+            "backend": self.backend,
+            "attempts": self.attempts,
+            "outcome": self.outcome,
+            "tokens_in": tokens.prompt,
+            "tokens_out": tokens.completion,
+            "tokens_cached": tokens.cached,
+            "tokens_reasoning": tokens.reasoning,
+            "queued_ms": round(self.queued * 1000) if self.queued else 0,
+            "total_ms": round(self.total * 1000),
+        }
+        if self.first_token is not None:
+            found["first_token_ms"] = round(self.first_token * 1000)
+        if self.detour is not None:
+            kind, why = self.detour
+            found[kind] = why
+        if self.audio_seconds:
+            found["audio_seconds"] = round(self.audio_seconds, 2)
+        if self.resumed:
+            found["resumed"] = self.resumed
+        if self.adapted:
+            found["adapted"] = self.adapted
+        return found
+
 
 def is_failure(outcome: str) -> bool:
     """Is the outcome a failure of the gateway or of a backend, not of the client?"""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from msgspec.structs import astuple
 
@@ -36,7 +35,7 @@ class Settler:
         for attempt in record.attempts:
             if attempt.unused is not None and not attempt.answered:  # an unused answer may have been delivered later
                 route = self._route(record, attempt.state)
-                used += self._count_usage(record, route, attempt, attempt.unused, "unused", 0.0)
+                used += self._count_usage(record, route, attempt, unused=True)
                 if attempt.first_token:  # its stream went on elsewhere
                     route.first_token.observe(attempt.first_token - record.began)
             if attempt.answered:
@@ -61,7 +60,7 @@ class Settler:
             labels = record.client_label, record.alias, state.name, record.endpoint.name
             self._metrics.audio_seconds.child(*labels).value += served.audio_seconds
         if served.usage is not None:
-            return self._count_usage(record, route, served, served.usage, record.outcome, record.seconds)
+            return self._count_usage(record, route, served)
         # Its tokens are not known, as of speech: nor is its cost, unless it is free, or its pictures have a price.
         unknown = None if costs_money(state.backend) else 0.0
         usd = pictures_usd(state.backend, record.endpoint, served.pictures) or unknown
@@ -95,18 +94,12 @@ class Settler:
         self._enter(record, state.name, trying.tokens, outcome, record.seconds, usd)
         return max(record.charge.tokens, used.total if sent else 0) if record.charge is not None else 0
 
-    def _count_usage(
-        self,
-        record: RequestRecord,
-        route: Route,
-        attempt: AttemptRecord,
-        usage: dict[str, Any],
-        outcome: str,
-        seconds: float,
-    ) -> int:
+    def _count_usage(self, record: RequestRecord, route: Route, attempt: AttemptRecord, *, unused: bool = False) -> int:
         """Tokens as the backend reported them; they also show how many bytes one of its tokens has. If the reported
         numbers are impossible, the estimate counts instead, so that such an answer is neither free nor uses up a
         budget."""
+        usage = (attempt.unused if unused else attempt.usage) or {}
+        outcome, seconds = ("unused", 0.0) if unused else (record.outcome, record.seconds)
         state, request = attempt.state, attempt.request
         used = attempt.tokens = read_usage(usage)
         if not (used.prompt and used.completion) and is_beyond_belief(usage):  # both were read: both are plausible

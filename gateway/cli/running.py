@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -97,38 +98,46 @@ class GatewayClient:
 
     def lines(self, path: str) -> Iterator[str]:
         """The lines of an answer that is text, as they come."""
-        import httpx
+        with self._stream(path) as answer:
+            yield from map(visible, answer.iter_lines())
 
-        from gateway.transport.bounded import client
+    @contextmanager
+    def _stream(self, path: str) -> Iterator[httpx.Response]:
+        from gateway.transport.bounded import client, identity
 
-        try:
-            with (
-                client(WAIT, base_url=self.url, headers=self._headers) as asking,
-                asking.stream("GET", path) as answer,
-            ):
-                if answer.status_code != 200:
-                    answer.read()
-                    raise GatewayRefusal(answer.status_code, _message(_json_of(answer), answer.status_code, self.url))
-                yield from map(visible, answer.iter_lines())
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            why = visible(str(error)) or type(error).__name__
-            raise GatewayUnreachable(f"the gateway at {self.url} cannot be reached: {why}") from None
+        with (
+            self._reaching(),
+            client(WAIT, base_url=self.url, headers=self._headers) as asking,
+            asking.stream("GET", path, headers=identity()) as answer,
+        ):
+            if answer.status_code != 200:
+                answer.read()
+                raise GatewayRefusal(answer.status_code, _message(_json_of(answer), answer.status_code, self.url))
+            yield answer
 
     def _ask(self, method: str, path: str, wait: float = WAIT, **options: Any) -> dict[str, Any]:
-        import httpx
-
         from gateway.transport.bounded import client, fetch_now
 
-        try:
-            with client(wait, base_url=self.url, headers=self._headers) as asking:
-                answer = fetch_now(asking, method, path, most=ANSWER_MOST, seconds=wait, **options)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            why = visible(str(error)) or type(error).__name__
-            raise GatewayUnreachable(f"the gateway at {self.url} cannot be reached: {why}") from None
+        with self._reaching(), client(wait, base_url=self.url, headers=self._headers) as asking:
+            answer = fetch_now(asking, method, path, most=ANSWER_MOST, seconds=wait, **options)
         found = _json_of(answer)
         if answer.status_code in (200, 202) and isinstance(found, dict):
             return dict(visible_lines_of(found))
         raise GatewayRefusal(answer.status_code, _message(found, answer.status_code, self.url))
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        import httpx
+
+        from gateway.transport.bounded import Oversized, Undecodable
+
+        try:
+            yield
+        except (Oversized, Undecodable) as error:  # it is there: asking again is of no use
+            raise GatewayRefusal(502, f"the gateway at {self.url}: {visible(str(error))}") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            why = visible(str(error)) or type(error).__name__
+            raise GatewayUnreachable(f"the gateway at {self.url} cannot be reached: {why}") from None
 
 
 def _json_of(answer: httpx.Response) -> Any:
@@ -152,5 +161,5 @@ def _message(found: Any, status: int, url: str) -> str:
     try:
         message = str(visible_all(found["error"]["message"]))
     except (KeyError, TypeError):
-        return f"what listens at {url} does not answer as a gateway ({status})"
+        return f"what listens at {url} does not answer as a gateway" + ("" if status == 200 else f" ({status})")
     return f"{message} (--key KEY, or GATEWAY_KEY)" if status in (401, 403) else message

@@ -65,13 +65,13 @@ def invalid_body(message: str, param: str | None = None) -> GatewayError:
     return GatewayError("invalid_request_body", message, param=param)
 
 
-def value_of(raw: Raw | None) -> Any:
-    """A field's value, or None where it is absent or does not parse (the backend's own error is more exact)."""
+def value_of(raw: Raw | bytes | str | None) -> Any:
+    """The value of JSON, or None where it is absent or does not parse (the backend's own error is more exact)."""
     if raw is None:
         return None
     try:
         return _decode_any(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 
 

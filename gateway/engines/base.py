@@ -141,6 +141,8 @@ class WholeResponse:
 
 MESSAGE_MOST = 2000  # characters
 
+_decode = msgspec.json.Decoder(Any).decode
+
 
 class InexpressibleRequest(Exception):
     """The engine's API cannot express the client's request; becomes a 400 in OpenAI's format."""
@@ -152,6 +154,21 @@ class InexpressibleRequest(Exception):
 
 class UnmetDemand(InexpressibleRequest):
     """A request that this engine's API cannot express, and that another engine may: the next candidate is asked."""
+
+
+class Fields:
+    """A request's fields, decoded on access. An absent field and null both read as None."""
+
+    def __init__(self, raw: Mapping[str, Raw]) -> None:
+        self._raw = raw
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._raw:
+            return None
+        try:
+            return _decode(self._raw[name])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise InexpressibleRequest(f"`{name}` is not valid JSON.", name) from None
 
 
 def error_of(message: str, status: int, param: str | None = None) -> dict[str, str | None]:

@@ -136,11 +136,8 @@ def _arguments(value: Any) -> str:
         return "{}"
     if not isinstance(value, str):
         return _encode(value).decode()
-    try:
-        msgspec.json.decode(value)
+    if value.strip() == "null" or value_of(value) is not None:
         return value
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        pass
     arguments = Arguments()
     mended = arguments.feed(value) + arguments.finish()
     return mended if arguments.whole else _encode({"input": value}).decode()

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.domain.body import value_of
 from gateway.domain.request import Endpoint
 from gateway.domain.upstream import ErrorTold, PoolFull, ProtocolFailure, TooLarge, UpstreamFailure
 from gateway.inspection.known_errors import is_pool_full
@@ -176,9 +177,8 @@ def begins_events(data: bytes) -> bool:
 
 def events_of(body: bytes, endpoint: Endpoint) -> bytes | None:
     """A whole answer, or an error, as the events of a stream; None if the body is neither."""
-    try:
-        answer = _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    answer = value_of(body)
+    if not isinstance(answer, dict):
         lines = bare_objects(body)
         return b"".join(b"data: %b\n\n" % line for line in lines) + _DONE_EVENT if lines else None
     error = answer.get("error") if answer.get("error") is not None else error_in(body)
@@ -215,17 +215,9 @@ def bare_objects(text: bytes) -> list[bytes]:
         return []
     for parts in ([text], text.split(b"\n")):
         lines = [part for part in parts if part.strip()]
-        if all(_is_object(line) for line in lines):
+        if all(isinstance(value_of(line), dict) for line in lines):
             return lines
     return []
-
-
-def _is_object(text: bytes) -> bool:
-    try:
-        _decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
 
 
 def _chunks_of(choice: dict[str, Any], number: int) -> list[dict[str, Any]]:

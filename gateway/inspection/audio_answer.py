@@ -7,8 +7,7 @@ import struct
 from math import isfinite
 from typing import Any
 
-import msgspec
-
+from gateway.domain.body import value_of
 from gateway.domain.upstream import ProtocolFailure
 from gateway.domain.usage import count_of
 from gateway.transport.sse import Framer, data_of
@@ -126,10 +125,7 @@ class EventReader:
         self.begun = True
         if b'"usage"' not in event and b'"error"' not in event:
             return
-        try:
-            said = msgspec.json.decode(data_of(event) or b"")
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return
+        said = value_of(data_of(event))
         self.error = self.error or is_error(said)
         self.seconds = said_seconds(said) or self.seconds
         self.tokens = said_tokens(said) or self.tokens

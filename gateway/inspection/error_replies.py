@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.domain.body import value_of
 from gateway.domain.reason import quoting
 from gateway.inspection.known_errors import (
     guess_lack,
@@ -113,10 +114,7 @@ _STATUS_OF = (
 def told_status(body: bytes) -> int:
     """The HTTP status that an error inside of a 200 would have had: as it says itself, else by its type, else by its
     words; 0 = nothing tells it."""
-    try:
-        value: Any = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return 0
+    value = value_of(body)
     error = value.get("error") or value if isinstance(value, dict) else {}
     fields = error if isinstance(error, dict) else {}
     for stated in (str(fields.get(name)) for name in ("code", "status", "status_code")):
@@ -259,10 +257,7 @@ def _unwrapped(value: dict[str, Any]) -> dict[str, Any]:
     text = value.get("error")
     if not isinstance(text, str) or text[:1] != "{" or len(text) > 4 * MESSAGE_MOST:
         return value
-    try:
-        inner: Any = msgspec.json.decode(text.strip())
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return value
+    inner = value_of(text.strip())
     return inner if isinstance(inner, dict) and inner.get("error") else value
 
 

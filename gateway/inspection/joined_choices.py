@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.domain.body import value_of
 from gateway.domain.request import COMPLETIONS, Endpoint
 from gateway.transport.sse import DONE, Framer, data_of
 
@@ -21,7 +22,6 @@ LOST = {
     "param": None,
     "code": "upstream_error",
 }
-_decode = msgspec.json.Decoder().decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +145,5 @@ class MemberStream:
 
 
 def _object(data: bytes) -> dict[str, Any] | None:
-    try:
-        value = _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+    value = value_of(data)
     return value if isinstance(value, dict) else None

@@ -48,24 +48,18 @@ class Thoughts:
 THINK = Thoughts(("<think>",), "</think>")
 _THINKERS = (
     *("qwen3", "deepseek_r1", "deepseek_v3", "deepseek_v4", "glm45", "glm47", "kimi_k2", "nemotron_v3", "minimax_m2"),
-    *(
-        "minimax_m2_append_think",
-        "step3",
-        "step3p5",
-        "step5",
-        "mimo",
-        "ling3",
-        "poolside_v1",
-        "ernie45",
-        "holo2",
-        "olmo3",
-    ),
+    *("minimax_m2_append_think", "step3", "step3p5", "step5", "mimo", "ling3", "poolside_v1", "ernie45", "holo2"),
+    *("olmo3", "hy_v4"),
 )
 REASONING: Mapping[str, Thoughts] = MappingProxyType(
     {
         **dict.fromkeys(_THINKERS, THINK),
         "minimax_m3": Thoughts(("<mm:think>", "<think>"), "</mm:think>", other_closers=("</think>",)),
-        "openai_gptoss": Thoughts(("<|channel|>analysis<|message|>",), "<|end|>"),
+        "openai_gptoss": Thoughts(
+            ("<|channel|>analysis<|message|>",),
+            "<|end|>",
+            answer=("<|start|>assistant<|channel|>final<|message|>", "<|return|>"),
+        ),
         "seed_oss": Thoughts(("<seed:think>",), "</seed:think>"),
         "mistral": Thoughts(("[THINK]",), "[/THINK]"),
         "granite": Thoughts(
@@ -74,7 +68,6 @@ REASONING: Mapping[str, Thoughts] = MappingProxyType(
             other_closers=("Here's my response:",),
         ),
         "hunyuan_a13b": Thoughts(("<think>",), "</think>", answer=("<answer>", "</answer>")),
-        "hy_v4": THINK,
         "kimi_k3": Thoughts(
             ("<|open|>think<|sep|>",),
             "<|close|>think<|sep|>",

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from gateway.domain.body import value_of
 from gateway.domain.upstream import ProtocolFailure
 from gateway.transport.sse import Choice, Chunk, data_of, number_of
 
@@ -51,17 +52,10 @@ def learn(event: bytes, name: str, value: object, wanted: object) -> tuple[bytes
         if event.count(key) == 1 and old in event:  # nearly always; inside a text the quotes are escaped
             return old, key + _encode(wanted)
     for found in _KEYS[name].finditer(event):
-        if _decodes_to(found.group(1), value):
+        if value_of(found.group(1)) == value:
             old = found.group(0)
             return old, old[: found.start(1) - found.start(0)] + _encode(wanted)
     return None
-
-
-def _decodes_to(data: bytes, value: object) -> bool:
-    try:
-        return bool(_decode(data) == value)
-    except (msgspec.DecodeError, UnicodeDecodeError):  # from a field that has not been parsed
-        return False
 
 
 class Rewriter:
@@ -185,29 +179,6 @@ def with_ends(event: bytes, choices: Sequence[Choice]) -> bytes:
         if choice.finish_reason is not None:
             one["finish_reason"] = Raw(_encode(choice.finish_reason))
     return b"data: " + _encode({**fields, "choices": Raw(_encode(given))}) + b"\n\n"
-
-
-class Renaming:
-    """`whole` for one requested name, which remembers the served one."""
-
-    __slots__ = ("_model", "_new", "_old", "_served")
-
-    def __init__(self, model: str) -> None:
-        self._model = model
-        self._new = b'"model":' + _encode(model)
-        self._served: object = None
-        self._old = b""
-
-    def apply(self, body: bytes, served: object) -> bytes:
-        if served is None or served == self._model:
-            return body
-        if served != self._served:
-            self._served, self._old = served, b'"model":' + _encode(served)
-        old = self._old
-        at = body.find(old)
-        if at >= 0 and body.find(b'"model"') == body.rfind(b'"model"') == at:
-            return b"".join((body[:at], self._new, body[at + len(old) :]))
-        return whole(body, served, self._model)
 
 
 def whole(body: bytes, served: object, model: str) -> bytes:

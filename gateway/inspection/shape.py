@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.domain.body import value_of
 from gateway.transport.sse import BROKEN_ENDS
 
 BRIEF_MOST = 300  # characters
@@ -78,10 +79,7 @@ def is_no_chunk(data: bytes, *, begun: bool) -> bool:
 def error_in(data: bytes) -> object:
     """What an event or a whole answer without choices tells as an error: the value of `error`, or an object that is
     one itself. None = it tells none."""
-    try:
-        found = _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+    found = value_of(data)
     if not isinstance(found, dict) or found.get("choices"):
         return None
     if isinstance(said := found.get("base_resp"), dict) and said.get("status_code"):  # MiniMax's cloud

@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -48,70 +48,11 @@ def as_json(line: RequestLine | EventLine) -> bytes:
     return visible_json(_encode(fields)) + b"\n"
 
 
-class _RequestFields(msgspec.Struct, omit_defaults=True, gc=False):
-    """The fields of a request's line, in their order. Those with a default are left out where they have nothing to
-    say."""
-
-    time: str
-    level: str
-    event: str
-    id: str
-    client: str
-    alias: str
-    endpoint: str
-    stream: bool
-    backend: str
-    attempts: int
-    outcome: str
-    tokens_in: int
-    tokens_out: int
-    tokens_cached: int
-    tokens_reasoning: int
-    queued_ms: int
-    total_ms: int
-    first_token_ms: int | None = None
-    fallback: str | None = None
-    routed: str | None = None
-    audio_seconds: float = 0.0
-    resumed: str = ""
-    adapted: Sequence[str] = ()
-    left: Sequence[str] = ()
-
-
-def _logged(line: RequestLine) -> _RequestFields:
-    tokens = line.tokens
-    logged = _RequestFields(
-        _stamp(line.at),
-        _level(line.level),
-        "request",
-        line.id,
-        line.client,
-        line.alias,
-        line.endpoint,
-        line.stream,
-        line.backend,
-        line.attempts,
-        line.outcome,
-        tokens.prompt,
-        tokens.completion,
-        tokens.cached,
-        tokens.reasoning,
-        round(line.queued * 1000) if line.queued else 0,
-        round(line.total * 1000),
-        None if line.first_token is None else round(line.first_token * 1000),
-    )
-    if line.detour is not None:
-        kind, why = line.detour
-        setattr(logged, kind, why)
-    if line.audio_seconds:
-        logged.audio_seconds = round(line.audio_seconds, 2)
-    if line.resumed:
-        logged.resumed = line.resumed
-    if line.adapted:
-        logged.adapted = line.adapted
+def _logged(line: RequestLine) -> dict[str, Any]:
+    fields = {"time": _stamp(line.at), "level": _level(line.level), "event": "request", **line.shown()}
     if line.left:
-        logged.left = [f"{left.backend}: {left.kind}" for left in line.left]
-    return logged
+        fields["left"] = [f"{left.backend}: {left.kind}" for left in line.left]
+    return fields
 
 
 def _event_fields(line: EventLine) -> dict[str, Any]:

@@ -84,12 +84,10 @@ def explain(
     gateway would do with this request now. `order`: the backends that may be tried, in order; with `ask_all` true,
     those that are asked at the same time. `resort`: the mode of `on_unsupported` if one is needed. `start`: what it
     would have started. `error`: the client's error when no backend can serve."""
-    local_only = client is not None and client.local_only
     request = replace(request, sender=client.name if client is not None else "")
     service = who_serves(
-        alias, states, request, now, local_only=local_only, client=client, over_budget=over_budget,
-        refuses_start=decides_start,
-    )  # fmt: skip
+        alias, states, request, now, client=client, over_budget=over_budget, refuses_start=decides_start
+    )
     start = _start(service, client, decides_start)
     error = None if service.order or start is not None else refusal(service.plan, [], request, now)
     return {

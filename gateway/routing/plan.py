@@ -30,7 +30,7 @@ from gateway.routing.needs import (
     rescued,
 )
 from gateway.routing.placements import Session, no_session
-from gateway.routing.pooled import Chain, chain_of
+from gateway.routing.pooled import chain_of
 from gateway.routing.why_not import ON_REQUEST, STARTING, STARTS, SkipReason, too_long, unavailable, why_not
 from gateway.routing.window import fits_window
 
@@ -177,7 +177,8 @@ def make_plan(
             state = states[name]
             why = why_not(state, request, needs, room, now, local_only=local_only)
             if chain is not None and (why is None or why.kind in STARTS):
-                why = _out_of_chain(chain, state) or why
+                apart = chain.why_not(state)
+                why = why if apart is None else SkipReason("incapable", apart)
             why = why or _spent(state, over_budget)
             if resort is not None:
                 why = _why_not_in_mode(why, state, request, room, now, resort, plan.outcomes)
@@ -187,8 +188,9 @@ def make_plan(
             else:
                 if why.kind in STARTS:
                     has_starts = True
-                    if why.kind == ON_REQUEST and refuses_start is not None:
-                        why = _unless_refused(why, refuses_start(state, client, alias))
+                    decision = refuses_start(state, client, alias) if why.kind == ON_REQUEST and refuses_start else None
+                    if decision is not None and decision.refusal:
+                        why = SkipReason("parked", f"is parked: {decision.refusal}", wait=decision.wait)
                 plan.skipped.append(SkippedBackend(state, index, *why))
         ordered: Sequence[BackendState] = order(usable, alias.balance, turn, session, now)
         if needs is NO_NEEDS:
@@ -207,11 +209,6 @@ def make_plan(
     if has_starts and refuses_start is not None:
         _plan_starts(plan)
     return plan
-
-
-def _unless_refused(why: SkipReason, decision: StartDecision) -> SkipReason:
-    refusal = decision.refusal
-    return SkipReason("parked", f"is parked: {refusal}", wait=decision.wait) if refusal else why
 
 
 def loads_first(state: BackendState) -> bool:
@@ -301,11 +298,6 @@ def _why_not_in_mode(
     if not state.health.usable(now):  # parked, and started for no request that it can only serve so
         return SkipReason(*unavailable(state, now))
     return None if fits_window(state, request, room, now) else too_long(state, request, now)
-
-
-def _out_of_chain(chain: Chain, state: BackendState) -> SkipReason | None:
-    reason = chain.why_not(state)
-    return None if reason is None else SkipReason("incapable", reason)
 
 
 def _spent(state: BackendState, over_budget: OverBudget | None) -> SkipReason | None:

@@ -44,12 +44,12 @@ def who_serves(
     request: InferenceRequest,
     now: float,
     *,
-    local_only: bool = False,
     client: Client | None = None,
     over_budget: OverBudget | None = None,
     refuses_start: DecidesStart | None = None,
 ) -> Service:
     """The planner's result for this request at `now` (the fleet's monotonic seconds), `on_unsupported` included."""
+    local_only = client is not None and client.local_only
 
     def planned(resort: Resort | None = None) -> Service:
         plan = make_plan(

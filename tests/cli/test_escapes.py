@@ -24,7 +24,7 @@ from gateway.apps.console import explain
 from gateway.apps.console.top import StatusPoller
 from gateway.apps.console.top_view import View
 from gateway.apps.importing.draft import Draft
-from gateway.apps.importing.render import render
+from gateway.apps.importing.output import render
 from gateway.apps.probing import command as probe
 from gateway.domain.usage import NO_TOKENS
 from gateway.observe.log import EventLine, as_json, as_pretty

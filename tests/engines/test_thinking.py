@@ -14,7 +14,8 @@ from gateway.domain.backend import BackendState
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
 from gateway.domain.request import CHAT, parse
-from gateway.engines.ollama.request import Fields, read_think
+from gateway.engines.base import Fields
+from gateway.engines.ollama.request import read_think
 from gateway.engines.outgoing import outgoing_fields
 from gateway.routing.plan import make_plan
 

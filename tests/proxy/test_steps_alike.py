@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
-import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +12,7 @@ from gateway.admission.access import Caller
 from gateway.domain.request import CHAT, parse
 from gateway.http.request_head import END, parse_head, repeated_head
 from gateway.inspection.inspector import Inspector
-from gateway.inspection.rewrite import Identity, Renaming, whole
+from gateway.inspection.rewrite import Identity
 from gateway.inspection.stream_track import StreamTrack
 from gateway.proxy.header_map import header_map
 from gateway.transport.known_head import AnswerHeads, known_head, known_stream_head
@@ -114,21 +113,6 @@ def test_a_stream_s_head_without_a_date_is_recognised_and_one_with_two_is_not() 
     assert known.end_in(without + b"5\r\n") == len(without)
     assert known_stream_head((STREAM % FIRST).replace(b"transfer", b"Date: x\r\ntransfer")) is None
     assert known_stream_head(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked") is None
-
-
-# -- the names of models -----------------------------------------------------------------------------------------------
-
-served = st.one_of(st.sampled_from(["served/model", "größer", 'a"b', "alias", ""]), st.none(), st.integers())
-texts = st.sampled_from(['"model"', '{"model":"served/model"}', "plain", "model"])
-
-
-@given(st.lists(st.tuples(served, texts, st.booleans()), min_size=1, max_size=4))
-def test_a_model_is_renamed_as_in_any_answer(answers: list[tuple[object, str, bool]]) -> None:
-    renaming = Renaming("alias")
-    for name, text, first in answers:
-        fields = {"model": name, "text": text} if first else {"text": text, "model": name}
-        body = msgspec.json.encode(fields)
-        assert renaming.apply(body, name) == whole(body, name, "alias")
 
 
 # -- events ------------------------------------------------------------------------------------------------------------

@@ -26,9 +26,9 @@ def app(gateway: Gateway) -> Extension:
     batches.switch_modes(gateway)
 
     def routers() -> Sequence[APIRouter]:
-        from gateway.apps.batches import batches_api, files_api
+        from gateway.apps.batches import api
 
-        return files_api.router(gateway, batches), batches_api.router(gateway, batches)
+        return api.files_router(gateway, batches), api.batches_router(gateway, batches)
 
     return Extension(
         part=batches,

@@ -18,14 +18,14 @@ from gateway.apps.batches.mode_switches import ModeSwitches
 from gateway.apps.batches.records import RUNNING, BatchRecord, FileRecord, Waiting
 from gateway.apps.batches.runner import LOOK, BatchRun, BatchRunner, Handle, now
 from gateway.apps.batches.schedule import Schedule
-from gateway.apps.batches.store import DAY, BatchStore, Page, StoreAway, StoreFailed, Usage
-from gateway.apps.batches.store_threads import StoreThreads
+from gateway.apps.batches.store import DAY, BatchStore, Page, StoreAway, StoreFailed, StoreThreads, Usage
 from gateway.apps.batches.unserved import why_waiting
 from gateway.apps.batches.upload import RETRY_AFTER, Upload, check_bytes, too_much_kept
 from gateway.domain.privacy import NO_MARKS, Privacy
 from gateway.errors import GatewayError
 from gateway.proxy.services import Services
 from gateway.runtime.gateway import Gateway
+from gateway.supervision import cancel
 
 log = logging.getLogger("gateway.apps.batches")
 
@@ -93,9 +93,7 @@ class Batches:
         """Lines under way are ended, and run again at the gateway that has the store next."""
         self._is_left = True
         tasks = [*self._helpers, *self._tasks.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*tasks)
         while self._arriving:
             self._received.clear()
             await self._received.wait()
@@ -141,8 +139,12 @@ class Batches:
         await self._opened()
         name = f"file-{secrets.token_hex(12)}"
         limit = self._services.snapshot.server.max_file
-        upload = Upload(self, owner, name, self._store.new_file(name), limit, share)
         arriving = self._arriving.setdefault(owner, [])
+        upload = Upload(
+            *(owner, name, self._store.new_file(name), limit, share),
+            arriving=lambda: sum(one.size for one in arriving),
+            add=lambda record: self._add_file(record, limit),
+        )
         arriving.append(upload)
         try:
             upload.kept_before = (await self._room(owner, len(arriving), 0, limit)).bytes
@@ -154,11 +156,7 @@ class Batches:
                 del self._arriving[owner]
             self._received.set()
 
-    def arriving(self, owner: str) -> int:
-        """Bytes of the files of this client that come now."""
-        return sum(upload.size for upload in self._arriving.get(owner, ()))
-
-    async def add_file(self, record: FileRecord, limit: int) -> None:
+    async def _add_file(self, record: FileRecord, limit: int) -> None:
         """`limit`: bytes of one file. Raises `rate_limit_exceeded` where its client keeps too much by now."""
         async with self._adding:
             await self._room(record.owner, 1, record.bytes, limit)
@@ -330,14 +328,9 @@ class Batches:
 
     def _begin(self, record: BatchRecord) -> None:
         run = self._runs[record.id] = BatchRun(record)
-        task = self._failures.task("batches", lambda: self._runner.run(self._resumed(run)), record.id)
+        task = self._failures.task("batches", lambda: self._runner.run(run), record.id)
         self._tasks[record.id] = task
         task.add_done_callback(lambda _: self._ended(run))
-
-    def _resumed(self, run: BatchRun) -> BatchRun:
-        """The same batch once more, after the run before has failed inside the gateway."""
-        run.stopping = False
-        return run
 
     def _ended(self, run: BatchRun) -> None:
         self._runs.pop(run.record.id, None)

@@ -10,8 +10,7 @@ from typing import Any
 
 from gateway.apps.batches.records import RUNNING, BatchRecord
 from gateway.apps.batches.runner import BatchRun, now
-from gateway.apps.batches.store import BatchStore
-from gateway.apps.batches.store_threads import StoreThreads
+from gateway.apps.batches.store import BatchStore, StoreThreads
 from gateway.errors import GatewayError
 from gateway.runtime.gateway import Gateway
 

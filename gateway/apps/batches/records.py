@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from gateway.apps.batches.schedule import Schedule
 from gateway.domain.privacy import NO_MARKS, Privacy
@@ -13,15 +13,7 @@ UNFINISHED: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "ca
 RUNNING: tuple[Status, ...] = ("in_progress", "cancelling")
 
 # The field of a batch that says when it came to a status.
-STAMPS: dict[Status, str] = {
-    "failed": "failed_at",
-    "in_progress": "in_progress_at",
-    "finalizing": "finalizing_at",
-    "completed": "completed_at",
-    "expired": "expired_at",
-    "cancelling": "cancelling_at",
-    "cancelled": "cancelled_at",
-}
+STAMPS: dict[Status, str] = {status: f"{status}_at" for status in get_args(Status) if status != "validating"}
 
 
 class Waiting(NamedTuple):
@@ -29,6 +21,10 @@ class Waiting(NamedTuple):
 
     code: str
     message: str
+
+
+def _fields(record: FileRecord | BatchRecord, *names: str) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +42,8 @@ class FileRecord:
     privacy: Privacy = NO_MARKS
 
     def as_json(self) -> dict[str, Any]:
-        shown = {
-            "id": self.id,
-            "object": "file",
-            "bytes": self.bytes,
-            "created_at": self.created_at,
-            "filename": self.filename,
-            "purpose": self.purpose,
-            "status": "processed",
-        }
+        fields = _fields(self, "bytes", "created_at", "filename", "purpose")
+        shown = {"id": self.id, "object": "file", **fields, "status": "processed"}
         return shown if self.expires_at is None else {**shown, "expires_at": self.expires_at}
 
 
@@ -103,18 +92,10 @@ class BatchRecord:
 
     def summary(self) -> dict[str, Any]:
         """For `/status`."""
-        return {
-            "id": self.id,
-            "client": self.owner,
-            "status": self.status,
-            "endpoint": self.endpoint,
-            "models": list(self.models),
-            "total": self.total,
-            "completed": self.completed,
-            "failed": self.failed,
-            "created_at": self.created_at,
-            "expires_at": self.expires_at,
-        }
+        shown = _fields(
+            self, "status", "endpoint", "models", "total", "completed", "failed", "created_at", "expires_at"
+        )
+        return {"id": self.id, "client": self.owner, **shown}
 
     def as_json(self, waits: Waiting | None = None) -> dict[str, Any]:
         """`waits`: why none of its lines runs now."""
@@ -123,18 +104,12 @@ class BatchRecord:
         return {
             "id": self.id,
             "object": "batch",
-            "endpoint": self.endpoint,
             "errors": {"object": "list", "data": errors} if errors else None,
-            "input_file_id": self.input_file_id,
             "completion_window": self.window,
-            "status": self.status,
-            "output_file_id": self.output_file_id,
-            "error_file_id": self.error_file_id,
-            "created_at": self.created_at,
-            "expires_at": self.expires_at,
+            **_fields(self, "endpoint", "input_file_id", "status", "output_file_id", "error_file_id", "metadata"),
+            **_fields(self, "created_at", "expires_at"),
             **{stamp: self.stamps.get(stamp) for stamp in STAMPS.values()},
             "request_counts": {"total": self.total, "completed": self.completed, "failed": self.failed},
-            "metadata": self.metadata,
         }
 
 

@@ -163,8 +163,11 @@ class RedisBatchStore(RedisFiles):
 
     # -- lines ----------------------------------------------------------------------------------------------------
 
+    def index(self, record: BatchRecord, most: Bounds, now: int) -> Iterator[BatchRecord]:
+        yield self._validate(record, most, now)
+
     @asking
-    def index(self, record: BatchRecord, most: Bounds, now: int) -> BatchRecord:
+    def _validate(self, record: BatchRecord, most: Bounds, now: int) -> BatchRecord:
         with suppress(LeadLost):
             self._lead(record.id)
             self._led("restart", record.id)
@@ -242,8 +245,11 @@ class RedisBatchStore(RedisFiles):
 
     # -- the end --------------------------------------------------------------------------------------------------
 
+    def finalize(self, record: BatchRecord, now: int) -> Iterator[BatchRecord]:
+        yield self._write_files(record, now)
+
     @asking
-    def finalize(self, record: BatchRecord, now: int) -> BatchRecord:
+    def _write_files(self, record: BatchRecord, now: int) -> BatchRecord:
         with suppress(LeadLost):
             self._lead(record.id)
             if not record.total:  # cancelled before its lines were known

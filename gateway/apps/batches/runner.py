@@ -24,8 +24,17 @@ from gateway.admission.memory import Memory, Share
 from gateway.apps.batches.lanes import Lanes, Progress, lines_at_a_time
 from gateway.apps.batches.lines import URLS, LineError, answered_row, failed_row, read_line
 from gateway.apps.batches.records import RUNNING, BatchRecord, LineRecord, Status
-from gateway.apps.batches.store import KEPT_MOST, BatchGone, BatchStore, Bounds, StoreAway, StoreFull
-from gateway.apps.batches.store_threads import AWAY, StoreThreads, pause_of
+from gateway.apps.batches.store import (
+    AWAY,
+    KEPT_MOST,
+    BatchGone,
+    BatchStore,
+    Bounds,
+    StoreAway,
+    StoreFull,
+    StoreThreads,
+    pause_of,
+)
 from gateway.config.snapshot import OPEN
 from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
@@ -33,6 +42,7 @@ from gateway.large_bodies import LARGE, apart
 from gateway.proxy.exchange import running_task
 from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
 from gateway.proxy.services import Services
+from gateway.supervision import cancel
 
 Handle = Callable[[Endpoint, InnerExchange, OnBehalf], Awaitable[None]]
 
@@ -138,7 +148,9 @@ class BatchRunner:
     # -- one batch ------------------------------------------------------------------------------------------------
 
     async def run(self, run: BatchRun) -> None:
-        """Take the batch from where it is to its end. Cancelled = the gateway stops: the batch goes on later."""
+        """Take the batch from where it is to its end. Cancelled = the gateway stops: the batch goes on later. Run once
+        more after it has failed inside the gateway."""
+        run.stopping = False
         try:
             while run.record.unfinished:
                 before = run.record.status
@@ -157,9 +169,9 @@ class BatchRunner:
         if record.status == "validating":
             server = self._services.snapshot.server
             most = Bounds(server.max_body, server.max_file * KEPT_MOST)
-            run.record = await self._threads.in_steps(lambda: store.indexing(record, most, now()))
+            run.record = await self._threads.in_steps(lambda: store.index(record, most, now()))
         elif record.status == "finalizing":
-            run.record = await self._threads.in_steps(lambda: store.finalizing(record, now()))
+            run.record = await self._threads.in_steps(lambda: store.finalize(record, now()))
         else:
             run.follow(record)
             ending, errors = await self._run_lines(run)
@@ -186,8 +198,7 @@ class BatchRunner:
             return "failed", [{"code": "client_removed", "message": str(reason), "param": None, "line": None}]
         finally:
             over.cancel()
-            lines.cancel()
-            await asyncio.gather(lines, return_exceptions=True)
+            await cancel(lines)
             await run.stop_lines()
 
     async def _all_lines(self, run: BatchRun) -> None:

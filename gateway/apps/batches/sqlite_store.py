@@ -63,17 +63,15 @@ CREATE TABLE IF NOT EXISTS results (
   PRIMARY KEY (batch, number)
 );
 """
-# Beside the files, in files from before too: a gateway that does not know them goes on with the rest.
-_MARKS = "CREATE TABLE IF NOT EXISTS file_marks (id TEXT PRIMARY KEY, privacy BLOB NOT NULL)"
+# What a store of an older gateway has not: indexes for the lists of one client, and marks of files beside the files, so
+# that a gateway that does not know them goes on with the rest.
+_ADDED = """
+CREATE TABLE IF NOT EXISTS file_marks (id TEXT PRIMARY KEY, privacy BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS files_of ON files (owner, created_at);
+CREATE INDEX IF NOT EXISTS batches_of ON batches (owner, created_at);
+CREATE INDEX IF NOT EXISTS batches_in ON batches (status);
+"""
 _FILES = "SELECT files.*, file_marks.privacy FROM files LEFT JOIN file_marks USING (id)"
-
-
-def _add_later(connection: sqlite3.Connection) -> None:
-    """What a store of an older gateway has not: marks of files, and indexes for the lists of one client."""
-    connection.execute(_MARKS)
-    connection.execute("CREATE INDEX IF NOT EXISTS files_of ON files (owner, created_at)")
-    connection.execute("CREATE INDEX IF NOT EXISTS batches_of ON batches (owner, created_at)")
-    connection.execute("CREATE INDEX IF NOT EXISTS batches_in ON batches (status)")
 
 
 class SqliteBatchStore(BatchStore):
@@ -86,7 +84,9 @@ class SqliteBatchStore(BatchStore):
         self.where = f"{NAME} in its `server.data`"
         self.folder = folder / FILES
         self._files = FileFolder(self.folder)
-        self._file = SqliteFile(folder / NAME, _SCHEMA, VERSION, private=True, prepare=_add_later)
+        self._file = SqliteFile(
+            folder / NAME, _SCHEMA, VERSION, private=True, prepare=lambda db: db.executescript(_ADDED)
+        )
 
     @property
     def there(self) -> bool:
@@ -206,10 +206,7 @@ class SqliteBatchStore(BatchStore):
 
     # -- lines ----------------------------------------------------------------------------------------------------
 
-    def index(self, record: BatchRecord, most: Bounds, now: int) -> BatchRecord:
-        return _last(self.indexing(record, most, now))
-
-    def indexing(self, record: BatchRecord, most: Bounds, now: int) -> Iterator[BatchRecord | None]:
+    def index(self, record: BatchRecord, most: Bounds, now: int) -> Iterator[BatchRecord | None]:
         yield from self._forget_lines(record.id)
         record = replace(record, total=0, failed=0, models=(), stored=0)
         path = self.path_of(record.input_file_id)
@@ -292,16 +289,7 @@ class SqliteBatchStore(BatchStore):
             self.save(record)
         return record
 
-    def renew(self, batches: Collection[str]) -> None:
-        """No other gateway is there."""
-
-    def release(self, batch: str) -> None:
-        """The same."""
-
-    def finalize(self, record: BatchRecord, now: int) -> BatchRecord:
-        return _last(self.finalizing(record, now))
-
-    def finalizing(self, record: BatchRecord, now: int) -> Iterator[BatchRecord | None]:
+    def finalize(self, record: BatchRecord, now: int) -> Iterator[BatchRecord | None]:
         known = self.batch(record.id)
         if known is not None and not known.unfinished:  # its files are written, and some of the rows gone
             yield from self._forget_lines(record.id)
@@ -363,12 +351,6 @@ class SqliteBatchStore(BatchStore):
             asked = f"DELETE FROM {table} WHERE batch = ? AND number IN ({some})"
             while self._db.execute(asked, (batch, batch)).rowcount:
                 yield None
-
-
-def _last(steps: Iterator[BatchRecord | None]) -> BatchRecord:
-    *_, record = steps
-    assert record is not None
-    return record
 
 
 _UNFINISHED = ",".join("?" * len(UNFINISHED))  # for `IN`

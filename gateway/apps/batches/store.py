@@ -1,15 +1,25 @@
-"""What keeps files and batches: the interface of the stores. `sqlite_store.py` is the one of a gateway that is alone,
-`redis_store.py` the one that several gateways share. Everything here blocks: the event loop calls it in threads."""
+"""What keeps files and batches: the interface of the stores, and the threads in which the event loop uses one, because
+it blocks. `sqlite_store.py` is the one of a gateway that is alone, `redis_store.py` the one that several share."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from gateway.apps.batches.lines import LineError
 from gateway.apps.batches.records import BatchRecord, FileRecord, LineRecord, Status
+from gateway.proxy.services import Services
+from gateway.shortage import WORDS, shortage_of
+
+log = logging.getLogger("gateway.apps.batches")
+T = TypeVar("T")
 
 DAY = 86400
 OUTPUT_DAYS = 30  # days until the files that a batch wrote expire
@@ -17,6 +27,9 @@ KEPT_MOST = 4  # times `server.max_file`: bytes of all files of one client, and 
 LINES_MOST = 1_000_000  # of one batch
 LINE_COST = 400  # bytes of the store for a line, about, without its name
 MODELS_MOST = 8  # models of a batch that are named
+AWAY = 0.5  # seconds until a store that is away is asked again
+FULL = 5.0  # the same of one that is full, or whose disk fails: a validation begins anew each time
+NOTED_EVERY = 60.0  # seconds between two reports of a store that fails
 EXPIRED = "batch_expired", "The batch expired before this line was run."  # code and message of a row
 
 
@@ -78,7 +91,7 @@ class FileWriter(Protocol):
     def drop(self) -> None: ...
 
 
-class BatchStore(ABC):
+class BatchStore(Protocol):
     """`where`: the store, for people. `threads`: how many may use it at a time. `shared`: other gateways work on the
     same batches, so lines are leased to one gateway at a time, until `renew` is not called any more."""
 
@@ -87,23 +100,18 @@ class BatchStore(ABC):
     shared: bool
 
     @property
-    @abstractmethod
     def there(self) -> bool:
         """May there be batches from before the start?"""
 
-    @abstractmethod
     def open(self) -> None: ...
 
-    @abstractmethod
     def close(self) -> None:
         """Lines that are leased to this gateway are free for the others at once."""
 
     # -- files ----------------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def new_file(self, name: str) -> FileWriter: ...
 
-    @abstractmethod
     def read_file(self, name: str, at: int, size: int) -> bytes:
         """At most `size` bytes from `at` of its content; fewer where that ends, or was lost."""
 
@@ -111,75 +119,56 @@ class BatchStore(ABC):
         """Where its content is a file of its own; None = it is not."""
         return None
 
-    @abstractmethod
     def add_file(self, record: FileRecord) -> None:
         """Its content was written already."""
 
-    @abstractmethod
     def file(self, name: str) -> FileRecord | None: ...
 
-    @abstractmethod
     def files(self, owner: str) -> list[FileRecord]:
         """The newest first."""
 
-    @abstractmethod
     def drop_file(self, name: str) -> None: ...
 
-    @abstractmethod
     def expired_files(self, now: int) -> list[str]:
         """Their names; without those that unfinished batches read."""
 
-    @abstractmethod
     def usage(self, owner: str) -> Usage: ...
 
     # -- batches --------------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def save(self, record: BatchRecord) -> None:
         """Keep a new batch."""
 
-    @abstractmethod
     def batch(self, name: str) -> BatchRecord | None: ...
 
-    @abstractmethod
     def batches(self, owner: str, page: Page) -> list[BatchRecord]:
         """One page, and one entry more where there are more. Raises NoEntry."""
 
-    @abstractmethod
     def unfinished(self) -> list[BatchRecord]:
         """Of all owners, the oldest first."""
 
-    @abstractmethod
     def latest(self, count: int) -> list[BatchRecord]:
         """Of all owners, the newest first."""
 
-    @abstractmethod
     def drop_batches(self, before: int) -> None:
         """Forget the batches that were created before this time and have ended."""
 
-    @abstractmethod
     def drop_ended(self, owner: str, most: int) -> None:
         """Forget all but the newest `most` batches of this owner that have ended."""
 
-    @abstractmethod
     def move(self, batch: str, before: Sequence[Status], status: Status, now: int, **changes: Any) -> BatchRecord:
         """Give the batch another status and these changes, if its status is one of `before`. Returns the batch as it
         is then. Raises BatchGone."""
 
     # -- lines ----------------------------------------------------------------------------------------------------
 
-    @abstractmethod
-    def index(self, record: BatchRecord, most: Bounds, now: int) -> BatchRecord:
+    def index(self, record: BatchRecord, most: Bounds, now: int) -> Iterator[BatchRecord | None]:
         """Find the lines of the input of a batch that is being validated. Lines that cannot be run get their row of
         the error file at once; the batch fails where lines are too many, or need more room than their client may use.
-        May be repeated after an interruption. Returns the batch as it is then; its status is the same while another
-        gateway does this. Raises BatchGone."""
+        May be repeated after an interruption. Step by step: between two steps other methods may be called. The last one
+        gives the batch as it is then; its status is the same while another gateway does this. Raises BatchGone."""
+        ...
 
-    def indexing(self, record: BatchRecord, most: Bounds, now: int) -> Iterator[BatchRecord | None]:
-        """`index` step by step: between two steps other methods may be called. The last step gives the batch."""
-        yield self.index(record, most, now)
-
-    @abstractmethod
     def take(self, batch: str, after: int, most: int, running: Collection[int]) -> list[LineRecord]:
         """At most so many lines without a result that no other gateway runs: with a higher number than `after`, or
         leased by this call. `running`: numbers of the lines that this gateway runs already. Raises BatchGone."""
@@ -191,26 +180,93 @@ class BatchStore(ABC):
             raise LineError(str(LOST["code"]), str(LOST["message"]), line.custom_id)
         return found
 
-    @abstractmethod
     def add_result(self, batch: str, number: int, row: bytes, *, ok: bool) -> BatchRecord:
         """Commit the result of a line; the first one counts. Returns the batch with its counts. Raises BatchGone."""
 
-    @abstractmethod
     def renew(self, batches: Collection[str]) -> None:
         """Keep the leases of this gateway, which works on these batches."""
+        return
 
-    @abstractmethod
     def release(self, batch: str) -> None:
         """This gateway works on this batch no more: its lines are free for the others."""
+        return
 
-    @abstractmethod
-    def finalize(self, record: BatchRecord, now: int) -> BatchRecord:
-        """Write the output and error files, and end the batch with its `ending`. May be repeated. Returns the batch as
-        `index` does."""
+    def finalize(self, record: BatchRecord, now: int) -> Iterator[BatchRecord | None]:
+        """Write the output and error files, and end the batch with its `ending`. May be repeated. Steps as those of
+        `index`."""
+        ...
 
-    def finalizing(self, record: BatchRecord, now: int) -> Iterator[BatchRecord | None]:
-        """`finalize` step by step, as `indexing` is."""
-        yield self.finalize(record, now)
+
+class StoreThreads:
+    """`store` is used nowhere else."""
+
+    def __init__(self, store: BatchStore, services: Services) -> None:
+        self._store = store
+        self._services = services
+        self._thread = ThreadPoolExecutor(store.threads, "batches")
+        self._noted = float("-inf")  # when a failure of the store was last reported
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=True)
+
+    async def run(self, work: Callable[..., T], *args: Any, **more: Any) -> T:
+        """Run one method of the store. Raises StoreAway, also where its disk fails."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *args, **more))
+        except StoreAway as error:
+            self._report(error)
+            raise
+        except (OSError, sqlite3.Error) as error:
+            failure: StoreAway
+            if (kind := shortage_of(error)) is not None:
+                self._services.on_short(kind)
+                failure = StoreFull(f"The gateway itself is short of {WORDS[kind]}: delete files, or make room there.")
+            else:
+                failure = StoreFailed(f"The gateway cannot use {self._store.where}: {error}")
+            self._report(failure)
+            raise failure from None
+
+    def _report(self, failure: StoreAway) -> None:
+        """One that is full or fails; not again for a while: what asks it goes on asking."""
+        clock = time.monotonic()
+        if clock - self._noted < NOTED_EVERY or not isinstance(failure, StoreFull | StoreFailed):
+            return
+        self._noted = clock
+        if isinstance(failure, StoreFailed):
+            self._services.metrics.failures.note("batches", f"using {self._store.where}")
+        else:
+            log.error("batches wait, and results that have come are kept in memory: %s", failure)
+
+    async def patiently(self, work: Callable[..., T], *args: Any, **more: Any) -> T:
+        """Run one method of the store; while that is away, full or broken, again and again."""
+        while True:
+            try:
+                return await self.run(work, *args, **more)
+            except StoreAway as error:
+                log.debug("batches wait: %s", error)
+                await asyncio.sleep(pause_of(error))
+
+    async def in_steps(self, begin: Callable[[], Iterator[BatchRecord | None]]) -> BatchRecord:
+        """Long work of the store, step by step: what others ask of it comes between two steps. While the store is away,
+        full or broken, from the beginning again and again."""
+        while True:
+            steps = begin()
+            try:
+                done: BatchRecord | None = None
+                while done is None:
+                    done = await self.run(next, steps)
+                return done
+            except StoreAway as error:
+                log.debug("batches wait: %s", error)
+                await asyncio.sleep(pause_of(error))
+
+
+def pause_of(error: StoreAway) -> float:
+    """Seconds until the store is asked again."""
+    return FULL if isinstance(error, StoreFull | StoreFailed) else AWAY
+
+
+# -- what both stores say of a batch ----------------------------------------------------------------------------------
 
 
 def with_model(models: tuple[str, ...], name: str) -> tuple[str, ...]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from gateway.admission.memory import Share
 from gateway.apps.batches.records import FileRecord
@@ -19,20 +19,22 @@ from gateway.transport.upload import HeldBytes
 RETRY_AFTER = 5.0  # seconds, where the store is away
 
 
-class Keeper(Protocol):
-    """What keeps files, and counts those that come."""
-
-    def arriving(self, owner: str) -> int: ...
-
-    async def add_file(self, record: FileRecord, limit: int) -> None: ...
-
-
 class Upload:
     """A file that is being received; `share` counts what of it is not written yet. `write` raises `request_too_large`,
-    `memory_full` and `resources_exhausted`."""
+    `memory_full` and `resources_exhausted`. `arriving`: bytes of all files of its client that come now; `add` keeps the
+    complete file."""
 
-    def __init__(self, batches: Keeper, owner: str, name: str, file: FileWriter, limit: int, share: Share) -> None:
-        self._batches = batches
+    def __init__(
+        self,
+        owner: str,
+        name: str,
+        file: FileWriter,
+        limit: int,
+        share: Share,
+        arriving: Callable[[], int],
+        add: Callable[[FileRecord], Awaitable[None]],
+    ) -> None:
+        self._arriving, self._add = arriving, add
         self._owner = owner
         self._name = name
         self._file = file
@@ -46,7 +48,7 @@ class Upload:
         self.size += len(data)
         if self.size > self._limit:
             raise GatewayError("request_too_large", f"The file is larger than {self._limit} bytes (`server.max_file`).")
-        check_bytes(self.kept_before + self._batches.arriving(self._owner), self._limit)
+        check_bytes(self.kept_before + self._arriving(), self._limit)
         self._share.add(len(data))
         try:
             await self._in_thread(self._file.write, data)
@@ -60,7 +62,7 @@ class Upload:
         """The file is complete."""
         await self._in_thread(self._file.finish)
         record = FileRecord(self._name, self._owner, purpose, filename, self.size, now(), expires_at, privacy)
-        await self._batches.add_file(record, self._limit)
+        await self._add(record)
         self._kept = True
         return record
 

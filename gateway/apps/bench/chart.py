@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gateway.apps.bench.results import DIRECT, Results, decode_rate, ttft
 from gateway.apps.bench.stats import Spread
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 SUFFIXES = (".png", ".svg")
 MISSING = "--chart needs matplotlib, which is not installed: pip install 'spark-gateway[charts]'"
 
 _FRONT: dict[str, Any] = {"color": "#2f6fdb", "linewidth": 1.6, "markersize": 4, "zorder": 3}
-_BACK: dict[str, Any] = {
-    "color": "#c3c8d0",
-    "linewidth": 5,
-    "markersize": 8,
-    "zorder": 2,
-}  # wider, so that it is seen where both lines are the same
+# Wider, so that it is seen where both lines are the same.
+_BACK: dict[str, Any] = {"color": "#c3c8d0", "linewidth": 5, "markersize": 8, "zorder": 2}
 
 Points = list[tuple[float, Spread]]
 
@@ -51,7 +44,11 @@ def draw(path: Path, title: str, results: Results) -> None:
         axes.set_ylabel(y_label)
         for target, points in lines.items():
             if points:
-                _line(axes, target, points)
+                spreads = [found for _, found in points]
+                below, above = [s.median - s.low for s in spreads], [s.high - s.median for s in spreads]
+                style = _BACK if target == DIRECT else _FRONT
+                xs, ys = [x for x, _ in points], [s.median for s in spreads]
+                axes.errorbar(xs, ys, yerr=[below, above], label=target, marker="o", capsize=3, **style)
         axes.set_ylim(0, 1.1 * max(found.high for points in lines.values() for _, found in points))
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.xaxis.set_major_formatter("{x:,.0f}")
@@ -86,18 +83,3 @@ def _panels(results: Results) -> list[tuple[str, str, str, dict[str, Points]]]:
         ("Decode, one stream", "prompt tokens", "tokens per second", decode),
         ("Output, all streams", "requests at a time", "tokens per second", output),
     ]
-
-
-def _line(axes: Axes, target: str, points: Points) -> None:
-    axes.errorbar(
-        [x for x, _ in points],
-        [found.median for _, found in points],
-        yerr=[
-            [found.median - found.low for _, found in points],
-            [found.high - found.median for _, found in points],
-        ],
-        label=target,
-        marker="o",
-        capsize=3,
-        **(_BACK if target == DIRECT else _FRONT),
-    )

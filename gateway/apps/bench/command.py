@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +26,7 @@ from gateway.cli.options import (
 from gateway.printable import visible
 
 if TYPE_CHECKING:
-    from gateway.apps.bench.benchmark import Benchmark
+    from gateway.apps.bench.benchmark import Benchmark, OnStep
     from gateway.config.snapshot import Snapshot
 
 
@@ -86,13 +88,9 @@ class Numbers(click.ParamType[tuple[int, ...]]):
 @click.pass_context
 def command(
     context: click.Context,
+    /,
     target: str,
     config: Path,
-    lengths: tuple[int, ...],
-    tokens: int,
-    concurrency: tuple[int, ...],
-    repeats: int,
-    requests: int,
     duration: str | None,
     thinking: str | None,
     timeout: str,
@@ -103,6 +101,7 @@ def command(
     key: str | None,
     chart: Path | None,
     as_json: bool,
+    **measured: Any,
 ) -> None:
     """Measure time to first token, prefill and decode of one stream, and what several at a time get.
 
@@ -112,20 +111,15 @@ def command(
     Exit code 0: all was measured; 1: something failed; 2: wrong usage.
     """
     from gateway.apps.bench import chart as charts
-    from gateway.apps.bench.benchmark import Benchmark, BenchSubject, UnsuitableOptions
-    from gateway.apps.bench.session import Settings
+    from gateway.apps.bench.benchmark import Benchmark, BenchSubject, Settings, UnsuitableOptions
 
-    if not lengths:
+    if not measured["lengths"]:
         raise click.UsageError("--prompt-tokens: name at least one length")
     settings = Settings(
-        lengths,
-        tokens,
-        concurrency,
-        repeats,
-        requests,
-        None if duration is None else _seconds("--duration", duration),
-        _seconds("--timeout", timeout),
-        None if thinking is None else thinking == "on",
+        **measured,
+        duration=None if duration is None else _seconds("--duration", duration),
+        limit=_seconds("--timeout", timeout),
+        thinking=None if thinking is None else thinking == "on",
     )
     is_url = "://" in target
     snapshot = None if is_url else _snapshot(config, at, as_json)
@@ -134,10 +128,9 @@ def command(
     by_default = context.get_parameter_source("lengths") is ParameterSource.DEFAULT
     url = server_url(target) if is_url else server_url(_gateway_url(at, snapshot))
     subject = BenchSubject(url, None if is_url else target, model, key, direct, cloud, trim=by_default)
-    progress = ProgressBar(quiet=as_json)
     try:
-        benchmark = Benchmark(subject, settings, snapshot, progress.step)
-        _measure(benchmark, progress, as_json=as_json)
+        benchmark = Benchmark(subject, settings, snapshot)
+        _measure(benchmark, as_json=as_json)
     except UnsuitableOptions as error:
         raise click.UsageError(str(error)) from None
     _report(benchmark, chart, as_json=as_json)
@@ -165,7 +158,7 @@ def _gateway_url(at: str | None, snapshot: Snapshot | None) -> str:
     return at or (address(snapshot.server) if snapshot is not None else "")
 
 
-def _measure(benchmark: Benchmark, progress: ProgressBar, *, as_json: bool) -> None:
+def _measure(benchmark: Benchmark, *, as_json: bool) -> None:
     """Until everything is measured, or Ctrl-C: then the results so far are reported. Exits where nothing can be
     measured. Raises UnsuitableOptions."""
     import uvloop
@@ -173,8 +166,8 @@ def _measure(benchmark: Benchmark, progress: ProgressBar, *, as_json: bool) -> N
     from gateway.apps.bench.targets import UnmeasurableTarget
 
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, progress:
-            runner.run(benchmark.run())
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, _progress(quiet=as_json) as on_step:
+            runner.run(benchmark.run(on_step))
     except UnmeasurableTarget as problem:
         click.echo(f"Nothing was measured: {visible(str(problem))}", err=True)
         if as_json:
@@ -206,43 +199,30 @@ def _report(benchmark: Benchmark, chart: Path | None, *, as_json: bool) -> None:
     click.echo(f"chart: {chart}", err=True)
 
 
-class ProgressBar:
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[OnStep]:
     """A bar on a terminal's stderr, nothing elsewhere."""
+    from rich import progress
+    from rich.console import Console
 
-    def __init__(self, *, quiet: bool) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
+    console = Console(stderr=True)
+    bar = progress.Progress(
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("left"),
+        progress.TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=quiet or not console.is_terminal,
+    )
+    task = bar.add_task("warm-up", total=None)
 
-        console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=quiet or not console.is_terminal,
-        )
-        self._task = self._bar.add_task("warm-up", total=None)
-        self._begun = False
+    def step(what: str, total: int) -> None:
+        """The previous step is done, unless that was the warm-up, and the next one of `total` begins."""
+        known = bar.tasks[0].total is not None
+        bar.update(task, description=visible(what), total=total, advance=1 if known else 0)
 
-    def __enter__(self) -> ProgressBar:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def step(self, what: str, total: int) -> None:
-        """The previous step is done, and the next one of `total` begins."""
-        self._bar.update(self._task, description=visible(what), total=total, advance=1 if self._begun else 0)
-        self._begun = True
+    with bar:
+        yield step

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gateway.apps.bench.benchmark import Settings
 from gateway.apps.bench.results import DIRECT, Level, Results, SingleRequests, decode_rate, ttft
 from gateway.apps.bench.sample import RequestSample
-from gateway.apps.bench.session import Settings
 from gateway.apps.bench.stats import CLEAR_FROM, PairedDifference, Spread
 from gateway.printable import visible
 
@@ -106,10 +106,10 @@ def _failures(level: Level) -> Text:
 
 def _added_lines(results: Results) -> list[str]:
     lines = []
-    for row in results.added():
-        if row.ttft is not None:
-            decode = f"; decode {share(row.decode)}" if row.decode is not None else ""
-            lines.append(f"the gateway adds at {row.asked:,} tokens: first token {added(row.ttft)}{decode}")
+    for asked, first, decode in results.added():
+        if first is not None:
+            more = f"; decode {share(decode)}" if decode is not None else ""
+            lines.append(f"the gateway adds at {asked:,} tokens: first token {added(first)}{more}")
     for level, found in results.added_sweep():
         if found is not None:
             lines.append(f"through the gateway, {level} at a time: {share(found)} of the direct output rate")
@@ -176,7 +176,6 @@ def remarks(results: Results) -> list[str]:
         *_on_spreads(results),
         *_on_streams(good),
         *_on_prompts(results),
-        *_on_thoughts(good),
     ]
 
 
@@ -214,6 +213,8 @@ def _on_streams(good: list[RequestSample]) -> Iterator[str]:
         )
     if cached := sum(not sample.is_fresh for sample in good):
         yield f"{cached} prompts came partly out of the prefix cache: their prefill rate is not claimed"
+    if thoughts := sum((sample.reasoning or 0) > 0 for sample in good):
+        yield f"{thoughts} of {len(good)} answers hold thoughts, which count as tokens like any other"
 
 
 def _on_prompts(results: Results) -> Iterator[str]:
@@ -225,11 +226,6 @@ def _on_prompts(results: Results) -> Iterator[str]:
             f"of a prompt of about {length:,} tokens the server counted {count:,}: it may have cut it without a "
             "word, as Ollama's /v1 does beyond the window that the model was loaded with"
         )
-
-
-def _on_thoughts(good: list[RequestSample]) -> Iterator[str]:
-    if thoughts := sum((sample.reasoning or 0) > 0 for sample in good):
-        yield f"{thoughts} of {len(good)} answers hold thoughts, which count as tokens like any other"
 
 
 # -- JSON -------------------------------------------------------------------------------------------------------------
@@ -251,8 +247,8 @@ def as_json(title: str, settings: Settings, results: Results) -> dict[str, Any]:
         "sweep": [_level(level) for level in results.levels()],
         "added": {
             "single": [
-                {"prompt_tokens": row.asked, "ttft": _fields(row.ttft), "decode_ratio": _fields(row.decode)}
-                for row in results.added()
+                {"prompt_tokens": asked, "ttft": _fields(first), "decode_ratio": _fields(decode)}
+                for asked, first, decode in results.added()
             ],
             "sweep": [{"concurrency": level, "output_ratio": _fields(found)} for level, found in results.added_sweep()],
         },

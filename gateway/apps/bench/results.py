@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -115,16 +115,6 @@ class Level:
         return stats.quantile(values, share) if values else None
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayOverhead:
-    """The gateway's overhead at one prompt length. `ttft`: seconds until the first text, through the gateway less
-    direct. `decode`: rate through the gateway over the direct rate."""
-
-    asked: int
-    ttft: PairedDifference | None
-    decode: Spread | None
-
-
 def pairs(
     one: Sequence[RequestSample], other: Sequence[RequestSample], value: Value
 ) -> list[tuple[float | None, float | None]]:
@@ -150,15 +140,10 @@ class Results:
     expected: str | None = None
     notes: list[str] = field(default_factory=list)
     warm_up: list[tuple[str, RequestSample]] = field(default_factory=list)
-    single: dict[tuple[str, int], list[RequestSample]] = field(default_factory=dict)  # (target, tokens of the prompt)
-    sweep: dict[tuple[str, int], list[Block]] = field(default_factory=dict)  # (target, concurrency)
+    # (target, tokens of the prompt) -> samples; (target, concurrency) -> blocks
+    single: defaultdict[tuple[str, int], list[RequestSample]] = field(default_factory=lambda: defaultdict(list))
+    sweep: defaultdict[tuple[str, int], list[Block]] = field(default_factory=lambda: defaultdict(list))
     stopped: bool = False  # by the user, before everything was measured
-
-    def add_single(self, target: str, length: int, sample: RequestSample) -> None:
-        self.single.setdefault((target, length), []).append(sample)
-
-    def add_block(self, target: str, concurrency: int, block: Block) -> None:
-        self.sweep.setdefault((target, concurrency), []).append(block)
 
     @property
     def samples(self) -> list[tuple[str, RequestSample]]:
@@ -205,15 +190,14 @@ class Results:
 
     # -- the gateway beside its backend -------------------------------------------------------------------------------
 
-    def added(self) -> list[GatewayOverhead]:
-        """What the gateway adds, for each length measured at both targets."""
+    def added(self) -> list[tuple[int, PairedDifference | None, Spread | None]]:
+        """For each length measured at both targets: (the length, seconds until the first text through the gateway less
+        direct, decode rate through the gateway over the direct one)."""
         found = []
         for length, through, straight in _compared(self.single):
             both = [(a, b) for a, b in zip(through, straight, strict=False) if self._is_comparable(a)]
             one, other = [a for a, _ in both], [b for _, b in both]
-            found.append(
-                GatewayOverhead(length, stats.gap(pairs(one, other, ttft)), stats.ratio(pairs(one, other, decode_rate)))
-            )
+            found.append((length, stats.gap(pairs(one, other, ttft)), stats.ratio(pairs(one, other, decode_rate))))
         return found
 
     def added_sweep(self) -> list[tuple[int, Spread | None]]:

@@ -1,5 +1,6 @@
 """The targets of a benchmark: a server by its URL, an alias through the gateway, and a backend asked directly with
-exactly the request that the gateway would send."""
+exactly the request that the gateway would send. And what each is asked: prompts of a given length, no two of which
+begin alike, so that no prefix cache can shorten the engine's work."""
 
 from __future__ import annotations
 
@@ -8,12 +9,13 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from gateway.apps.bench.prompts import RequestSpec, body
 from gateway.apps.bench.results import DIRECT, GATEWAY
 from gateway.apps.bench.sample import Send, refusal
 from gateway.config.snapshot import Alias, Backend, Snapshot
@@ -43,23 +45,6 @@ class UnmeasurableTarget(Exception):
     """A target cannot be measured; the text says why."""
 
 
-class Target(Protocol):
-    """A server to measure. `name` stands in the tables."""
-
-    name: str
-
-    async def look(self) -> None:
-        """Read what has to be known before the first request. Raises UnmeasurableTarget if there is no answer."""
-        ...
-
-    def prepare(self, spec: RequestSpec) -> Send:
-        """Do all work of this process that is not to be timed: the request is ready to be sent. Raises
-        UnmeasurableTarget."""
-        ...
-
-    async def close(self) -> None: ...
-
-
 class UrlTarget:
     """An OpenAI-compatible server, the gateway or any other, at a base URL with or without /v1. `look` sets `model`,
     unless it is given, and `window` (tokens; None if not reported)."""
@@ -76,6 +61,7 @@ class UrlTarget:
         self._headers = [*headers, *([("authorization", f"Bearer {key}")] if key else [])]
 
     async def look(self) -> None:
+        """Read what has to be known before the first request. Raises UnmeasurableTarget if there is no answer."""
         models = ENGINES["openai"].read_models(await self._get(self._address.api_path + "/models"))
         if self.model is None:
             if not models:
@@ -84,6 +70,7 @@ class UrlTarget:
         self.window = models.get(self.model)
 
     def prepare(self, spec: RequestSpec) -> Send:
+        """Do all work of this process that is not to be timed: the request is ready to be sent."""
         content = body(spec, self.model)
         headers = [JSON, *self._headers, ("x-request-id", f"bench-{uuid.uuid4().hex}")]
         path = self._address.api_path + CHAT.path
@@ -188,6 +175,7 @@ class BackendTarget:
             self._state.saw_model(self._state.reported.model, models.get(self._state.model))
 
     def prepare(self, spec: RequestSpec) -> Send:
+        """The same. Raises UnmeasurableTarget."""
         request = parse(CHAT, _encode(body(spec, self._alias.name)))
         plan = make_plan(self._alias, self._states, request, time.monotonic())
         adapt = next((c.adapt for c in plan.candidates if c.state is self._state), None)
@@ -207,6 +195,9 @@ class BackendTarget:
     async def close(self) -> None:
         if self._state.client is not None:
             await self._state.client.close()
+
+
+Target = UrlTarget | BackendTarget
 
 
 async def find_backend(snapshot: Snapshot, alias: Alias, name: str, gateway: GatewayTarget) -> BackendTarget:
@@ -253,3 +244,74 @@ async def fetch(
         return msgspec.json.decode(answer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise UnmeasurableTarget(f"{url} does not answer in JSON") from None
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+# Short and frequent: about one token each in any tokenizer.
+_WORDS = Path(__file__).with_name("words.txt").read_text().split()
+
+
+class RequestSpec(NamedTuple):
+    """One request to be made. `words`: length of its prompt; `tokens`: length of its answer. `nonce`: no other request
+    has it; requests that are compared share the `seed` of the words, so their prompts are equally long. `forced`: send
+    the fields that make vLLM give an answer of exactly that length. Without `thinking`, the model's default."""
+
+    words: int
+    tokens: int
+    nonce: str
+    seed: int
+    forced: bool = True
+    thinking: bool | None = None
+
+
+class Sizing(NamedTuple):
+    """Tokens of a prompt = `overhead` (the chat template and our own sentence) + `per_word` x words."""
+
+    overhead: float = 60.0
+    per_word: float = 1.25
+
+    def words(self, tokens: int) -> int:
+        """The number of words that make a prompt of about this many tokens."""
+        return max(0, round((tokens - self.overhead) / self.per_word))
+
+
+def sizing(seen: Sequence[tuple[int, int]]) -> Sizing:
+    """The sizing that follows from (words, tokens) of prompts that the server has counted; the default where two counts
+    that differ are missing."""
+    if len(seen) < 2:
+        return Sizing()
+    (few, least), (many, most) = min(seen), max(seen)
+    if many == few or most <= least:
+        return Sizing()
+    per_word = (most - least) / (many - few)
+    return Sizing(least - per_word * few, per_word)
+
+
+def prompt(spec: RequestSpec) -> str:
+    """The text of the prompt. The nonce stands first, so that the prompt differs from its first cache block on. The
+    words are drawn at random: one repeated sentence would favour speculative decoding that predicts tokens from the
+    prompt."""
+    pick = Random(spec.seed)
+    text = " ".join(pick.choices(_WORDS, k=spec.words))
+    return (
+        f"[{spec.nonce}] Write a story of at least {spec.tokens} words, and do not stop before. "
+        f"Take what you like of these words:\n\n{text}"
+    )
+
+
+def body(spec: RequestSpec, model: str | None) -> dict[str, Any]:
+    """The body of the chat request. It asks for usage: the server counts tokens, as one chunk may hold several."""
+    fields: dict[str, Any] = {} if model is None else {"model": model}
+    fields |= {
+        "messages": [{"role": "user", "content": prompt(spec)}],
+        "max_tokens": spec.tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if spec.forced:
+        fields |= {"ignore_eos": True, "min_tokens": spec.tokens}
+    if spec.thinking is not None:
+        fields["chat_template_kwargs"] = {"enable_thinking": spec.thinking}
+    return fields

@@ -19,21 +19,16 @@ if TYPE_CHECKING:
 
 
 def app(gateway: Gateway) -> Extension:
-    gateway.shared = shared = _membership(gateway)
+    server, shared = gateway.snapshot.server, None
+    if server.shared is not None:
+        from gateway.apps.cluster.membership import Membership
+
+        parts = gateway.fleet, gateway.admission.scheduler, gateway.accounts, gateway.prober, gateway.emit
+        on_mode, name = gateway.chosen_elsewhere, f"{gethostname()}:{server.port}"
+        more = gateway.metrics.failures, on_mode, name, gateway.services.placements
+        gateway.shared = shared = Membership(server.shared, Path(server.data), *parts, *more)
     gateway.metrics.registry.register(ScrapedMetrics(lambda: metrics_of(shared, gateway.fleet.states)))
     return Extension()
-
-
-def _membership(gateway: Gateway) -> Membership | None:
-    server = gateway.snapshot.server
-    if server.shared is None:
-        return None
-    from gateway.apps.cluster.membership import Membership
-
-    parts = gateway.fleet, gateway.admission.scheduler, gateway.accounts, gateway.prober, gateway.emit
-    on_mode, name = gateway.chosen_elsewhere, f"{gethostname()}:{server.port}"
-    more = gateway.metrics.failures, on_mode, name, gateway.services.placements
-    return Membership(server.shared, Path(server.data), *parts, *more)
 
 
 def metrics_of(shared: Membership | None, states: Mapping[str, BackendState]) -> Iterator[Metric]:

@@ -17,7 +17,7 @@ import msgspec
 from gateway.apps.cluster.redis_connection import Operation, key_of
 from gateway.domain.backend import BackendState
 from gateway.domain.facts import ELSEWHERE, LEARNED_FOR, Observation
-from gateway.domain.health_state import SERVING, State, Transition
+from gateway.domain.health_state import SERVING, State
 from gateway.domain.reason import kind_of
 from gateway.health.prober import Prober
 
@@ -80,7 +80,8 @@ class StateSync:
             self._publish(state, "another", True, LEARNED_FOR)
         elif news in ("drained", "resumed"):
             self._publish(state, "drain", news == "drained", None)
-        elif news in PUBLISHED and _is_news(what):
+        elif news in PUBLISHED and (what.after is not State.READY or what.before not in (State.UNKNOWN, State.BUSY)):
+            # a backend that was healthy on first contact is not worth an event
             self._publish(state, "verdict", [news, kind_of(what.reason)], VERDICT_FOR)
 
     def publish_mode(self, mode: str, at: float) -> None:
@@ -194,11 +195,6 @@ class StateSync:
 def _engine_of(state: BackendState) -> list[object]:
     """Version and start: together they distinguish one running engine from another."""
     return [state.reported.version, state.reported.started]
-
-
-def _is_news(transition: Transition) -> bool:
-    """True unless a backend was healthy on first contact, which is not worth an event."""
-    return transition.after is not State.READY or transition.before not in (State.UNKNOWN, State.BUSY)
 
 
 def _post(field: str, fact: Fact) -> Operation:

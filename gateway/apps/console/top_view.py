@@ -211,11 +211,8 @@ def backends(status: Fields, most: int) -> Iterable[RenderableType]:
     if rest := [name for name in there if name not in chosen]:
         yield _names(f"and {len(rest)} more", rest)
     if parked:
-        yield _names("parked", (_parked(name, known[name]) for name in parked))
-
-
-def _parked(name: str, backend: Fields) -> str:
-    return f"{name} (starts on request)" if backend.get("run") == "on_request" else name
+        starts = {name: " (starts on request)" for name in parked if known[name].get("run") == "on_request"}
+        yield _names("parked", (name + starts.get(name, "") for name in parked))
 
 
 def _weight(backend: Fields) -> int:

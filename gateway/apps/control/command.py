@@ -69,11 +69,12 @@ async def _outcome(process: asyncio.subprocess.Process, seconds: float) -> str:
         return f"did not end within {seconds:g} s"
     finally:
         if process.returncode is None:
-            await _kill(process)
+            await kill(process)
     return "" if code == 0 else f"exit code {code}" if code > 0 else f"ended by signal {-code}"
 
 
-async def _kill(process: asyncio.subprocess.Process) -> None:
+async def kill(process: asyncio.subprocess.Process) -> None:
+    """Kill a process that leads its session, with its children."""
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(TimeoutError):

@@ -4,14 +4,11 @@ without escapes, and with secrets masked."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import signal
 import time
 from collections.abc import AsyncGenerator, Callable
 from shlex import quote
 
-from gateway.apps.control.command import run
+from gateway.apps.control.command import kill, run
 from gateway.apps.control.ssh_errors import problem_of
 from gateway.apps.control.unit_commands import SSH, Unit, last_path, units_of, with_credentials
 from gateway.apps.control.units import without_escapes
@@ -25,7 +22,6 @@ READ_MOST = 20.0  # seconds
 ANSWER_MOST = 4 * 1024 * 1024  # bytes
 FOLLOWERS_MOST = 8
 FOLLOW_MOST = 3600  # seconds for which one is followed
-KILLED_WITHIN = 2.0  # seconds
 LOOK = 1.0  # seconds between two looks whether the gateway stops
 SILENCE = 15.0  # seconds without a line after which an empty one is sent: a follower that is gone is noticed
 
@@ -111,11 +107,7 @@ class EngineLogs:
         finally:
             self._followers -= 1
             if process is not None and process.returncode is None:
-                with contextlib.suppress(OSError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(KILLED_WITHIN):
-                        await process.wait()
+                await kill(process)
 
 
 def shown(line: str, hide: frozenset[str] = frozenset()) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from gateway.apps.control import way_back
 from gateway.apps.control.lanes import StartTimes, lanes_of
 from gateway.apps.control.other_gateways import OtherGateways
 from gateway.apps.control.planning import beside_units, presence_of, steps_of
@@ -30,10 +29,11 @@ from gateway.apps.control.record import (
 from gateway.apps.control.runner import CommandLimits, Runner
 from gateway.apps.control.switching import Presence, Steps
 from gateway.apps.control.unit_commands import units_of
-from gateway.apps.control.units import activity, look
+from gateway.apps.control.units import activity, look, tell_nodes
 from gateway.config.snapshot import Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.events import Event
+from gateway.domain.health_state import WELL, State
 from gateway.errors import GatewayError
 from gateway.runtime.gateway import Gateway
 from gateway.supervision import Failures, cancel
@@ -42,6 +42,8 @@ log = logging.getLogger("gateway.operations")
 
 KEPT = 20  # operations that are known by their id
 LOOK_MOST = 12.0  # seconds for which a plan waits for the nodes to tell how their units are
+LOOK = 1.0  # seconds between two looks whether the mode before can be served again
+BACK_FOR = 3600.0  # seconds in which it is looked
 CHECK_MOST = 2.0  # seconds for which a plan waits for the checks of drained backends
 
 
@@ -283,11 +285,31 @@ class Operations:
                 self._elsewhere.publish(operation)
                 self._elsewhere.release()
             await asyncio.shield(self._write(operation))
-            if way_back.is_impossible(operation) and not self._closed:
-                watching = way_back.watch(self._gateway, operation)
-                self._way_back = self.failures.once("operation", watching, "way back")
+            if _is_impossible(operation) and not self._closed:
+                self._way_back = self.failures.once("operation", self._go_back(operation), "way back")
             if self.times.note(operation):
                 await asyncio.shield(asyncio.to_thread(self.times.save))
+
+    async def _go_back(self, operation: Operation) -> None:
+        """The mode that served goes on being served while the other one is impossible: it is in force again as soon as
+        one of its engines answers, unless one of the target's does, or another mode was chosen."""
+        gateway, until = self._gateway, time.monotonic() + BACK_FOR
+        while time.monotonic() < until:
+            snapshot = gateway.snapshot
+            before, target = snapshot.modes.get(operation.before or ""), snapshot.modes.get(operation.mode or "")
+            if before is None or target is None or snapshot.mode != target.name:
+                return
+            if any(_answers(gateway, name) for name in target.backends if name not in before.backends):
+                return
+            there = [name for name in before.backends if name not in target.backends and _answers(gateway, name)]
+            if there:
+                await gateway.put_mode_in_force(before.name)
+                why = f"{', '.join(there)} answers, nothing of {target.name} does"
+                operation.notes.append(f"mode {before.name} is in force again: {why}")
+                log.warning("%s: %s", operation.title, operation.notes[-1])
+                await tell_nodes(gateway.written, before.name, self.limits.park)
+                return
+            await asyncio.sleep(LOOK)
 
     async def _changed(self, operation: Operation, step: Step) -> None:
         """A step has begun or ended."""
@@ -320,6 +342,20 @@ class Operations:
                 await asyncio.to_thread(save, msgspec.json.encode(operation), self._data)
         except OSError as error:
             log.warning("%s cannot be recorded in %s: %s", operation.title, self._data, error)
+
+
+def _is_impossible(operation: Operation) -> bool:
+    """Did a switch fail because its target did not start?"""
+    failed = {step.what for step in operation.steps if step.state == "failed"}
+    switch = operation.kind == "switch" and operation.before not in (None, operation.mode)
+    return operation.state == "failed" and switch and bool(failed) and failed <= {"preflight", "start", "wait"}
+
+
+def _answers(gateway: Gateway, name: str) -> bool:
+    state = gateway.fleet.states.get(name)
+    if state is None:
+        return False
+    return state.health.state in WELL or (state.health.state is State.PARKED and state.health.oks > 0)
 
 
 def _check_name(kind: Kind, name: str, snapshot: Snapshot, profile: str | None) -> None:

@@ -170,9 +170,6 @@ def new_operation(
 ) -> Operation:
     """An operation that has not begun; what the plan skips is skipped already. `name`: the mode or the backend;
     `current`: the mode in force."""
-    planned = [
-        Step(step.backend, step.what, "skipped" if step.skip else "waiting", output=step.skip) for step in steps.steps
-    ]
     switch = kind == "switch"
     return Operation(
         id=os.urandom(6).hex(),
@@ -183,7 +180,9 @@ def new_operation(
         forced=forced,
         state="running",
         began=time.time(),
-        steps=planned,
+        steps=[
+            Step(one.backend, one.what, "skipped" if one.skip else "waiting", output=one.skip) for one in steps.steps
+        ],
         notes=[*steps.notes, *(f"forced: {refusal}" for refusal in steps.refusals)],
         cause=cause,
         by=by,

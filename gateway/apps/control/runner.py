@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from gateway.apps.control.command import run
 from gateway.apps.control.lanes import run_lanes
 from gateway.apps.control.record import Operation, Step
 from gateway.apps.control.ssh_errors import problem_of
@@ -23,12 +22,10 @@ from gateway.apps.control.unit_commands import (
     SSH,
     Command,
     Unit,
-    park_commands,
     stop_commands,
     units_of,
-    with_credentials,
 )
-from gateway.apps.control.units import RUNS, look, run_ordered
+from gateway.apps.control.units import RUNS, look, run_ordered, tell_nodes
 from gateway.config.snapshot import Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import WELL, State, Transition
@@ -282,16 +279,7 @@ class Runner:
                 await self._gateway.put_mode_in_force(mode)
             except KeyError:
                 raise StepFailed(f"mode '{mode}' {GONE}") from None
-            await self._tell_nodes(mode)
-
-    async def _tell_nodes(self, mode: str) -> None:
-        """What the mode leaves out does not load when its node boots. A node that is not reached is no reason to fail:
-        the note says what it may do."""
-        commands = park_commands(self._snapshot, mode) if mode in self._snapshot.modes else ()
-        ended = await asyncio.gather(*(run(with_credentials(one.argv), self._limits.park) for one in commands))
-        for command, outcome in zip(commands, ended, strict=True):
-            if outcome.problem:
-                self._operation.notes.append(f"{command.shown}: {outcome.problem}; a boot there loads as it did before")
+            self._operation.notes += await tell_nodes(self._snapshot, mode, self._limits.park)
 
     def _check_target(self) -> None:
         mode = self._operation.mode

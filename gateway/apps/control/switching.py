@@ -78,7 +78,9 @@ class Steps:
             if not commands:
                 self.refusals.append(_no_command(backend, "start"))
             if backend.start is not None and (profile or backend.name in again):
-                self.notes.append(_own_profile(backend.name, profile))
+                what = f"profile {profile}" if profile else "no profile"
+                own = "and its `start` is a command of your own: it has to see to that"
+                self.notes.append(f"{backend.name} is to run with {what}, {own}")
             skip = loads or ("" if commands else "no `start` command")
             unreached = loads or _unreached(backend, self.snapshot)
             self.steps += [
@@ -118,11 +120,30 @@ def switch_steps(
     knows not to have started. Backends that are in no mode, and clouds, are left alone."""
     modes = snapshot.modes
     mode, before = modes[target], modes.get(current) if current is not None else None
+    was_in_force = before.backends if before is not None else ()
+
+    def leaves(name: str) -> bool:
+        """Whether the backend is no part of the target, and belongs to the mode in force, where it may be loading, is
+        left from another one, or was started for a request. What the gateway has started and not stopped may be
+        loading, whatever a later operation came to."""
+        if name in mode.backends:
+            return False
+        is_there = presence.get(name, "away") != "away"
+        if name in was_in_force and name not in idle:
+            return True
+        if snapshot.backends[name].run == "on_request":  # the target's memory plan does not count it
+            return is_there
+        return (is_there or name in started) and any(name in other.backends for other in modes.values())
+
+    def runs_otherwise(name: str) -> bool:
+        """Whether it runs, or may be loading, with another profile than that of the target. A switch that failed may
+        have left it with that of an earlier mode, so how it was started counts more than the mode in force."""
+        usual = usual_profile(snapshot, name, current) if name in was_in_force else mode.profiles.get(name, "")
+        return started.get(name, usual) != mode.profiles.get(name, "")
+
     draft = Steps(snapshot, presence, refusals=_misfits(plan))
-    again = [
-        name for name in mode.backends if _runs_otherwise(name, before, mode, started) or presence.get(name) == "partly"
-    ]
-    leaving = [name for name in snapshot.engines if _leaves(name, snapshot, mode, before, presence, started, idle)]
+    again = [name for name in mode.backends if runs_otherwise(name) or presence.get(name) == "partly"]
+    leaving = [name for name in snapshot.engines if leaves(name)]
     coming = [name for name in mode.backends if presence.get(name, "away") in _TO_WAIT_FOR or name in again]
     drained = [name for name in mode.backends if presence.get(name) == "drained" and name not in coming]
     if leaving or again:
@@ -220,42 +241,6 @@ def load_order(names: Iterable[str], plan: FleetPlan | str) -> list[str]:
 def _waits(name: str, left: list[str], orders: list[tuple[str, ...]]) -> bool:
     """Whether some node loads another one of `left` first."""
     return any(other in left for order in orders if name in order for other in order[: order.index(name)])
-
-
-def _leaves(
-    name: str,
-    snapshot: Snapshot,
-    mode: Mode,
-    before: Mode | None,
-    presence: Mapping[str, Presence],
-    started: Mapping[str, str],
-    idle: Collection[str],
-) -> bool:
-    """Whether the backend is no part of the target, and belongs to the mode in force, where it may be loading, is left
-    from another one, or was started for a request. What the gateway has started and not stopped may be loading,
-    whatever a later operation came to."""
-    if name in mode.backends:
-        return False
-    is_there = presence.get(name, "away") != "away"
-    if before is not None and name in before.backends and name not in idle:
-        return True
-    if snapshot.backends[name].run == "on_request":  # the target's memory plan does not count it
-        return is_there
-    return (is_there or name in started) and any(name in other.backends for other in snapshot.modes.values())
-
-
-def _runs_otherwise(name: str, before: Mode | None, mode: Mode, started: Mapping[str, str]) -> bool:
-    """Whether the backend runs, or may be loading, with another profile than that of the target. A switch that failed
-    may have left it with the profile of an earlier mode, so how it was started counts more than the mode in force."""
-    wanted = mode.profiles.get(name, "")
-    if name in started:
-        return started[name] != wanted
-    return before is not None and name in before.backends and before.profiles.get(name, "") != wanted
-
-
-def _own_profile(name: str, profile: str) -> str:
-    what = f"profile {profile}" if profile else "no profile"
-    return f"{name} is to run with {what}, and its `start` is a command of your own: it has to see to that"
 
 
 def _misfits(plan: FleetPlan | str) -> list[str]:

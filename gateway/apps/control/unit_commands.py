@@ -144,13 +144,12 @@ def park_commands(snapshot: Snapshot, mode: str) -> tuple[Command, ...]:
             if parked_by(snapshot.modes[mode], backend) is not None:
                 names.append(unit.name)
     return tuple(
-        Command((*SSH, target, _filled(_PARK, file=PARKED, units=_lines(names))), f"ssh {target}: mode {visible(mode)}")
+        Command(
+            (*SSH, target, _filled(_PARK, file=PARKED, units=shlex.quote("".join(f"{n}\n" for n in names)))),
+            f"ssh {target}: mode {visible(mode)}",
+        )
         for target, names in parked.items()
     )
-
-
-def _lines(names: Sequence[str]) -> str:
-    return shlex.quote("".join(f"{name}\n" for name in names))
 
 
 def _filled(line: str, **words: str) -> str:

@@ -15,7 +15,8 @@ from typing import Literal
 
 from gateway.apps.control.command import CommandOutcome, run
 from gateway.apps.control.ssh_errors import was_cut
-from gateway.apps.control.unit_commands import PROFILES, SSH, Command, Unit, with_credentials
+from gateway.apps.control.unit_commands import PROFILES, SSH, Command, Unit, park_commands, with_credentials
+from gateway.config.snapshot import Snapshot
 from gateway.printable import visible
 
 LOOK_MOST = 15.0  # seconds for one question
@@ -97,6 +98,15 @@ async def look(units: Iterable[Unit], *, words: int = 0, most: float = LOOK_MOST
         by_target.setdefault(unit.target, []).append(unit)
     found = await asyncio.gather(*(_look(target, there, words, most) for target, there in by_target.items()))
     return {unit: one.get(unit) for one in found for unit in one}
+
+
+async def tell_nodes(snapshot: Snapshot, mode: str, seconds: float) -> list[str]:
+    """Write on every node which units the mode leaves out, so that they do not load when it boots. Where that failed, a
+    line for people: it is no reason for the mode not to be in force."""
+    commands = park_commands(snapshot, mode) if mode in snapshot.modes else ()
+    ended = await asyncio.gather(*(run(with_credentials(one.argv), seconds) for one in commands))
+    failed = [(command.shown, one.problem) for command, one in zip(commands, ended, strict=True) if one.problem]
+    return [f"{shown}: {problem}; a boot there loads as it did before" for shown, problem in failed]
 
 
 async def _look(target: str, units: list[Unit], words: int, most: float) -> dict[Unit, UnitState | None]:

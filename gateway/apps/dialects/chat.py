@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.domain.body import value_of
 from gateway.domain.upstream import ProtocolFailure
 from gateway.inspection.shape import fault_in_delta
 from gateway.transport.sse import DONE, data_of
@@ -101,10 +102,7 @@ def call_id_of(call: dict[str, Any]) -> str | None:
 
 def arguments_of(text: str) -> dict[str, Any] | None:
     """A call's arguments; None when the text is not a complete JSON object."""
-    try:
-        arguments = _decode_any(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
+    arguments = value_of(text)
     return arguments if isinstance(arguments, dict) else None
 
 

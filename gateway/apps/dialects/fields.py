@@ -48,6 +48,12 @@ def brief(found: Any) -> str:
     return repr(found if len(found) <= 40 else found[:40] + "...") if isinstance(found, str) else type(found).__name__
 
 
+def an_object(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise expected(where, "an object", value)
+    return value
+
+
 def string(block: dict[str, Any], name: str, where: str) -> str:
     value = block.get(name)
     if not isinstance(value, str):
@@ -88,3 +94,23 @@ def put(fields: dict[str, Raw], name: str, value: object) -> None:
 def text_part(text: str) -> dict[str, Any]:
     """A part of a chat message."""
     return {"type": "text", "text": text}
+
+
+def user_message(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    alone = len(parts) == 1 and parts[0]["type"] == "text"
+    return {"role": "user", "content": parts[0]["text"] if alone else parts or ""}
+
+
+def assistant_message(texts: list[str], thoughts: list[str], calls: list[dict[str, Any]]) -> dict[str, Any]:
+    """Models that reason between calls need their thoughts."""
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or (None if calls else "")}
+    if thought := "".join(thoughts):
+        message["reasoning_content"] = thought
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def call_of(id_: str, name: str, arguments: str) -> dict[str, Any]:
+    """A tool call of a chat message."""
+    return {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}

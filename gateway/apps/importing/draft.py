@@ -145,6 +145,11 @@ def unique(name: str, taken: Iterable[str], *further: str) -> str:
     return next(one for one in (*tried, *numbered) if one not in taken)
 
 
+def short_steps(steps: Iterable[list[str]]) -> list[Any]:
+    """The steps as routes.yaml writes them: one with a single backend is its name."""
+    return [step[0] if len(step) == 1 else step for step in steps]
+
+
 def check_further_names(draft: Draft, notes: Notes) -> None:
     """Removes further names of aliases (`also`) that are not valid or that another alias has, each with a note."""
     claimed = {name: name for name in draft.aliases}

@@ -3,38 +3,48 @@ every difference."""
 
 from __future__ import annotations
 
-import json
+import re
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from gateway.apps.importing import compose
+from gateway.apps.importing import compose, kubernetes, litellm, llama_swap, olla, shell_script, sparkrun, systemd
 from gateway.apps.importing.draft import Draft, ImportNote
-from gateway.apps.importing.formats import FORMATS, OURS, STARTS, format_of, other_format, text_format_of, why_unknown
 from gateway.apps.importing.kubernetes import documents
 from gateway.apps.importing.output import (
     STDOUT,
+    deliver,
     output_options,
     refuse_to_overwrite,
+    render,
     render_and_verify,
     variables,
-    write,
 )
-from gateway.apps.importing.render import render
-from gateway.apps.importing.source import SourceFile
+from gateway.apps.importing.source import SourceFile, data_of, mapping
 from gateway.cli.options import counted, examples, fail_with, is_host, is_there, json_option, problem_json
 from gateway.config.load import LoadedFile
 from gateway.config.problems import ConfigError
 from gateway.config.sources import read_file
 from gateway.printable import visible
 
-_FORMATS = ("litellm", "llama-swap", "olla")
-_STARTS = ("systemd", "compose", "shell", "sparkrun", "kubernetes")  # what starts engines: they become launch blocks
+FORMATS: Mapping[str, Callable[[SourceFile], Draft]] = {
+    "litellm": litellm.convert,
+    "llama-swap": llama_swap.convert,
+    "olla": olla.convert,
+}
+# What starts engines on a machine: (text, name of the file, address of the machine or None) -> Draft.
+STARTS: Mapping[str, Callable[[str, str, str | None], Draft]] = {
+    "systemd": systemd.convert,
+    "compose": compose.convert,
+    "shell": shell_script.convert,
+    "sparkrun": sparkrun.convert,
+    "kubernetes": kubernetes.convert,
+}
 _WORDS = {"to_do": "to do", "changed": "changed", "left_out": "left out"}
 _COLOURS = {"to_do": "yellow", "changed": "cyan", "left_out": "bright_black"}
 _MOST = 4 * 1024 * 1024  # bytes of a source
@@ -50,7 +60,7 @@ _MOST = 4 * 1024 * 1024  # bytes of a source
 )
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--from", "kind", type=click.Choice((*_FORMATS, *_STARTS)), help="Format of FILE; default: detected.")
+@click.option("--from", "kind", type=click.Choice((*FORMATS, *STARTS)), help="Format of FILE; default: detected.")
 @click.option(
     "--address", metavar="HOST", help="The machine on which a unit, a script or a compose file starts engines."
 )
@@ -69,11 +79,8 @@ def command(file: Path, kind: str | None, address: str | None, output: Path, for
         raise click.UsageError(f"--address {address}: write a host name or an address, without a port")
     kind, draft = _converted(file, kind, address, as_json)
     text, loaded = render_and_verify(draft, output) if draft.backends else ("", None)
-    if text and not (as_json and output == STDOUT):
-        write(text, output, force=force)
-    if as_json:
-        click.echo(json.dumps(_as_json(kind, draft, text, loaded, output), indent=2))
-    else:
+    deliver(text, output, force=force, document=_as_json(kind, draft, text, loaded) if as_json else None)
+    if not as_json:
         _print(kind, draft, loaded, file, output)
     sys.exit(0 if draft.backends else 1)
 
@@ -93,7 +100,7 @@ def _converted(file: Path, kind: str | None, address: str | None, as_json: bool)
             return kind, _with_head(STARTS[kind](text, file.name, address), file.name, kind)
         assert source is not None
         if address is not None:
-            raise click.UsageError(f"--address is for {', '.join(_STARTS)}: a config of {kind} has addresses")
+            raise click.UsageError(f"--address is for {', '.join(STARTS)}: a config of {kind} has addresses")
         return kind, _with_head(FORMATS[kind](source), file.name, kind)
     except ConfigError as error:
         fail_with(error, as_json=as_json)
@@ -131,7 +138,7 @@ def _kind(source: SourceFile | None, file: Path) -> str:
         raise click.UsageError(f"'{file}' is {why}")
     if kind is None:
         raise click.UsageError(
-            f"'{file}' does not look like a config of {', '.join((*_FORMATS, *_STARTS))}: choose the format with --from"
+            f"'{file}' does not look like a config of {', '.join((*FORMATS, *STARTS))}: choose the format with --from"
         )
     return kind
 
@@ -157,18 +164,14 @@ def _line(note: ImportNote) -> str:
 # -- output -----------------------------------------------------------------------------------------------------------
 
 
-def _as_json(kind: str, draft: Draft, text: str, loaded: LoadedFile | None, output: Path) -> dict[str, Any]:
-    document: dict[str, Any] = {"ok": bool(draft.backends), "from": kind, "written": None, "notes": []}
-    if text and output != STDOUT:
-        document["written"] = str(output)
-    elif text:
-        document["routes"] = text
-    document["notes"] = [{"kind": note.kind, **asdict(note.problem)} for note in draft.notes]
-    document["warnings"] = [problem_json(p, "warning") for p in loaded.warnings] if loaded else []
-    document["variables"] = variables(text) if text else []
-    for section in ("backends", "aliases", "clients"):
-        document[section] = list(getattr(draft, section))
-    return document
+def _as_json(kind: str, draft: Draft, text: str, loaded: LoadedFile | None) -> dict[str, Any]:
+    return {
+        "from": kind,
+        "notes": [{"kind": note.kind, **asdict(note.problem)} for note in draft.notes],
+        "warnings": [problem_json(p, "warning") for p in loaded.warnings] if loaded else [],
+        "variables": variables(text) if text else [],
+        **{section: list(getattr(draft, section)) for section in ("backends", "aliases", "clients")},
+    }
 
 
 def _print(kind: str, draft: Draft, loaded: LoadedFile | None, file: Path, output: Path) -> None:
@@ -191,3 +194,69 @@ def _print(kind: str, draft: Draft, loaded: LoadedFile | None, file: Path, outpu
         click.echo(f"Set these before serving (in the environment or .env): {', '.join(names)}", err=True)
     if output != STDOUT:
         click.echo(f"Next: gateway check --live --config {output}", err=True)
+
+
+# -- the formats, and how a file is recognised ------------------------------------------------------------------------
+
+
+OURS = "routes.yaml"
+_UNIT = re.compile(r"^\s*\[(Service|Unit|Install)\]\s*$", re.M)
+_START = re.compile(r"^[^#\n]*\b(docker|podman)\s+(container\s+)?run\b|^[^#\n]*\bvllm\s+serve\b", re.M)
+_KEY = re.compile(r"(?:---|%YAML.*|[\w\"'./-]+(?: [\w./-]+)*\s*:(?:\s.*)?|- .*)")
+
+
+def other_format(text: str, file: str) -> str | None:
+    """What the file is, if it is something that is read in no way; None if it may be one of the formats."""
+    if re.match(r"#!.*\b(ba|da|z)?sh\b", text):
+        return None
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    for name, signs in data_of("formats")["others"].items():
+        in_text, in_line = signs.get("text"), signs.get("line")
+        if re.search(signs["name"], file, re.IGNORECASE):
+            return str(name)
+        if (in_text and re.search(in_text, text, re.M)) or (in_line and re.fullmatch(in_line, first)):
+            return str(name)
+    return None
+
+
+def text_format_of(text: str) -> str | None:
+    """`systemd`, `shell`, or None for a text that is YAML, or nothing that is known."""
+    if re.match(r"#!.*sh\b", text):
+        return "shell"
+    if _UNIT.search(text):
+        return "systemd"
+    first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
+    return "shell" if not _KEY.fullmatch(first.rstrip()) and _START.search(text) else None
+
+
+def format_of(data: dict[str, Any]) -> str | None:
+    """A name of FORMATS or STARTS, `routes.yaml`, or None for an unknown format."""
+    if isinstance(data.get("model_list"), list) or "litellm_settings" in data:
+        return "litellm"
+    if isinstance(data.get("backends"), dict):
+        return OURS
+    if "apiVersion" in data and "kind" in data:
+        return "kubernetes"
+    if sparkrun.is_recipe(data):
+        return "sparkrun"
+    if isinstance(data.get("services"), dict):
+        return "compose"
+    if "static" in mapping(data.get("discovery")):
+        return "olla"
+    models = mapping(data.get("models")).values()
+    if any("cmd" in mapping(model) or "proxy" in mapping(model) for model in models):
+        return "llama-swap"
+    if any("proxy" in mapping(peer) for peer in mapping(data.get("peers")).values()):
+        return "llama-swap"
+    return None
+
+
+def why_unknown(data: dict[str, Any]) -> str | None:
+    """What a YAML file is that has nothing to read: named, so that nobody looks for a mistake in it."""
+    if data.keys() & {"healthCheckTimeout", "startPort", "globalTTL", "logToStdout", "macros", "groups", "matrix"}:
+        return "a llama-swap config without models: import the file that has them"
+    if data.keys() & {"servingEngineSpec", "routerSpec", "replicaCount", "autoscaling", "ingress", "podAnnotations"}:
+        return "values of a Helm chart: render it (helm template) and import the manifest"
+    if "services" in data:
+        return "a compose file without services"
+    return None

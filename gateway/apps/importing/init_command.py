@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from gateway.apps.importing.containers import note_sparkrun, recipe_of, sparkrun_containers
-from gateway.apps.importing.discovery import PORTS, BadTarget, Scan, scan, targets
+from gateway.apps.importing.discovery import PORTS, FoundServer, scan, targets
 from gateway.apps.importing.draft import Draft
-from gateway.apps.importing.output import STDOUT, output_options, refuse_to_overwrite, render_and_verify, write
-from gateway.apps.importing.recipes import recipe_files, recipe_nodes, recipe_text
-from gateway.apps.importing.server_draft import apply_findings, draft_of
-from gateway.apps.importing.servers import FoundServer
+from gateway.apps.importing.output import STDOUT, deliver, output_options, refuse_to_overwrite, render_and_verify
+from gateway.apps.importing.server_draft import apply_findings, draft_of, recipe_files, recipe_nodes, recipe_text
+from gateway.apps.importing.sparkrun import note_sparkrun, recipe_of, sparkrun_containers
 from gateway.apps.probing.run import probe_directly
 from gateway.cli.options import counted, examples, fail, is_host, json_option
 from gateway.config.load import LoadedFile, load_text
@@ -72,8 +71,8 @@ def command(
     ask = not yes and not as_json and sys.stdin.isatty()
     if ask and not hosts:
         hosts = tuple(click.prompt("Hosts to scan", default="localhost", err=True).split())
-    found = _scan(hosts or ("localhost",), ports, quiet=as_json)
-    draft = draft_of(found.servers, found.exporters)
+    found, exporters = _scan(hosts or ("localhost",), ports, quiet=as_json)
+    draft = draft_of(found, exporters)
     if containers := sparkrun_containers():
         note_sparkrun(draft, containers, recipe_of(containers[0]))
     if not draft.backends:
@@ -83,11 +82,9 @@ def command(
         text, loaded = _probe(draft, loaded, found, output, quiet=as_json)
     if ask and output != STDOUT and not click.confirm(f"Write {output}?", default=True, err=True):
         fail("nothing is written")
-    if not (as_json and output == STDOUT):
-        write(text, output, force=force)
-    if as_json:
-        click.echo(json.dumps(_as_json(draft, found, text, loaded, output), indent=2))
-    else:
+    more = {"servers": _servers(found), **draft.data(), "warnings": [str(warning) for warning in loaded.warnings]}
+    deliver(text, output, force=force, document=more if as_json else None)
+    if not as_json:
         _print(draft, loaded, output)
 
 
@@ -107,13 +104,9 @@ def _write_recipe(name: str, hosts: tuple[str, ...], output: Path, *, force: boo
         loaded = load_text(text, "routes.yaml" if output == STDOUT else str(output))
     except ConfigError as error:
         fail(f"{error}\nthe gateway would not load this file; nothing is written")
-    if not (as_json and output == STDOUT):
-        write(text, output, force=force)
-    if as_json:
-        written = None if output == STDOUT else str(output)
-        document = {"ok": True, "written": written, "recipe": name, "backends": list(loaded.snapshot.backends)}
-        click.echo(json.dumps(document | ({"routes": text} if output == STDOUT else {}), indent=2))
-    elif output != STDOUT:
+    more = {"recipe": name, "backends": list(loaded.snapshot.backends)}
+    deliver(text, output, force=force, document=more if as_json else None)
+    if output != STDOUT and not as_json:
         click.echo(
             f"{output}: {', '.join(loaded.snapshot.backends)}. Next: gateway fleet check{_named(output)}", err=True
         )
@@ -122,10 +115,10 @@ def _write_recipe(name: str, hosts: tuple[str, ...], output: Path, *, force: boo
 # -- discovery --------------------------------------------------------------------------------------------------------
 
 
-def _scan(hosts: tuple[str, ...], ports: str | None, *, quiet: bool) -> Scan:
+def _scan(hosts: tuple[str, ...], ports: str | None, *, quiet: bool) -> tuple[list[FoundServer], dict[str, str]]:
     try:
         urls = targets(hosts, _ports(ports) if ports is not None else PORTS)
-    except BadTarget as problem:
+    except ValueError as problem:
         raise click.UsageError(str(problem)) from None
     if not quiet:
         click.echo(f"Scanning {len(urls)} port{'s' if len(urls) > 1 else ''} of {', '.join(hosts)} ...", err=True)
@@ -155,7 +148,7 @@ def _server_line(server: FoundServer) -> str:
     return f"{server.url}  {kind}  {', '.join(models) or 'no model'}{more}"
 
 
-def _nothing(found: Scan, as_json: bool) -> None:
+def _nothing(found: list[FoundServer], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"ok": False, "written": None, "servers": _servers(found)}, indent=2))
         sys.exit(1)
@@ -165,7 +158,9 @@ def _nothing(found: Scan, as_json: bool) -> None:
     )
 
 
-def _probe(draft: Draft, loaded: LoadedFile, found: Scan, output: Path, *, quiet: bool) -> tuple[str, LoadedFile]:
+def _probe(
+    draft: Draft, loaded: LoadedFile, found: list[FoundServer], output: Path, *, quiet: bool
+) -> tuple[str, LoadedFile]:
     """Probe the backends that are ready. Returns the file's text and the loaded file with the findings."""
 
     def on_seen(backend: str, check: str, result: str) -> None:
@@ -179,25 +174,17 @@ def _probe(draft: Draft, loaded: LoadedFile, found: Scan, output: Path, *, quiet
     return render_and_verify(draft, output)
 
 
-def _is_ready(backend: Backend, found: Scan) -> bool:
+def _is_ready(backend: Backend, found: list[FoundServer]) -> bool:
     """Is it a chat model that is loaded?"""
-    models = (model for server in found.servers if server.url == backend.url for model in server.models)
+    models = (model for server in found if server.url == backend.url for model in server.models)
     return any((model.name or None) == backend.model and model.chat and model.ready for model in models)
 
 
 # -- output -----------------------------------------------------------------------------------------------------------
 
 
-def _servers(found: Scan) -> list[dict[str, Any]]:
-    from dataclasses import asdict
-
-    return [asdict(server) for server in found.servers]
-
-
-def _as_json(draft: Draft, found: Scan, text: str, loaded: LoadedFile, output: Path) -> dict[str, Any]:
-    document: dict[str, Any] = {"ok": True, "written": None if output == STDOUT else str(output)}
-    document |= {"servers": _servers(found), **draft.data(), "warnings": [str(warning) for warning in loaded.warnings]}
-    return document | ({"routes": text} if output == STDOUT else {})
+def _servers(found: list[FoundServer]) -> list[dict[str, Any]]:
+    return [asdict(server) for server in found]
 
 
 def _print(draft: Draft, loaded: LoadedFile, output: Path) -> None:

@@ -9,7 +9,16 @@ from typing import Any
 
 from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.launches import Launches
-from gateway.apps.importing.source import SourceFile, count_of, is_true, listed, mapping, read_source, text_of
+from gateway.apps.importing.source import (
+    SourceFile,
+    count_of,
+    is_true,
+    listed,
+    mapping,
+    note_unread,
+    read_source,
+    text_of,
+)
 from gateway.config.problems import Path
 from gateway.launch.docker import DockerFlag, DockerRun
 
@@ -19,11 +28,6 @@ _MOST_DOCUMENTS = 100
 _REFERENCE = re.compile(r"\$\((\w+)\)", re.ASCII)
 _SHELL_REFERENCE = re.compile(r"\$\{(\w+)\}|\$([A-Za-z_]\w*)", re.ASCII)
 _PLAIN = re.compile(r"[\w./:@%+=,-]+", re.ASCII)
-_READ_KEYS = (
-    "name image command args env ports volumeMounts resources imagePullPolicy livenessProbe readinessProbe"
-    " startupProbe securityContext tty stdin terminationMessagePath terminationMessagePolicy"
-)
-_READ = frozenset(_READ_KEYS.split())
 
 
 def documents(text: str, file: str) -> Iterator[SourceFile]:
@@ -46,7 +50,7 @@ def convert(text: str, file: str, address: str | None = None) -> Draft:
         kind = text_of(source.data.get("kind")) or "?"
         name = text_of(mapping(source.data.get("metadata")).get("name")) or kind
         path: Path = (kind, number) if number else (kind,)
-        lines[path] = source.line(("kind",)) or 1
+        lines[path] = source.report.line(("kind",)) or 1
         if kind not in KINDS:
             launches.notes.left_out(path, f"{name}: only workloads with containers are read")
             continue
@@ -67,7 +71,7 @@ def _workload(source: SourceFile, name: str, path: Path, lines: dict[Path, int],
     volumes = {text_of(mapping(one).get("name")): mapping(one) for one in listed(spec.get("volumes"))}
     for index, value in enumerate(listed(spec.get("containers"))):
         at: Path = (*path, "containers", index)
-        lines[at] = source.line((*here, "containers", index)) or lines[path]
+        lines[at] = source.report.line((*here, "containers", index)) or lines[path]
         _container(mapping(value), name, is_true(spec.get("hostNetwork")), volumes, at, launches)
 
 
@@ -102,9 +106,7 @@ def _container(
         notes.changed(path, "its ports are published on the machine; a Service or an Ingress is not read")
     given += [DockerFlag("volume", one) for one in _mounts(value, volumes, path, launches)]
     given += [DockerFlag("entrypoint", word) for word in command[:1]]
-    for key in value:
-        if key not in _READ:
-            notes.left_out((*path, key))
+    note_unread(notes, path, value, "kubernetes", "container")
     launches.container(DockerRun(image, tuple(given), (*command[1:], *arguments)), path, name)
 
 

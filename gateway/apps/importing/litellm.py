@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.apps.importing.counterparts import counterparts, note_unread
-from gateway.apps.importing.draft import Draft, DraftEntry, Notes, alias_name, check_further_names, unique
+from gateway.apps.importing.draft import Draft, DraftEntry, Notes, alias_name, check_further_names, short_steps, unique
 from gateway.apps.importing.litellm_backends import Deployment, DeploymentReader, entries_of, is_glob
-from gateway.apps.importing.source import SourceFile, count_of, is_true, listed, mapping, text_of
-from gateway.apps.importing.source_values import Keys, is_no_key
+from gateway.apps.importing.source import (
+    SourceFile,
+    count_of,
+    is_true,
+    listed,
+    mapping,
+    note_unread,
+    text_of,
+)
+from gateway.apps.importing.source_values import Secrets, is_no_key
 from gateway.config.problems import Path
 from gateway.config.snapshot import Balance
 
@@ -26,14 +33,12 @@ _BALANCE: dict[str, Balance] = {
 }
 _FALLBACK_KEYS = ("fallbacks", "context_window_fallbacks", "default_fallbacks")
 _MASTER = "LITELLM_MASTER_KEY"
-_SECTIONS = ("model_list", "router_settings", "litellm_settings", "general_settings", "environment_variables",
-             "credential_list", "include")  # fmt: skip
 
 
 def convert(source: SourceFile) -> Draft:
     """The draft with its notes. It may have no backend: then nothing of `model_list` could be used."""
     notes = source.notes()
-    keys = Keys(notes)
+    keys = Secrets(notes)
     deployments = DeploymentReader(source, notes, keys).deployments()
     draft = Draft(backends=entries_of(deployments, source))
     _Aliases(source, notes, draft, deployments).build()
@@ -61,8 +66,10 @@ class _Aliases:
         return names
 
     def build(self) -> None:
+        strategy = text_of(self.source.section("router_settings").get("routing_strategy"))
+        balance = _BALANCE.get(strategy or "")
         for group, members in self.groups.items():
-            entry = DraftEntry({"use": self._short(self._chain(group))})
+            entry = DraftEntry({"use": short_steps(self._chain(group))})
             if is_glob(group):
                 entry.keys["also"] = [group]
                 entry.origins[group] = (*members[0].path, "model_name")
@@ -70,7 +77,7 @@ class _Aliases:
                 self.notes.changed(
                     members[0].path, f"an alias cannot be called '{group}'", f"it is {self.names[group]}"
                 )
-            if (balance := self._balance()) is not None and any(len(s) > 1 for s in self._steps(group)):
+            if balance is not None and any(len(s) > 1 for s in self._steps(group)):
                 entry.keys["balance"] = balance
             if params := self._params(members):
                 entry.keys["params"] = params
@@ -152,31 +159,20 @@ class _Aliases:
         return [name for name in dict.fromkeys(found) if name != group]
 
     def _known(self, groups: Any, path: Path) -> list[str]:
+        aliases = mapping(self.source.section("router_settings").get("model_group_alias"))
         found = []
         for name in listed(groups):
-            given = text_of(name) or text_of(mapping(name).get("model")) or ""
+            given = _model_of(name) or ""
             if isinstance(name, dict) and len(name) > 1:
                 self.notes.left_out(path, "a fallback cannot change the request", "write an alias with params for it")
-            target = self._aliased(given)
+            target = _model_of(aliases.get(given)) or given
             if target in self.groups:
                 found.append(target)
             elif given:
                 self.notes.left_out(path, f"'{given}' is not among the models that were imported")
         return found
 
-    def _aliased(self, name: str) -> str:
-        value = mapping(self.source.section("router_settings").get("model_group_alias")).get(name)
-        return text_of(value) or text_of(mapping(value).get("model")) or name
-
-    def _short(self, chain: Steps) -> list[Any]:
-        """The steps as routes.yaml writes them: one with a single backend is its name."""
-        return [step[0] if len(step) == 1 else step for step in chain]
-
     # -- the rest of an alias -------------------------------------------------------------------------------------
-
-    def _balance(self) -> Balance | None:
-        strategy = text_of(self.source.section("router_settings").get("routing_strategy"))
-        return _BALANCE.get(strategy or "")
 
     def _params(self, members: list[Deployment]) -> dict[str, Any]:
         """The parameters that all deployments of the group share: aliases have parameters, backends have none."""
@@ -205,7 +201,7 @@ class _Aliases:
     def _further_names(self) -> None:
         path: Path = ("router_settings", "model_group_alias")
         for name, value in mapping(self.source.section("router_settings").get("model_group_alias")).items():
-            target = text_of(value) or text_of(mapping(value).get("model"))
+            target = _model_of(value)
             if target not in self.groups:
                 self.notes.left_out((*path, name), f"'{target}' is not among the models that were imported")
             elif name in self.groups or name in self.draft.aliases:
@@ -215,6 +211,11 @@ class _Aliases:
                 entry = self.draft.aliases[self.names[target]]
                 entry.keys.setdefault("also", []).append(name)
                 entry.origins[name] = (*path, name)
+
+
+def _model_of(value: Any) -> str | None:
+    """A name, or a mapping's `model`."""
+    return text_of(value) or text_of(mapping(value).get("model"))
 
 
 def _words(serves: set[str]) -> str:
@@ -228,12 +229,12 @@ def _without_also(entry: DraftEntry) -> dict[str, Any]:
 # -- the server -------------------------------------------------------------------------------------------------------
 
 
-def _general(source: SourceFile, notes: Notes, keys: Keys, draft: Draft) -> None:
+def _general(source: SourceFile, notes: Notes, keys: Secrets, draft: Draft) -> None:
     general = source.section("general_settings")
     path: Path = ("general_settings", "master_key")
     master = text_of(general.get("master_key"))
     if master is not None and not is_true(general.get("disable_key_check")):
-        key = "${" + _MASTER + "}" if is_no_key(master) else keys.reference_to(master, path, _MASTER)
+        key = "${" + _MASTER + "}" if is_no_key(master) else keys.key(master, path, _MASTER)
         draft.clients["master"] = DraftEntry(
             {"key": key, "admin": True}, remarks={"admin": "may drain, resume, probe and reload"}
         )
@@ -245,20 +246,15 @@ def _general(source: SourceFile, notes: Notes, keys: Keys, draft: Draft) -> None
 
 
 def _note_settings(source: SourceFile, notes: Notes) -> None:
-    read = {
-        "router_settings": ("model_group_alias", "routing_strategy", *_FALLBACK_KEYS),
-        "litellm_settings": _FALLBACK_KEYS,
-        "general_settings": ("master_key", "disable_key_check", "max_request_size_mb"),
-    }
-    for name, keys in read.items():
-        note_unread(notes, (name,), source.section(name), counterparts("litellm", name), keys)
+    for name in ("router_settings", "litellm_settings", "general_settings"):
+        note_unread(notes, (name,), source.section(name), "litellm", name)
     _note_strategy(source, notes)
     for name in mapping(source.data.get("environment_variables")):
         where = f"put {name}=... into .env, where routes.yaml needs it"
         notes.to_do(("environment_variables", name), "variables are not taken over", where)
     if source.data.get("include") is not None:
         notes.to_do(("include",), "other files are not read", "join them to one and import that")
-    note_unread(notes, (), source.data, counterparts("litellm", "top"), _SECTIONS)
+    note_unread(notes, (), source.data, "litellm", "top")
 
 
 def _note_strategy(source: SourceFile, notes: Notes) -> None:

@@ -5,11 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gateway.apps.importing.counterparts import counterparts, data_of, note_unread
 from gateway.apps.importing.draft import DraftEntry, Notes, backend_name, tail_of, unique
-from gateway.apps.importing.source import SourceFile, count_of, is_true, listed, mapping, text_of
+from gateway.apps.importing.source import (
+    SourceFile,
+    count_of,
+    data_of,
+    is_true,
+    listed,
+    mapping,
+    note_unread,
+    text_of,
+)
 from gateway.apps.importing.source_values import (
-    Keys,
+    Secrets,
     host_words,
     is_no_key,
     literal,
@@ -78,15 +86,6 @@ def _cloud_or_sdk(name: str, plain: str, model: str, *, has_url: bool) -> Provid
     return None
 
 
-_READ = frozenset(
-    ("model", "custom_llm_provider", "api_base", "base_url", "api_key", "num_ctx", "max_parallel_requests", "order",
-     "extra_body", "litellm_credential_name", "max_budget", "budget_duration",
-     "input_cost_per_token", "output_cost_per_token")
-)  # fmt: skip
-_INFO_READ = frozenset(
-    ("mode", "max_input_tokens", "supports_vision", "supports_function_calling", "input_cost_per_token",
-     "output_cost_per_token")
-)  # fmt: skip
 _AUDIO = {"audio_transcription": "transcriptions", "audio_speech": "speech"}
 _NO_CHAT = {"embedding": "embeddings", "rerank": "rerank"}
 _SERVED = ("chat", "completion", "responses", *_NO_CHAT, *_AUDIO)
@@ -104,7 +103,6 @@ class Deployment:
     keys: dict[str, Any]
     params: dict[str, Any]
     order: float
-    provider: Provider
     backend: str = ""
 
     @property
@@ -118,7 +116,7 @@ class DeploymentReader:
 
     source: SourceFile
     notes: Notes
-    keys: Keys
+    keys: Secrets
     credentials: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def deployments(self) -> list[Deployment]:
@@ -164,7 +162,7 @@ class DeploymentReader:
             self.notes.changed((*inside, "model"), message, "if it is a vLLM, delete the line engine: openai")
         self._note_rest(item, params, info, path)
         order = number_of(params.get("order"))
-        return Deployment(path, group, keys, self._params(params, inside), order or 0.0, provider)
+        return Deployment(path, group, keys, self._params(params, inside), order or 0.0)
 
     def _is_usable(self, provider: Provider | None, url: str | None, model: str, path: Path) -> bool:
         if provider is None:
@@ -194,25 +192,21 @@ class DeploymentReader:
             keys["context"] = context
         if (slots := count_of(params.get("max_parallel_requests"))) is not None:
             keys["slots"] = slots
-        self._capabilities(keys, info)
+        if isinstance(vision := info.get("supports_vision"), bool):
+            keys["vision"] = vision
+        if info.get("supports_function_calling") is False:
+            keys["tool_parser"] = "none"
         if (key := self._key(params, inside, provider, group)) is not None:
             keys["api_key"] = key
         self._money(keys, params, info, inside)
         return keys
-
-    def _capabilities(self, keys: dict[str, Any], info: dict[str, Any]) -> None:
-        vision = info.get("supports_vision")
-        if isinstance(vision, bool):
-            keys["vision"] = vision
-        if info.get("supports_function_calling") is False:
-            keys["tool_parser"] = "none"
 
     def _key(self, params: dict[str, Any], path: Path, provider: Provider, group: str) -> str | None:
         written = text_of(params.get("api_key"))
         usual = provider.key or variable_name(f"{group}_API_KEY")
         if written is None:
             return f"${{{provider.key}}}" if provider.key and provider.engine == "openai" else None
-        return None if is_no_key(written) else self.keys.reference_to(written, (*path, "api_key"), usual)
+        return None if is_no_key(written) else self.keys.key(written, (*path, "api_key"), usual)
 
     def _money(self, keys: dict[str, Any], params: dict[str, Any], info: dict[str, Any], path: Path) -> None:
         costs = [number_of(params.get(k, info.get(k))) for k in ("input_cost_per_token", "output_cost_per_token")]
@@ -262,11 +256,11 @@ class DeploymentReader:
 
     def _note_rest(self, item: dict[str, Any], params: dict[str, Any], info: dict[str, Any], path: Path) -> None:
         """A note for each key that is not read above."""
-        known, listed_keys = counterparts("litellm", "deployment"), data_of("litellm")
-        note_unread(self.notes, (*path, "litellm_params"), params, known, {*_READ, *listed_keys["params"]})
-        note_unread(self.notes, path, item, known, ("model_name", "litellm_params", "model_info"))
+        known = data_of("litellm")
+        note_unread(self.notes, (*path, "litellm_params"), params, "litellm", "deployment", known["params"])
+        note_unread(self.notes, path, item, "litellm", "item", like="deployment")
         odd = [key for key in info if not key.startswith("supports_")]
-        note_unread(self.notes, (*path, "model_info"), odd, {}, {*_INFO_READ, *listed_keys["info_only"]})
+        note_unread(self.notes, (*path, "model_info"), odd, "litellm", "model_info", known["info_only"])
         vision = info.get("supports_vision")
         if not isinstance(vision, bool) and is_true(vision):
             self.notes.left_out((*path, "model_info", "supports_vision"), "is not true or false")
@@ -306,19 +300,14 @@ def entries_of(deployments: list[Deployment], source: SourceFile) -> dict[str, D
         entry = entries.setdefault(one.backend, DraftEntry({}))
         entry.keys |= {key: value for key, value in one.keys.items() if key not in entry.keys}
         served.setdefault(one.backend, []).append(one.keys.get("serves", []))
-        line = source.line(one.path)
-        entry.comment = [*entry.comment, f"{source.file}:{line}, {one.group}"] if line else entry.comment
+        entry.comment += source.place(one.path, f", {one.group}")
     for name, lists in served.items():
         if all(lists):
             entries[name].keys["serves"] = list(dict.fromkeys(one for served_by in lists for one in served_by))
         else:
             entries[name].keys.pop("serves", None)
-    return {name: _shortened(entry) for name, entry in entries.items()}
-
-
-def _shortened(entry: DraftEntry) -> DraftEntry:
-    if len(entry.comment) > 1:
-        first, *more = entry.comment
-        groups = ", ".join(line.partition(", ")[2] for line in more)
-        entry.comment = [f"{first}, {groups}"[:160]]
-    return entry
+    for entry in entries.values():
+        if len(entry.comment) > 1:
+            first, *more = entry.comment
+            entry.comment = [", ".join([first, *(line.partition(", ")[2] for line in more)])[:160]]
+    return entries

@@ -8,9 +8,9 @@ gateway starts and stops it (`run: on_request`), or to keep llama-swap underneat
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Any
 
-from gateway.apps.importing.counterparts import counterparts, note_unread
 from gateway.apps.importing.draft import (
     Draft,
     DraftEntry,
@@ -21,10 +21,18 @@ from gateway.apps.importing.draft import (
     tail_of,
     unique,
 )
-from gateway.apps.importing.launch_flags import backend_keys
-from gateway.apps.importing.source import SourceFile, count_of, is_true, listed, mapping, text_of
+from gateway.apps.importing.source import (
+    SourceFile,
+    count_of,
+    counterparts,
+    is_true,
+    listed,
+    mapping,
+    note_unread,
+    text_of,
+)
 from gateway.apps.importing.source_values import (
-    Keys,
+    Secrets,
     host_words,
     literal,
     mark_cloud,
@@ -33,43 +41,32 @@ from gateway.apps.importing.source_values import (
     variable_name,
 )
 from gateway.config.problems import Path
+from gateway.launch.command import parse
+from gateway.launch.docker import DockerRun, is_docker_run, read_docker_run
+from gateway.launch.words import split
 
 START_PORT = 5800  # llama-swap's default of the first ${PORT}
 _MACRO = re.compile(r"\$\{([A-Za-z0-9_-]+)\}")
 _ROUNDS = 8  # nested macros are expanded so many times
 
-_STARTING = ("cmdStop", "env", "ttl", "sendLoadingState", "timeouts", "metadata", "capabilities", "name", "description")
-_READ = (
-    "cmd",
-    "proxy",
-    "aliases",
-    "useModelName",
-    "filters",
-    "unlisted",
-    "concurrencyLimit",
-    "checkEndpoint",
-    "macros",
-)
 _STRIPS = ("stripParams", "strip_params")  # the second is its name in older files
-_SILENT = ("models", "peers", "apiKeys", "macros", "startPort", "logLevel", "logTimeFormat", "logToStdout",
-           "metricsMaxInMemory", "captureBuffer", "sendLoadingState", "includeAliasesInList")  # fmt: skip
 
 
 def convert(source: SourceFile) -> Draft:
     notes = source.notes()
-    keys = Keys(notes)
+    keys = Secrets(notes)
     converter = _Converter(source, notes, keys)
     converter.models()
     converter.peers()
     converter.clients()
-    note_unread(notes, (), source.data, counterparts("llama-swap", "top"), _SILENT)
+    note_unread(notes, (), source.data, "llama-swap", "top")
     check_further_names(converter.draft, notes)
     converter.draft.notes = notes.in_order()
     return converter.draft
 
 
 class _Converter:
-    def __init__(self, source: SourceFile, notes: Notes, keys: Keys) -> None:
+    def __init__(self, source: SourceFile, notes: Notes, keys: Secrets) -> None:
         self.source, self.notes, self.keys = source, notes, keys
         self.draft = Draft()
         self.macros = {name: text for name, value in source.section("macros").items() if (text := text_of(value))}
@@ -126,8 +123,7 @@ class _Converter:
             entry.keys["health"] = {"path": check}
         mark_cloud(entry.keys, (*path, "proxy"), self.notes, known=False)
         backend = unique(backend_name(name), self.draft.backends, *host_words(url))
-        line = self.source.line(path)
-        entry.comment = [f"{self.source.file}:{line}"] if line else []
+        entry.comment = self.source.place(path)
         self.draft.backends[backend] = entry
         self._note_start(path, url, port)
         if listed(model.get("env")):
@@ -136,7 +132,7 @@ class _Converter:
             kind, message, hint = counterparts("llama-swap", "top")["globalTTL"]
             self.notes.add(kind, (*path, "ttl"), message, hint)
         self._aliases(name, model, backend)
-        note_unread(self.notes, path, model, {}, (*_STARTING, *_READ))
+        note_unread(self.notes, path, model, "llama-swap", "model")
 
     def _note_start(self, path: Path, url: str, port: int | None) -> None:
         automatic = " (an automatic port)" if port is not None and f":{port}" in url else ""
@@ -193,33 +189,80 @@ class _Converter:
         for name, value in self.source.section("peers").items():
             path: Path = ("peers", name)
             peer = mapping(value)
-            if (
-                url := url_of(self._expanded(text_of(peer.get("proxy")) or "", name, peer, None), path, self.notes)
-            ) is None:
+            proxy = self._expanded(text_of(peer.get("proxy")) or "", name, peer, None)
+            if (url := url_of(proxy, path, self.notes)) is None:
                 continue
-            written = text_of(peer.get("apiKey"))
-            key = (
-                self.keys.reference_to(written, (*path, "apiKey"), variable_name(f"{name}_API_KEY"))
-                if written
-                else None
-            )
+            written, variable = text_of(peer.get("apiKey")), variable_name(f"{name}_API_KEY")
+            key = self.keys.key(written, (*path, "apiKey"), variable) if written else None
             for model in listed(peer.get("models")):
                 if (asked := text_of(model)) is not None:
                     self._peer_model(name, url, asked, key, path)
-            note_unread(self.notes, path, peer, {}, ("proxy", "models", "apiKey"))
+            note_unread(self.notes, path, peer, "llama-swap", "peer")
 
     def _peer_model(self, peer: str, url: str, model: str, key: str | None, path: Path) -> None:
         keys: dict[str, Any] = {"engine": "openai", "url": url, "model": literal(model)}
         mark_cloud(keys, (*path, "proxy"), self.notes, known=False)
         keys |= {"api_key": key} if key else {}
         backend = unique(backend_name(tail_of(model)), self.draft.backends, backend_name(peer))
-        line = self.source.line(path)
-        self.draft.backends[backend] = DraftEntry(keys, [f"{self.source.file}:{line}, peer {peer}"] if line else [])
+        self.draft.backends[backend] = DraftEntry(keys, self.source.place(path, f", peer {peer}"))
         self.draft.aliases[self._alias(model, path)] = DraftEntry({"use": [backend]})
 
     def clients(self) -> None:
         for i, value in enumerate(listed(self.source.data.get("apiKeys")), 1):
             if (written := text_of(value)) is not None:
-                key = self.keys.reference_to(written, ("apiKeys", i - 1), f"CLIENT_{i}_KEY")
+                key = self.keys.key(written, ("apiKeys", i - 1), f"CLIENT_{i}_KEY")
                 if not any(entry.keys["key"] == key for entry in self.draft.clients.values()):
                     self.draft.clients[f"client{i}"] = DraftEntry({"key": key})
+
+
+# -- a backend's keys from the command line of its server: flags of vLLM and llama.cpp --------------------------------
+
+
+# flag -> the backend's key
+_VLLM = {
+    "max-model-len": "context",
+    "max-num-seqs": "slots",
+    "tool-call-parser": "tool_parser",
+    "reasoning-parser": "reasoning_parser",
+}
+_LLAMA = {"--ctx-size": "context", "--parallel": "slots"}
+_SHORT = {"-c": "--ctx-size", "-np": "--parallel"}
+
+
+def backend_keys(command: str) -> dict[str, Any]:
+    """The backend's keys. vLLM is the default engine and not named; any other command gets `engine: openai`."""
+    words = list(split(command).words)
+    if any(re.search(r"(^|/)vllm($|[/:-])|vllm\.entrypoints", word) for word in words):
+        return _of_vllm(words)
+    flags = _flags([_SHORT.get(word, word) for word in words])
+    found = {key: count_of(flags[flag]) for flag, key in _LLAMA.items() if flag in flags}
+    context, slots = found.get("context"), found.get("slots")
+    if context and slots and "--kv-unified" not in flags and "-kvu" not in flags:
+        found["context"] = context // slots  # llama.cpp divides its window among its slots
+    return {"engine": "openai", **{key: value for key, value in found.items() if value}}
+
+
+def _of_vllm(words: list[str]) -> dict[str, Any]:
+    run = read_docker_run(words) if is_docker_run(words) else DockerRun(command=tuple(words))
+    command = parse(shlex.join(run.command), image=run.image, entrypoint=run.entrypoint)
+    flags = command.flags
+    keys = {key: flags[flag] for flag, key in _VLLM.items() if flag in flags}
+    keys = {k: v for k, v in keys.items() if (isinstance(v, int) and v > 0 if k in ("context", "slots") else v)}
+    if "tool_parser" in keys and not flags.get("enable-auto-tool-choice"):
+        keys["auto_tools"] = False
+    model = next(iter(command.served_names), "")
+    return {**keys, **({"model": model} if model and "$" not in model else {})}
+
+
+def _flags(words: list[str]) -> dict[str, str]:
+    """`--flag value`, `--flag=value` and `--flag` (empty). The last of a repeated flag counts, as in the servers: a
+    model overrides its macro."""
+    found: dict[str, str] = {}
+    for i, word in enumerate(words):
+        if not word.startswith("-"):
+            continue
+        flag, equals, value = word.partition("=")
+        if not equals and i + 1 < len(words) and not words[i + 1].startswith("-"):
+            value = words[i + 1]
+        found[flag] = value
+    return found

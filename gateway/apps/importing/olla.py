@@ -9,21 +9,18 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from gateway.apps.importing.counterparts import counterparts, note_unread
 from gateway.apps.importing.draft import Draft, DraftEntry, Notes, backend_name, unique
-from gateway.apps.importing.source import SourceFile, count_of, listed, mapping, text_of
-from gateway.apps.importing.source_values import Keys, host_words, mark_cloud, url_of, variable_name
+from gateway.apps.importing.source import SourceFile, count_of, listed, mapping, note_unread, text_of
+from gateway.apps.importing.source_values import Secrets, host_words, mark_cloud, url_of, variable_name
 from gateway.config.problems import Path
 from gateway.config.units import format_size, parse_duration, parse_size
 
 _ENGINES = {"vllm": None, "ollama": "ollama"}  # all others speak OpenAI's API
-_READ = ("url", "name", "type", "auth", "health_check_url", "check_interval", "priority", "model_filter", "model_url",
-         "check_timeout", "preserve_path")  # fmt: skip
 
 
 def convert(source: SourceFile) -> Draft:
     notes = source.notes()
-    keys = Keys(notes)
+    keys = Secrets(notes)
     draft = Draft()
     _server(source, notes, draft)
     path: Path = ("discovery", "static", "endpoints")
@@ -31,7 +28,7 @@ def convert(source: SourceFile) -> Draft:
     for i, value in enumerate(listed(static.get("endpoints"))):
         _endpoint((*path, i), mapping(value), source, notes, keys, draft)
     _note_order(path, listed(static.get("endpoints")), notes)
-    note_unread(notes, (), source.data, counterparts("olla", "top"), ("server", "discovery"))
+    note_unread(notes, (), source.data, "olla", "top")
     draft.notes = notes.in_order()
     return draft
 
@@ -52,8 +49,7 @@ def _server(source: SourceFile, notes: Notes, draft: Draft) -> None:
         draft.server["max_body"] = short if parse_size(short) == size else f"{size}B"
     if (shutdown := _duration(server.get("shutdown_timeout"))) is not None:
         draft.server["shutdown"] = shutdown
-    read = ("host", "port", "request_limits", "shutdown_timeout")
-    note_unread(notes, ("server",), server, counterparts("olla", "server"), read)
+    note_unread(notes, ("server",), server, "olla", "server")
 
 
 def _duration(value: Any) -> str | None:
@@ -65,7 +61,9 @@ def _duration(value: Any) -> str | None:
         return None
 
 
-def _endpoint(path: Path, endpoint: dict[str, Any], source: SourceFile, notes: Notes, keys: Keys, draft: Draft) -> None:
+def _endpoint(
+    path: Path, endpoint: dict[str, Any], source: SourceFile, notes: Notes, keys: Secrets, draft: Draft
+) -> None:
     url = url_of(endpoint.get("url"), (*path, "url"), notes)
     if url is None:
         notes.left_out(path, "an endpoint without a usable url")
@@ -83,15 +81,14 @@ def _endpoint(path: Path, endpoint: dict[str, Any], source: SourceFile, notes: N
     if (key := _key(mapping(endpoint.get("auth")), (*path, "auth"), name, notes, keys)) is not None:
         entry.keys["api_key"] = key
     _health(endpoint, engine, entry.keys)
-    note_unread(notes, path, endpoint, {}, _READ)
+    note_unread(notes, path, endpoint, "olla", "endpoint")
     if endpoint.get("model_filter") is not None:
         notes.left_out((*path, "model_filter"), "a backend serves the model that it names", "write model: NAME")
-    line = source.line(path)
-    entry.comment = [f"{source.file}:{line}"] if line else []
+    entry.comment = source.place(path)
     draft.backends[name] = entry
 
 
-def _key(auth: dict[str, Any], path: Path, name: str, notes: Notes, keys: Keys) -> str | None:
+def _key(auth: dict[str, Any], path: Path, name: str, notes: Notes, keys: Secrets) -> str | None:
     kind = text_of(auth.get("type"))
     if kind is None:
         return None
@@ -104,7 +101,7 @@ def _key(auth: dict[str, Any], path: Path, name: str, notes: Notes, keys: Keys) 
     if (file := text_of(auth.get(f"{field}_file"))) is not None:
         return f"${{file:{file}}}"
     written = text_of(auth.get(field))
-    return keys.reference_to(written, (*path, field), variable_name(f"{name}_API_KEY")) if written else None
+    return keys.key(written, (*path, field), variable_name(f"{name}_API_KEY")) if written else None
 
 
 def _health(endpoint: dict[str, Any], engine: str | None, keys: dict[str, Any]) -> None:

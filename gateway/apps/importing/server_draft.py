@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from gateway.apps.importing.draft import Draft, DraftEntry, Notes, alias_name, backend_name, tail_of, unique
-from gateway.apps.importing.recipes import recipe_for
-from gateway.apps.importing.servers import FoundServer, Model
+from gateway.apps.importing.discovery import FoundServer, Model
+from gateway.apps.importing.draft import (
+    Draft,
+    DraftEntry,
+    Notes,
+    alias_name,
+    backend_name,
+    short_steps,
+    tail_of,
+    unique,
+)
+from gateway.apps.importing.source import data_of
 from gateway.apps.importing.source_values import host_words, mark_cloud, variable_name
+from gateway.config.document import read_document
+from gateway.config.problems import Report
+from gateway.launch.command import ServeCommand, parse
+from gateway.launch.docker import read_docker_flags
 from gateway.launch.families import family_of
 
 Findings = Mapping[str, Any]  # as `probe_report` of gateway/health/probes.py makes them
@@ -22,38 +36,13 @@ _NAME_MOST, _ODD_SHOWN = 500, 60  # characters of a model's name: that can be us
 _FALLBACKS = 2  # steps after the first that a suggested alias gets
 _MISSING_PARSER = "--tool-call-parser"
 
-CLOUD_BLOCK = """\
-  # A cloud: prompts leave the LAN only by an alias that names it.
-#  fireworks:
-#    engine: openai
-#    url: https://api.fireworks.ai/inference
-#    cloud: true
-#    model: accounts/fireworks/models/deepseek-v4-flash
-#    api_key: "${FIREWORKS_API_KEY}"
-#    price: {input: 0.50, output: 1.50}     # USD per million tokens
-#    budget: 5 USD/day"""
-TAIL = """\
-# Who may ask. Without this section everybody who reaches the port may use every alias.
-#clients:
-#  hermes: {key: "${HERMES_KEY}", rpm: 120, max_inflight: 4}
-#  webui: {key: "${WEBUI_KEY}", on_unsupported: strip}
-#  ops: {key: "${OPS_KEY}", admin: true}
-
-# Whom to tell when a backend falls or comes back.
-#alerts:
-#  telegram: {token: "${TELEGRAM_TOKEN}", chat: "12345"}
-#  webhook: https://example.invalid/hook"""
-HEAD = (
-    "Made by `gateway init` from the servers that it found. Lines that start with # and no single space are settings:",
-    "remove the #. `gateway check --live` says what is wrong or odd here.",
-)
-
 
 def draft_of(servers: Iterable[FoundServer], exporters: Mapping[str, str] | None = None) -> Draft:
     """Backends, suggested aliases and commented blocks. `exporters`: host -> URL of its metrics exporter."""
     servers = list(servers)
     exporters = exporters or {}
-    draft = Draft(head=list(HEAD), server={"listen": "0.0.0.0:4000"})
+    comments = data_of("init")
+    draft = Draft(head=list(comments["head"]), server={"listen": "0.0.0.0:4000"})
     hosts = list(dict.fromkeys(_host(server.url) for server in servers if server.models))
     remote = [host for host in hosts if host not in ("localhost", "127.0.0.1", "::1")]
     names: dict[str, list[str]] = {}  # a model -> its backends
@@ -64,16 +53,16 @@ def draft_of(servers: Iterable[FoundServer], exporters: Mapping[str, str] | None
             if model.chat:
                 names.setdefault(_model_key(model), []).append(name)
     if exporters and remote:
-        draft.nodes = {backend_name(host): DraftEntry(_node(exporters.get(host))) for host in hosts}
+        draft.nodes = {
+            backend_name(host): DraftEntry({"exporter": exporters[host]} if host in exporters else {}) for host in hosts
+        }
     _suggest_aliases(draft, names, _further_names(servers))
     draft.after["backends"] = [
         "",
-        *CLOUD_BLOCK.splitlines(),
-        *_locked(servers),
-        *_unloaded(servers),
-        *_unusable(servers),
+        *comments["backends"].splitlines(),
+        *(line for server in servers for line in _left_out(server)),
     ]
-    draft.tail = TAIL.splitlines()
+    draft.tail = comments["tail"].splitlines()
     return draft
 
 
@@ -102,10 +91,6 @@ def _model_key(model: Model) -> str:
 
 def _host(url: str) -> str:
     return urlsplit(url).hostname or ""
-
-
-def _node(exporter: str | None) -> dict[str, Any]:
-    return {"exporter": exporter} if exporter is not None else {}
 
 
 def _backend(server: FoundServer, model: Model, host: str | None) -> DraftEntry:
@@ -137,32 +122,21 @@ def _backend(server: FoundServer, model: Model, host: str | None) -> DraftEntry:
     return entry
 
 
-def _locked(servers: list[FoundServer]) -> list[str]:
-    """Commented lines for the servers that require a key."""
+def _left_out(server: FoundServer) -> list[str]:
+    """Commented lines for a server that requires a key, or has models that get no backend: not loaded, or too many."""
+    if server.kind == "locked":
+        name = backend_name(f"locked-{'-'.join(host_words(server.url)[-1:])}")
+        entry = f'#  {name}: {{url: "{server.url}", api_key: "${{{variable_name(name)}_KEY}}"}}'
+        return [f"  # {server.url} wants a key.", entry]
     lines = []
-    for server in servers:
-        if server.kind == "locked":
-            name = backend_name(f"locked-{'-'.join(host_words(server.url)[-1:])}")
-            lines.append(f"  # {server.url} wants a key.")
-            lines.append(f'#  {name}: {{url: "{server.url}", api_key: "${{{variable_name(name)}_KEY}}"}}')
-    return lines
-
-
-def _unloaded(servers: list[FoundServer]) -> list[str]:
-    """Commented lines for the servers that have models which they do not serve now."""
-    found = [server for server in servers if server.unloaded and server.kind in _RANK]
-    return [f"  # {one.url} has {one.unloaded} more on its disk: what is not loaded gets no backend." for one in found]
-
-
-def _unusable(servers: list[FoundServer]) -> list[str]:
-    """Commented lines for the servers that have models which get no backend, or too many of them."""
-    lines = []
-    for server in servers:
-        left = len(server.models) - len(_usable(server))
-        if left and server.kind in _RANK:
-            odd = next((one.name for one in server.models if not _can_be_written(one.name or one.label)), "")
-            why = f"a name like {odd[:_ODD_SHOWN]!r} cannot be written here" if odd else f"the first {_MODELS_MOST} do"
-            lines.append(f"  # {server.url}: {left} of its {len(server.models)} models get no backend: {why}.")
+    if server.unloaded and server.kind in _RANK:
+        more = f"has {server.unloaded} more on its disk: what is not loaded gets no backend."
+        lines.append(f"  # {server.url} {more}")
+    left = len(server.models) - len(_usable(server))
+    if left and server.kind in _RANK:
+        odd = next((one.name for one in server.models if not _can_be_written(one.name or one.label)), "")
+        why = f"a name like {odd[:_ODD_SHOWN]!r} cannot be written here" if odd else f"the first {_MODELS_MOST} do"
+        lines.append(f"  # {server.url}: {left} of its {len(server.models)} models get no backend: {why}.")
     return lines
 
 
@@ -191,12 +165,12 @@ def _suggest_aliases(draft: Draft, groups: Mapping[str, list[str]], further: dic
     for position, group in enumerate(ranked):
         behind = _fallbacks(draft, group, ranked[position + 1 :])
         name = alias_name(called[group[0]])
-        keys: dict[str, Any] = {"use": [_step(one) for one in (group, *behind)]}
+        keys: dict[str, Any] = {"use": short_steps([group, *behind])}
         if (also := further.get(name)) is not None:
             keys["also"] = list(also)
         draft.aliases[name] = DraftEntry(keys)
     if len(ranked) > 1 and "default" not in draft.aliases:
-        chain = DraftEntry({"use": [_step(group) for group in (ranked[0], *_fallbacks(draft, ranked[0], ranked[1:]))]})
+        chain = DraftEntry({"use": short_steps([ranked[0], *_fallbacks(draft, ranked[0], ranked[1:])])})
         chain.comment = ["One name for clients that want only one: the first that can serve."]
         draft.aliases = {"default": chain, **draft.aliases}
 
@@ -221,10 +195,6 @@ def _rank(draft: Draft, group: list[str]) -> tuple[int, int]:
     """Sort key: vLLM, then OpenAI-compatible servers, then Ollama; larger windows first."""
     keys = draft.backends[group[0]].keys
     return _RANK[keys.get("engine", "vllm")], -int(keys.get("context") or 0)
-
-
-def _step(group: list[str]) -> Any:
-    return group[0] if len(group) == 1 else list(group)
 
 
 # -- findings of a probe ----------------------------------------------------------------------------------------------
@@ -288,3 +258,52 @@ def _thinking(entry: DraftEntry, checks: Mapping[str, Mapping[str, Any]]) -> Non
 def _seen(checks: Mapping[str, Mapping[str, Any]], name: str) -> tuple[str, str]:
     check = checks.get(name, {})
     return str(check.get("result", "untested")), str(check.get("seen", ""))
+
+
+# -- the recipes that come with the gateway (deploy/recipes) ----------------------------------------------------------
+
+
+_ADDRESS = re.compile(r"(?m)^(  \w+: \{address: )([^,}]+)([^}\n]*)")
+_SSH = re.compile(r", ssh: [^,}\n]+")  # the recipe's own: at another address it would be another machine's
+
+
+def recipe_files() -> dict[str, Path]:
+    """Name -> file: those at the root of a checkout, or the copies in a wheel."""
+    packed = Path(__file__).parents[2] / "recipes"
+    folder = packed if packed.is_dir() else packed.parents[1] / "deploy" / "recipes"
+    return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
+
+
+def recipe_nodes(name: str) -> int:
+    """The number of nodes of a recipe, each of which takes one address. Raises KeyError."""
+    return len(_ADDRESS.findall(recipe_files()[name].read_text("utf-8")))
+
+
+def recipe_text(name: str, hosts: Sequence[str] = ()) -> str:
+    """A recipe as a routes.yaml. `hosts` replace the addresses of its nodes, in order; where ssh reaches those is not
+    known, so their `ssh` is left out. Raises KeyError."""
+    text = recipe_files()[name].read_text("utf-8")
+    addresses = iter(hosts)
+
+    def node(match: re.Match[str]) -> str:
+        host = next(addresses, None)
+        return match[0] if host is None else f"{match[1]}{host}{_SSH.sub('', match[3])}"
+
+    return _ADDRESS.sub(node, text)
+
+
+def recipe_for(model: str) -> str | None:
+    """The name of the first recipe that launches this model, by the checkpoint's name; None if no recipe does."""
+    return next((name for name, file in recipe_files().items() if model in _models(file)), None)
+
+
+def _models(file: Path) -> set[str]:
+    data = read_document(file.read_text("utf-8"), Report(file.name)) or {}
+    launches = [backend.get("launch") or {} for backend in (data.get("backends") or {}).values()]
+    commands = [_command(launch) for launch in launches]
+    return {name for command in commands for name in (command.model, *command.served_names) if name}
+
+
+def _command(launch: Mapping[str, Any]) -> ServeCommand:
+    entrypoint = read_docker_flags(launch.get("docker")).entrypoint
+    return parse(str(launch.get("command", "")), image=launch.get("image"), entrypoint=entrypoint)

@@ -18,6 +18,7 @@ from gateway.apps.importing.launches import Launches
 from gateway.apps.importing.shell import WORD, Word, without_unset
 from gateway.apps.importing.shell_statements import COMMAND, Ended, Statements
 from gateway.apps.importing.shell_syntax import behind, source
+from gateway.apps.importing.source import data_of
 from gateway.config.problems import Path
 from gateway.launch.command import parse
 from gateway.launch.docker import DockerRun, is_docker_run, read_docker_run
@@ -28,27 +29,6 @@ if TYPE_CHECKING:
 
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh"))
 _OF_THE_SHELL = frozenset(("PATH", "HOME", "SHELL", "USER", "PS1", "PWD", "IFS"))
-# Commands around a start that need no word: they prepare, wait or look.
-_SILENT_NAMES = (
-    "set echo printf sleep sync true false : exit return mkdir curl jq wait trap shopt unset grep tail cat [ [[ test"
-    " hostname date ls tee cd pushd popd break continue read shift getopts local let"
-)
-_SILENT = frozenset(_SILENT_NAMES.split())
-_SILENT_DOCKER = frozenset(
-    ("stop", "rm", "kill", "pull", "logs", "ps", "inspect", "image", "network", "volume", "wait")
-)
-# What stands before a command: name -> (its options that take a word, how many words it takes besides).
-_WRAPPERS: Mapping[str, tuple[str, int]] = {
-    **dict.fromkeys(("exec", "nohup", "time", "command", "builtin", "setsid", "stdbuf", "eval"), ("", 0)),
-    "sudo": ("ugpChrtT", 0),
-    "doas": ("uC", 0),
-    "env": ("uCS", 0),
-    "nice": ("n", 0),
-    "ionice": ("cn", 0),
-    "timeout": ("ks", 1),
-    "taskset": ("", 1),
-    "numactl": ("NmCilp", 0),
-}
 _IMAGE = re.compile(r"(?=.*[/:])[a-z0-9][\w.-]*(:\d+)?(/[a-z0-9][a-z0-9._-]*)*(:[\w.${}-]+)?(@sha256:\w+)?", re.ASCII)
 _NAMES_IMAGE = re.compile(r"\$\{\w*(IMAGE|IMG|CONTAINER)(_NAME|_TAG|_REF|_URI|_URL|_ID)?\d*\}", re.IGNORECASE)
 _PURE = re.compile(r"(\$\{\w+\}|\$\(.*\)|`.*`)+", re.ASCII | re.DOTALL)
@@ -183,8 +163,8 @@ class Script(Statements):
         self.launches.notes.to_do(path, "starts a script of its own", f"gateway import {shlex.quote(script)}")
 
     def _not_a_start(self, words: list[str], line: int) -> None:
-        notes, base = self.launches.notes, _base(words[0])
-        if base in _SILENT or (base == "docker" and words[1:2] and words[1] in _SILENT_DOCKER):
+        notes, base, known = self.launches.notes, _base(words[0]), data_of("formats")["shell"]
+        if base in known["silent"] or (base == "docker" and words[1:2] and words[1] in known["silent_docker"]):
             return
         if base in ("docker", "podman") and words[1:2] == ["exec"]:
             script = next((word for word in words[2:] if re.search(r"\.sh\b", word)), None)
@@ -225,7 +205,8 @@ def _with_image(words: Sequence[str]) -> DockerRun | None:
 
 def _unwrapped(words: list[str], env: dict[str, str]) -> tuple[list[str], dict[str, str]]:
     """The command without `sudo -E`, `env A=1`, `exec`, `nohup`, and the variables that these set."""
-    while words and (wrapper := _WRAPPERS.get(_base(words[0]))) is not None:
+    wrappers = data_of("formats")["shell"]["wrappers"]
+    while words and (wrapper := wrappers.get(_base(words[0]))) is not None:
         valued, count = wrapper
         words = words[1:]
         while words and (words[0].startswith("-") or re.fullmatch(r"[A-Za-z_]\w*=.*", words[0], re.ASCII | re.DOTALL)):

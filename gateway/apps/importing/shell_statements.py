@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _MAY_START = re.compile(r"\b(docker|podman|vllm)\b")
 COMMAND = 16  # what a command costs in words, and a variable that it sees in characters
+_GROUPS = ("program", "compound_statement", "do_group", "negated_command", "pipeline", "else_clause")
 _NESTED = 60  # statements inside of statements, and calls of functions
 
 
@@ -96,14 +97,7 @@ class Statements:
                 self._statements(node.children if node.type == "ERROR" else ())
             elif reader is not None:
                 reader(node)
-            elif node.type in (
-                "program",
-                "compound_statement",
-                "do_group",
-                "negated_command",
-                "pipeline",
-                "else_clause",
-            ):
+            elif node.type in _GROUPS:
                 self._statements(node.children)
         finally:
             self._nested -= 1

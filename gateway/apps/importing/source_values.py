@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.apps.importing.draft import Draft, Notes, too_large
-from gateway.apps.importing.source import text_of
+from gateway.apps.importing.source import each_text, text_of
 from gateway.config.problems import Path, Report
 from gateway.config.urls import check_url, is_private_host
 
@@ -48,33 +48,6 @@ def variable_name(text: str) -> str:
     return f"_{name}" if name[0].isdigit() else name
 
 
-def _variable_for(secret: str, name: str, names: dict[str, str]) -> str:
-    """The variable that stands for the secret: `name`, or `name_2` where another one has that. Kept in `names`."""
-    if secret not in names:
-        used = set(names.values())
-        numbered = (f"{name}_{number}" for number in range(2, len(used) + 3))
-        names[secret] = next(one for one in (name, *numbered) if one not in used)
-    return names[secret]
-
-
-class Keys:
-    """Replaces the keys of a source by `${NAME}`; equal keys get the same name."""
-
-    def __init__(self, notes: Notes) -> None:
-        self._notes = notes
-        self._names: dict[str, str] = {}  # a written key -> the name that stands for it
-
-    def reference_to(self, value: str, path: Path, name: str) -> str:
-        """`value` if it is a reference, else `${name}` (or `${name_2}`, ...) with a note to set the variable."""
-        if (found := reference(value)) is not None:
-            return found
-        chosen = _variable_for(value, name, self._names)
-        self._notes.to_do(
-            path, f"the key itself is not copied: routes.yaml says ${{{chosen}}}", f"put {chosen}=... into .env"
-        )
-        return f"${{{chosen}}}"
-
-
 # -- request parameters -----------------------------------------------------------------------------------------------
 
 _OURS = ("model", "messages", "prompt", "input", "stream")  # set by the client
@@ -95,11 +68,7 @@ def request_params(values: dict[str, Any], path: Path, notes: Notes) -> dict[str
 
 def literal(value: Any) -> Any:
     """The value with `${` escaped: routes.yaml would read a variable, the source does not."""
-    if isinstance(value, dict):
-        return {key: literal(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [literal(inner) for inner in value]
-    return value.replace("${", "$${") if isinstance(value, str) else value
+    return each_text(value, lambda text: text.replace("${", "$${"))
 
 
 def _is_json(key: Any, value: Any) -> bool:
@@ -136,19 +105,17 @@ def url_of(value: Any, path: Path, notes: Notes) -> str | None:
     return url
 
 
-def leaves_lan(url: str) -> bool:
-    """Is its host outside of the private networks? False for a variable (`${X}`): loading the file checks it then."""
-    return "${" not in url and not is_private_host(urlsplit(url).hostname or "")
-
-
 def mark_cloud(keys: dict[str, Any], path: Path, notes: Notes, *, known: bool) -> None:
-    """Set `cloud: true` where the URL leads out of the LAN, with a note to check it unless the cloud is `known`."""
+    """Set `cloud: true` where the URL leads out of the LAN, with a note to check it unless the cloud is `known`. A URL
+    of a variable (`${X}`) does not: loading the file checks it then."""
     url = keys.get("url")
-    if url is None or not leaves_lan(url) or keys.get("engine") == "litellm":
+    if url is None or "${" in url or keys.get("engine") == "litellm":
+        return
+    host = urlsplit(url).hostname or ""
+    if is_private_host(host):
         return
     keys["cloud"] = True
     if not known:
-        host = urlsplit(url).hostname
         message = f"'{host}' is not a private address, so it is taken for a cloud"
         notes.to_do(path, message, "write cloud: false under the backend if prompts stay inside")
 
@@ -189,7 +156,7 @@ def _is_secret_name(name: str, text: str) -> bool:
 
 
 class Secrets:
-    """Replaces secrets by `${NAME}` and notes each once."""
+    """Replaces the keys and other secrets of a source by `${NAME}`, and notes each; equal ones get the same name."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
@@ -224,14 +191,31 @@ class Secrets:
                 flag = word if word in _FLAGS else ""
         return found
 
+    def key(self, value: str, path: Path, name: str) -> str:
+        """`value` if it is a reference, else `${name}` (or `${name_2}`, ...) with a note to set the variable."""
+        if (found := reference(value)) is not None:
+            return found
+        chosen = self._variable_for(value, name)
+        message = f"the key itself is not copied: routes.yaml says ${{{chosen}}}"
+        self._notes.to_do(path, message, f"put {chosen}=... into .env")
+        return f"${{{chosen}}}"
+
     def _replaced(self, text: str, name: str, path: Path) -> str:
         if text not in self._names:
             if len(self._names) >= _MOST:
                 raise too_large(self._notes.file, f"it has more than {_MOST} secrets", self._notes.line_of(path))
-            chosen = _variable_for(text, name, self._names)
+            chosen = self._variable_for(text, name)
             hint = f"set {chosen} where the engine is started"
             self._notes.to_do(path, f"the value of {name} is not copied: it is ${{{chosen}}} here", hint)
         return f"${{{self._names[text]}}}"
+
+    def _variable_for(self, secret: str, name: str) -> str:
+        """The variable that stands for the secret: `name`, or `name_2` where another one has that."""
+        if secret not in self._names:
+            used = set(self._names.values())
+            numbered = (f"{name}_{number}" for number in range(2, len(used) + 3))
+            self._names[secret] = next(one for one in (name, *numbered) if one not in used)
+        return self._names[secret]
 
     def mask(self, text: str) -> str:
         """`text` without any secret that was met so far, and without anything that looks like one."""
@@ -244,12 +228,5 @@ class Secrets:
         """The last look over everything that will be written."""
         for section in (draft.nodes, draft.backends, draft.aliases):
             for entry in section.values():
-                entry.keys = self._clean(entry.keys)
+                entry.keys = each_text(entry.keys, self.mask)
                 entry.comment = [self.mask(line) for line in entry.comment]
-
-    def _clean(self, value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: self._clean(inner) for key, inner in value.items()}
-        if isinstance(value, list):
-            return [self._clean(inner) for inner in value]
-        return self.mask(value) if isinstance(value, str) else value

@@ -7,13 +7,30 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import PurePath
+import shutil
+import subprocess
+from itertools import pairwise
+from pathlib import Path, PurePath
 from typing import Any
+from urllib.parse import urlsplit
 
 from gateway.apps.fleet.preflight.host import CONTAINER_HOME
 from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.launches import Launches
-from gateway.apps.importing.source import count_of, is_true, listed, mapping, read_source, text_of
+from gateway.apps.importing.source import (
+    count_of,
+    data_of,
+    is_true,
+    listed,
+    mapping,
+    note_unread,
+    read_source,
+    scalar_of,
+    text_of,
+)
+from gateway.config.document import read_document
+from gateway.config.problems import Report
+from gateway.config.sources import read_file
 from gateway.launch.command import parse
 from gateway.launch.docker import DockerFlag, DockerRun
 from gateway.launch.flags import vllm_flags
@@ -23,20 +40,6 @@ _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
 _CACHE = "~/.cache/huggingface"
 _ROUNDS = 4  # a default may stand in another one
 _MOST_TEXT = 64 * 1024
-# Keys of `defaults` whose flag has another name.
-_FLAGS = {
-    "tensor_parallel": "tensor-parallel-size",
-    "pipeline_parallel": "pipeline-parallel-size",
-    "data_parallel": "data-parallel-size",
-    "max_batched_tokens": "max-num-batched-tokens",
-    "tool_parser": "tool-call-parser",
-}
-_OTHER_SERVERS = {"sglang": "openai", "llama-cpp": "llamacpp", "llamacpp": "llamacpp", "llama.cpp": "llamacpp"}
-_READ_KEYS = (
-    "recipe_version model container runtime defaults env command name description metadata mods build_args"
-    " cluster_only solo_only min_nodes max_nodes mode served_model_name version author"
-)
-_READ = frozenset(_READ_KEYS.split())
 
 
 def is_recipe(data: dict[str, Any]) -> bool:
@@ -47,17 +50,16 @@ def is_recipe(data: dict[str, Any]) -> bool:
 def convert(text: str, file: str, address: str | None = None) -> Draft:
     """The draft of a recipe. Raises ConfigError for broken YAML."""
     source = read_source(text, file)
-    launches = Launches(file, source.line, address)
+    launches = Launches(file, source.report.line, address)
     data, notes = source.data, launches.notes
     notes.check_size(text)
     model, runtime = text_of(data.get("model")) or "", text_of(data.get("runtime")) or "vllm"
     values = {"model": model, "model_path": model, **mapping(data.get("defaults"))}
     script = _filled(text_of(data.get("command")) or "", values)
     name = text_of(data.get("name")) or PurePath(file).stem
-    server = next((kind for word, kind in _OTHER_SERVERS.items() if runtime.startswith(word)), None)
-    for key in data:
-        if key not in _READ:
-            notes.left_out((key,))
+    engines = data_of("formats")["sparkrun"]["engines"]
+    server = next((kind for word, kind in engines.items() if runtime.startswith(word)), None)
+    note_unread(notes, (), data, "sparkrun", "top")
     if server is not None:
         port = count_of(values.get("port")) or (8080 if server == "llamacpp" else 30000)
         served = text_of(values.get("served_model_name")) or model
@@ -106,8 +108,7 @@ def _filled(text: str, values: dict[str, Any]) -> str:
     doubled = "{{" in text
 
     def value(match: re.Match[str]) -> str:
-        found = values.get(match[1])
-        given = str(found).lower() if isinstance(found, bool) else text_of(found)
+        given = scalar_of(values.get(match[1]))
         return match[0] if given is None else given
 
     for _ in range(_ROUNDS):
@@ -119,11 +120,11 @@ def _filled(text: str, values: dict[str, Any]) -> str:
 
 def _of_runtime(values: dict[str, Any], launches: Launches) -> list[str]:
     """The command that vLLM's runtime makes of the defaults."""
-    words = ["vllm", "serve", text_of(values.get("model")) or ""]
+    words, names = ["vllm", "serve", text_of(values.get("model")) or ""], data_of("formats")["sparkrun"]["flags"]
     for key, value in values.items():
         if key in ("model", "model_path"):
             continue
-        flag = vllm_flags().flags.get(_FLAGS.get(key, key.replace("_", "-")))
+        flag = vllm_flags().flags.get(names.get(key, key.replace("_", "-")))
         text = text_of(value)
         if flag is None or (text is None and not isinstance(value, bool)):
             launches.notes.left_out(("defaults", key), "is no flag of vLLM")
@@ -146,16 +147,10 @@ def _for_nodes(words: list[str], data: dict[str, Any], launches: Launches) -> li
         ranks = 1
     elif ranks == 1 and is_true(data.get("cluster_only")):
         launches.notes.to_do(("cluster_only",), "how many Sparks it needs is not said", "write node: [HEAD, WORKER]")
-    kept = []
-    at = 0
-    while at < len(words):
-        if words[at] == "--distributed-executor-backend" and words[at + 1 : at + 2] == ["ray"]:
-            at += 2
-        elif words[at] == "--distributed-executor-backend=ray":
-            at += 1
-        else:
-            kept.append(words[at])
-            at += 1
+    flag = "--distributed-executor-backend"
+    rays = {at for at, pair in enumerate(pairwise([*words, ""])) if pair == (flag, "ray")}
+    rays |= {at + 1 for at in rays} | {at for at, word in enumerate(words) if word == f"{flag}=ray"}
+    kept = [word for at, word in enumerate(words) if at not in rays]
     if len(kept) < len(words):
         launches.notes.changed(("command",), "Ray is left out: the ranks of vLLM itself need none", "see docs/fleet.md")
     if ranks > 1:
@@ -163,3 +158,61 @@ def _for_nodes(words: list[str], data: dict[str, Any], launches: Launches) -> li
             kept += ["--nnodes", str(ranks)]
         launches.notes.changed(("defaults",), f"{ranks} ranks are {ranks} Sparks; on one: --tensor-parallel-size 1")
     return kept
+
+
+# -- containers that it started on this machine -----------------------------------------------------------------------
+
+
+_HERE = ("localhost", "127.0.0.1", "::1")
+_PREFIX = "sparkrun_"
+_SECONDS = 5.0
+_MOST = 20
+_MOST_BYTES = 64 * 1024  # of a job's file
+_JOBS = Path("~/.cache/sparkrun/jobs")
+
+
+def sparkrun_containers() -> list[str]:
+    """The names of the running containers that sparkrun started; none without docker."""
+    docker = shutil.which("docker")
+    if docker is None:
+        return []
+    command = [docker, "ps", "--filter", f"name={_PREFIX}", "--format", "{{.Names}}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return []
+    names = [name.strip() for name in done.stdout.splitlines()]
+    return [name for name in names if name.startswith(_PREFIX) and name.isprintable()][:_MOST]
+
+
+def recipe_of(container: str, jobs: Path = _JOBS) -> str | None:
+    """The recipe of a container, as sparkrun noted it when it started the job; None where it did not."""
+    job = container.removeprefix(_PREFIX).partition("_")[0]
+    if not re.fullmatch(r"\w+", job):
+        return None
+    try:
+        data = read_document(read_file(jobs.expanduser() / f"{job}.yaml", _MOST_BYTES).decode("utf-8"), Report(job))
+    except (OSError, ValueError):
+        return None
+    recipe = text_of(mapping(data).get("recipe"))
+    return recipe if recipe is not None and recipe.isprintable() else None
+
+
+def note_sparkrun(draft: Draft, names: list[str], recipe: str | None) -> None:
+    """How sparkrun starts and stops the vLLM of this machine: under its keys where the recipe is known, else beside
+    it."""
+    here = [
+        entry
+        for entry in draft.backends.values()
+        if urlsplit(str(entry.keys.get("url") or "")).hostname in _HERE and "engine" not in entry.keys
+    ]
+    if not names or len(here) != 1:
+        return
+    word = shlex.quote(recipe) if recipe is not None else "RECIPE"
+    commands = {"start": f"sparkrun run {word} --ensure", "stop": f"sparkrun stop {word}"}
+    here[0].comment = [*here[0].comment, f"Started by sparkrun: {', '.join(names)}"]
+    if recipe is not None:
+        here[0].keys |= commands
+    else:
+        lines = [f"  {key}: {command}" for key, command in commands.items()]
+        here[0].comment += ["So that the gateway can start and stop it:", *lines]

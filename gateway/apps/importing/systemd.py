@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import PurePath
-from typing import NamedTuple
 
 from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.launches import Launches
@@ -26,16 +25,11 @@ _OF_THE_UNIT = re.compile(
 _READ = frozenset(("Environment", "EnvironmentFile", "PassEnvironment", "ExecStart", *_STEPS))
 
 
-class UnitLine(NamedTuple):
-    """`KEY=VALUE` of a section; continued lines are joined."""
-
-    section: str
-    key: str
-    value: str
-    line: int
+UnitLine = tuple[str, str, int]  # key, value, number of the line
 
 
 def read_unit(text: str) -> Iterator[UnitLine]:
+    """The lines of the section [Service]; continued ones are joined."""
     section = ""
     number = 0
     lines = text.splitlines()
@@ -52,9 +46,9 @@ def read_unit(text: str) -> Iterator[UnitLine]:
         joined = " ".join(filter(None, parts))
         if match := re.fullmatch(r"\[([^\]]+)\]", joined):
             section = match[1]
-        elif joined and not joined.startswith(("#", ";")) and "=" in joined:
+        elif section == "Service" and joined and not joined.startswith(("#", ";")) and "=" in joined:
             key, _, value = joined.partition("=")
-            yield UnitLine(section, key.strip(), value.strip(), start)
+            yield key.strip(), value.strip(), start
 
 
 def convert(text: str, file: str, address: str | None = None) -> Draft:
@@ -63,22 +57,22 @@ def convert(text: str, file: str, address: str | None = None) -> Draft:
     launches = Launches(file, lines.get, address)
     script = Script(launches, lines, PurePath(file).stem)
     launches.notes.check_size(text)
-    unit = [line for line in read_unit(text) if line.section == "Service"]
+    unit = list(read_unit(text))
     env = _environment(unit, launches, lines)
     script.variables.values |= {name: [value] for name, value in env.items()}
-    for line in unit:
-        path: Path = (line.key,)
-        if line.key == "ExecStart" and line.value:
-            lines[path] = line.line
-            _start(line, env, launches, script)
-        elif line.key in _STEPS and not _RENDERED.search(line.value.lstrip("-@:+!")):
-            lines[path] = line.line
+    for key, value, number in unit:
+        path: Path = (key,)
+        if key == "ExecStart" and value:
+            lines[path] = number
+            _start(value, number, env, launches, script)
+        elif key in _STEPS and not _RENDERED.search(value.lstrip("-@:+!")):
+            lines[path] = number
             launches.notes.left_out(path, "this step is no part of a launch", "add it to the unit that is rendered")
-        elif line.key in _STEPS:
-            lines.setdefault(path, line.line)
+        elif key in _STEPS:
+            lines.setdefault(path, number)
             launches.notes.changed(path, "`gateway fleet render` writes such steps into its units")
-        elif line.key not in _READ and not _OF_THE_UNIT.fullmatch(line.key):
-            lines[path] = line.line
+        elif key not in _READ and not _OF_THE_UNIT.fullmatch(key):
+            lines[path] = number
             hint = "sudo systemctl edit the unit that is rendered, if it needs that"
             launches.notes.left_out(path, "is not taken over", hint)
     return launches.finished()
@@ -86,52 +80,44 @@ def convert(text: str, file: str, address: str | None = None) -> Draft:
 
 def _environment(unit: list[UnitLine], launches: Launches, lines: dict[Path, int]) -> dict[str, str]:
     found: dict[str, str] = {}
-    for line in unit:
-        if line.key == "Environment":
-            words = _words(line.value.replace("%%", "%"), line, launches)
-            lines[("Environment",)] = line.line
+    for key, value, number in unit:
+        if key == "Environment":
+            words = _words(value.replace("%%", "%"), key, launches)
+            lines[("Environment",)] = number
             pairs = (word.split("=", 1) for word in words if "=" in word)
-            found |= {name: launches.secrets.value(name, value, ("Environment",)) for name, value in pairs}
-        elif line.key in ("EnvironmentFile", "PassEnvironment"):
-            lines[(line.key,)] = line.line
+            found |= {name: launches.secrets.value(name, text, ("Environment",)) for name, text in pairs}
+        elif key in ("EnvironmentFile", "PassEnvironment"):
+            lines[(key,)] = number
             hint = "write each under launch.env as NAME: ${NAME}"
-            launches.notes.to_do((line.key,), f"the variables of {line.value.lstrip('-')} are not read", hint)
+            launches.notes.to_do((key,), f"the variables of {value.lstrip('-')} are not read", hint)
     return found
 
 
-def _start(line: UnitLine, env: dict[str, str], launches: Launches, script: Script) -> None:
-    value = line.value.lstrip("-@:+!|")
+def _start(value: str, number: int, env: dict[str, str], launches: Launches, script: Script) -> None:
+    value = value.lstrip("-@:+!|")
     if _SPECIFIER.search(value.replace("%%", "")):
         launches.notes.to_do(("ExecStart",), "a specifier of systemd (%i, %h, ...) stays as it is", "write its value")
-    words = _words(value.replace("%%", "%"), line, launches)
+    words = _words(value.replace("%%", "%"), "ExecStart", launches)
     inside_shell = bool(words) and words[0].rsplit("/", 1)[-1] in ("sh", "bash") and len(words) > 2
     found = [Word(word) for word in words]
     if not inside_shell:  # a shell puts its variables in itself
         found = without_unset([one for word in words for one in _expanded_words(word, env)], script.note_value)
     script.variables.exported |= dict.fromkeys(env)
-    script.start([word.text.replace("$$", "$") for word in found], line.line, {})
+    script.start([word.text.replace("$$", "$") for word in found], number, {})
 
 
 def _expanded_words(word: str, env: dict[str, str]) -> list[Word]:
     """`$NAME` alone is as many words as its value has, and none where it is not set; other forms are one word."""
     alone = re.fullmatch(r"\$([A-Za-z_]\w*)", word, re.ASCII)
     if alone is None:
-        return [Word(_expanded(word, env))]
+        return [Word(_REFERENCE.sub(lambda match: env.get(name := match[1] or match[2], f"${{{name}}}"), word))]
     value = env.get(alone[1])
     return [Word(f"${{{alone[1]}}}", unset=True)] if value is None else [Word(part) for part in value.split()]
 
 
-def _expanded(word: str, env: dict[str, str]) -> str:
-    def value(match: re.Match[str]) -> str:
-        name = match[1] or match[2]
-        return env.get(name, f"${{{name}}}")
-
-    return _REFERENCE.sub(value, word)
-
-
-def _words(text: str, line: UnitLine, launches: Launches) -> list[str]:
+def _words(text: str, key: str, launches: Launches) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError:
-        launches.notes.to_do((line.key,), "a quote is never closed", "correct the command under launch")
+        launches.notes.to_do((key,), "a quote is never closed", "correct the command under launch")
         return text.split()

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
-from gateway.apps.judging.comparison import JudgeComparison, distribution
+from gateway.apps.judging.comparison import JudgeComparison, distribution, render
 from gateway.apps.judging.comparison import compare as compare_all
-from gateway.apps.judging.comparison_page import render
-from gateway.apps.judging.runs import ENDED, BatchClient, BatchFailure, FolderError, fetch, judges_in
+from gateway.apps.judging.runs import ENDED, BatchClient, FolderError, OnLook, fetch, judges_in
 from gateway.apps.judging.runs import run as run_all
 from gateway.apps.judging.scores import by_path, by_pattern, usual_score
 from gateway.cli.options import complete_alias, config_option, end_with, examples, json_option
-from gateway.cli.running import gateway_options, url_of
+from gateway.cli.running import GatewayRefusal, GatewayUnreachable, gateway_options, url_of
 from gateway.printable import visible
 
+FAILURES = (GatewayUnreachable, GatewayRefusal, FolderError, OSError)
 _folder = click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 
 
@@ -64,19 +65,15 @@ def run(
     """Ask every alias all lines of FILE, and write the answers into a folder. Run it again after an interruption: it
     goes on where it was. A line is one of OpenAI's batches, or `{"custom_id", "messages"}`."""
     asking = BatchClient(url_of(config, at, as_json=as_json), key)
-    show = _Progress(quiet=as_json)
     when = {name: value for name, value in (("mode", mode), ("between", between)) if value}
     try:
-        batches = run_all(asking, file, list(dict.fromkeys(aliases)), folder, show, when)
-    except (BatchFailure, FolderError, OSError) as error:
+        with _progress(quiet=as_json) as look:
+            batches = run_all(asking, file, list(dict.fromkeys(aliases)), folder, look, when)
+    except FAILURES as error:
         end_with(error, as_json=as_json)
     except KeyboardInterrupt:
-        show.close()  # else the bars are drawn over what follows
         click.echo("\nThe batches go on without you; run the same command again to fetch their results.", err=True)
         sys.exit(1)
-    finally:
-        show.close()
-        asking.close()
     if as_json:
         click.echo(json.dumps({"folder": str(folder), "batches": batches}, indent=2))
     else:
@@ -87,34 +84,41 @@ def run(
     sys.exit(0 if all(batch["status"] == "completed" for batch in batches) else 1)
 
 
-@examples("gateway batch status judged")
-@command.command()
-@_folder
-@_gateway_options
-@json_option
-def status(folder: Path, config: Path, at: str | None, key: str | None, as_json: bool) -> None:
-    """Show how far the batches of a folder are."""
-    _each(folder, config, at, key, as_json, "batch")
+def _of_folder(what: str, help: str) -> None:
+    """The command that does `what` with every batch of a folder, and exits 1 when one of them cannot be asked."""
+
+    @examples(f"gateway batch {what} judged")
+    @command.command(what, help=help)
+    @_folder
+    @_gateway_options
+    @json_option
+    def each(folder: Path, config: Path, at: str | None, key: str | None, as_json: bool) -> None:
+        asking = BatchClient(url_of(config, at, as_json=as_json), key)
+        shown = {}
+        try:
+            for state in judges_in(folder):
+                if not state.batch:
+                    continue
+                batch = asking.batch(state.batch)
+                if what == "cancel" and batch["status"] not in ENDED:
+                    batch = asking.cancel(state.batch)
+                elif what == "results" and batch["status"] in ENDED:
+                    fetch(asking, state, batch, folder)
+                shown[state.alias] = batch
+        except FAILURES as error:
+            end_with(error, as_json=as_json)
+        if as_json:
+            click.echo(json.dumps({"folder": str(folder), "batches": shown}, indent=2))
+            return
+        for alias, batch in shown.items():
+            _print_batch(alias, batch)
+        if not shown:
+            click.echo(f"{folder} has no batches: `gateway batch run` begins them.")
 
 
-@examples("gateway batch cancel judged")
-@command.command()
-@_folder
-@_gateway_options
-@json_option
-def cancel(folder: Path, config: Path, at: str | None, key: str | None, as_json: bool) -> None:
-    """Cancel the batches of a folder. What is done stays: `gateway batch results` fetches it."""
-    _each(folder, config, at, key, as_json, "cancel")
-
-
-@examples("gateway batch results judged")
-@command.command()
-@_folder
-@_gateway_options
-@json_option
-def results(folder: Path, config: Path, at: str | None, key: str | None, as_json: bool) -> None:
-    """Fetch the results of the batches of a folder that have ended."""
-    _each(folder, config, at, key, as_json, "results")
+_of_folder("status", "Show how far the batches of a folder are.")
+_of_folder("cancel", "Cancel the batches of a folder. What is done stays: `gateway batch results` fetches it.")
+_of_folder("results", "Fetch the results of the batches of a folder that have ended.")
 
 
 @examples(
@@ -171,43 +175,13 @@ def compare(
         sys.exit(1)
 
 
-# -- shared -----------------------------------------------------------------------------------------------------------
-
-
-def _each(folder: Path, config: Path, at: str | None, key: str | None, as_json: bool, what: str) -> None:
-    """Look at, cancel, or fetch every batch of a folder. Exits 1 when one of them cannot be."""
-    asking = BatchClient(url_of(config, at, as_json=as_json), key)
-    shown = {}
-    try:
-        for state in judges_in(folder):
-            if not state.batch:
-                continue
-            batch = asking.batch(state.batch)
-            if what == "cancel" and batch["status"] not in ENDED:
-                batch = asking.cancel(state.batch)
-            elif what == "results" and batch["status"] in ENDED:
-                fetch(asking, state, batch, folder)
-            shown[state.alias] = batch
-    except (BatchFailure, FolderError, OSError) as error:
-        end_with(error, as_json=as_json)
-    finally:
-        asking.close()
-    if as_json:
-        click.echo(json.dumps({"folder": str(folder), "batches": shown}, indent=2))
-        return
-    for alias, batch in shown.items():
-        _print_batch(alias, batch)
-    if not shown:
-        click.echo(f"{folder} has no batches: `gateway batch run` begins them.")
-
-
 def _print_batch(alias: str, batch: Mapping[str, Any]) -> None:
     done, failed, total = _counts(batch)
     rest = total - done - failed if batch["status"] == "cancelled" else 0
     text = f"{done} of {total} answered, {failed} failed" + (f", {rest} not run" if rest else "")
-    click.echo(f"{visible(alias):24} {visible(str(batch['status'])):12} {text}")
+    click.echo(f"{visible(alias):24} {batch['status']:12} {text}")
     for reason in _reasons(batch):
-        click.echo(f"  {visible(reason)}")
+        click.echo(f"  {reason}")
 
 
 def _reasons(batch: Mapping[str, Any]) -> list[str]:
@@ -225,40 +199,37 @@ def _counts(batch: Mapping[str, Any]) -> list[int]:
     return [count if isinstance(count, int) else 0 for count in found]
 
 
-class _Progress:
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[OnLook]:
     """One bar for each alias on a terminal; a line now and then elsewhere."""
+    if quiet:
+        yield lambda _: None
+    elif not sys.stderr.isatty():
+        said: dict[str, str] = {}
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
-        self._bars: Any = None
-        self._tasks: dict[str, Any] = {}
-        self._said: dict[str, str] = {}
-
-    def __call__(self, batches: Mapping[str, Mapping[str, Any]]) -> None:
-        if self._quiet:
-            return
-        if not sys.stderr.isatty():
+        def tell(batches: Mapping[str, Mapping[str, Any]]) -> None:
             for alias, batch in batches.items():
-                if self._said.get(alias) != batch["status"]:
-                    self._said[alias] = str(batch["status"])
-                    click.echo(f"{visible(alias)}: {visible(str(batch['status']))}", err=True)
-            return
-        if self._bars is None:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+                if said.get(alias) != batch["status"]:
+                    said[alias] = batch["status"]
+                    click.echo(f"{visible(alias)}: {batch['status']}", err=True)
 
-            columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-            self._bars = Progress(*columns, console=Console(stderr=True))
-            self._bars.start()
-        for alias, batch in batches.items():
-            done, failed, total = _counts(batch)
-            if alias not in self._tasks:
-                self._tasks[alias] = self._bars.add_task(visible(alias))
-            self._bars.update(self._tasks[alias], total=total or None, completed=done + failed)
+        yield tell
+    else:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-    def close(self) -> None:
-        if self._bars is not None:
-            self._bars.stop()
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        tasks: dict[str, TaskID] = {}
+        with Progress(*columns, console=Console(stderr=True)) as bars:
+
+            def show(batches: Mapping[str, Mapping[str, Any]]) -> None:
+                for alias, batch in batches.items():
+                    done, failed, total = _counts(batch)
+                    if alias not in tasks:
+                        tasks[alias] = bars.add_task(visible(alias))
+                    bars.update(tasks[alias], total=total or None, completed=done + failed)
+
+            yield show
 
 
 def _print_comparison(found: JudgeComparison, most: int) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 from gateway.apps.judging.runs import INPUT, FolderError, JudgeState, answer_of, judges_in, question_of, rows_of
 from gateway.apps.judging.scores import FindScore
 
+TEXT_MOST = 20_000  # characters of one text that the page shows
+
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
@@ -98,15 +100,6 @@ class ScoredLine:
 
 
 @dataclass(frozen=True, slots=True)
-class LineTexts:
-    """A line with its texts. `answers` by judge."""
-
-    line: ScoredLine
-    question: str
-    answers: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
 class JudgeComparison:
     """`lines`: all, the ones to read first at the top."""
 
@@ -143,8 +136,8 @@ class JudgeComparison:
                     [_csv_cell(line.custom_id), *(_cell(value) for value in line.scores.values()), _cell(line.spread)]
                 )
 
-    def shown(self, most: int) -> list[LineTexts]:
-        """The first `most` lines with their texts. Raises FolderError."""
+    def shown(self, most: int) -> list[dict[str, Any]]:
+        """`{line, question, answers}` of the first `most` lines; `answers` by judge. Raises FolderError."""
         wanted = {line.custom_id: line for line in self.lines[:most]}
         questions = {
             name: question_of(row)
@@ -156,7 +149,10 @@ class JudgeComparison:
             for row in rows_of(judge.state.output(self.folder)):
                 if (name := row.get("custom_id")) in answers:
                     answers[name][judge.name] = answer_of(row) or ""
-        return [LineTexts(line, questions.get(name, ""), answers[name]) for name, line in wanted.items()]
+        return [
+            {"line": line, "question": questions.get(name, ""), "answers": answers[name]}
+            for name, line in wanted.items()
+        ]
 
 
 def compare(folder: Path, find: FindScore) -> JudgeComparison:
@@ -168,12 +164,15 @@ def compare(folder: Path, find: FindScore) -> JudgeComparison:
             f"{folder} has the answers of {len(ready)} judge(s) ({names}): two are needed, see `batch run`"
         )
     judges = [_judge(state, folder, find) for state in ready]
-    pairs = [_agreement(one, other) for one, other in combinations(judges, 2)]
+    agreements = []
+    for one, other in combinations(judges, 2):
+        both = [(score, other.scores[name]) for name, score in one.scores.items() if name in other.scores]
+        agreements.append(agreement(one.name, other.name, both))
     lines_of = dict.fromkeys(
         name for judge in judges for name in (*judge.scores, *sorted(judge.unscored | judge.failed))
     )
     lines = sorted((_line(name, judges) for name in lines_of), key=_first_read)
-    return JudgeComparison(folder, judges, pairs, lines)
+    return JudgeComparison(folder, judges, agreements, lines)
 
 
 def _judge(state: JudgeState, folder: Path, find: FindScore) -> Judge:
@@ -191,11 +190,6 @@ def _judge(state: JudgeState, folder: Path, find: FindScore) -> Judge:
         names = (row.get("custom_id") for row in rows_of(state.errors(folder)))
         judge.failed |= {name for name in names if isinstance(name, str) and name}
     return judge
-
-
-def _agreement(one: Judge, other: Judge) -> Agreement:
-    both = [(score, other.scores[name]) for name, score in one.scores.items() if name in other.scores]
-    return agreement(one.name, other.name, both)
 
 
 def _line(name: str, judges: Sequence[Judge]) -> ScoredLine:
@@ -219,3 +213,19 @@ def _cell(value: float | None) -> str:
 def _csv_cell(text: str) -> str:
     """A cell that no spreadsheet takes for a formula."""
     return "'" + text if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+
+
+def render(comparison: JudgeComparison, shown: Sequence[Mapping[str, Any]]) -> str:
+    """The comparison as one HTML page that needs nothing else."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    loader = FileSystemLoader(Path(__file__).parent)
+    templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return templates.get_template("comparison_page.html.j2").render(
+        comparison=comparison,
+        shown=shown,
+        distribution=distribution,
+        text_most=TEXT_MOST,
+        no_answer=Markup("<i>no answer</i>"),
+    )

@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import httpx
-
-from gateway.transport.bounded import Oversized, Undecodable, client, fetch_now, identity
+from gateway.cli.running import WAIT, GatewayClient, GatewayRefusal, GatewayUnreachable
 
 INPUT = "input.jsonl"
 LINE_MOST = 64 * 1024 * 1024  # bytes
@@ -113,96 +111,50 @@ def question_of(row: dict[str, Any]) -> str:
 
 
 CHAT = "/v1/chat/completions"
-WAIT = 60.0  # seconds for an answer
 EVERY = 1.0  # seconds between two looks at a batch
 AWAY_MOST = 300.0  # seconds for which the gateway may be away
 BATCH_KEYS = ("id", "status")  # texts that every batch has
 ENDED = ("completed", "failed", "expired", "cancelled")
 PIECE = 1024 * 1024  # bytes
-ANSWER_MOST = 16 * 1024 * 1024  # bytes of an answer that is not a file
 
 OnLook = Callable[[Mapping[str, Mapping[str, Any]]], None]
 
 
-class BatchFailure(Exception):
-    """The gateway refused, or cannot be reached. The message says which."""
-
-
-class BatchUnreachable(BatchFailure):
-    """No answer came. The same request may succeed later."""
-
-
-class BatchClient:
-    """One gateway's batch API. Raises BatchFailure."""
-
-    def __init__(self, url: str, key: str | None) -> None:
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        self._http = client(WAIT, base_url=url, headers=headers)
-        self._url = url
-
-    def close(self) -> None:
-        self._http.close()
+class BatchClient(GatewayClient):
+    """One gateway's batch API. Raises GatewayUnreachable, GatewayRefusal."""
 
     def upload(self, name: str, path: Path) -> str:
         """The id of the new file."""
         with path.open("rb") as file:
             sent = {"file": (name, file, "application/jsonl")}
             # The time to send a file is not bounded: each of its parts has WAIT seconds, and so has the answer.
-            answer = self._ask("POST", "/v1/files", ("id",), seconds=math.inf, data={"purpose": "batch"}, files=sent)
-        return str(answer["id"])
+            options: dict[str, Any] = {"data": {"purpose": "batch"}, "files": sent, "timeout": WAIT}
+            return str(self._with(("id",), self._ask("POST", "/v1/files", math.inf, **options))["id"])
 
     def begin(self, file: str, alias: str, when: Mapping[str, str]) -> dict[str, Any]:
         metadata = {"alias": alias[:500], **({"when": json.dumps(when)} if when else {})}
         body = {"input_file_id": file, "endpoint": CHAT, "completion_window": "24h", "metadata": metadata}
-        return self._ask("POST", "/v1/batches", BATCH_KEYS, json=body)
+        return self._with(BATCH_KEYS, self.post("/v1/batches", body))
 
     def batch(self, name: str) -> dict[str, Any]:
-        return self._ask("GET", f"/v1/batches/{quote(name, safe='')}", BATCH_KEYS)
+        return self._with(BATCH_KEYS, self.get(f"/v1/batches/{quote(name, safe='')}"))
 
     def cancel(self, name: str) -> dict[str, Any]:
-        return self._ask("POST", f"/v1/batches/{quote(name, safe='')}/cancel", BATCH_KEYS)
+        return self._with(BATCH_KEYS, self.post(f"/v1/batches/{quote(name, safe='')}/cancel", {}))
 
     def download(self, name: str, path: Path) -> None:
         """Write the content of a file; the file at `path` is complete or not there."""
         part = path.with_name(path.name + ".part")
-        try:
-            with (
-                self._http.stream("GET", f"/v1/files/{quote(name, safe='')}/content", headers=identity()) as answer,
-                part.open("wb") as file,
-            ):
-                if answer.status_code != 200:
-                    raise BatchFailure(f"the results cannot be fetched: the gateway answers {answer.status_code}")
-                for piece in answer.iter_bytes(PIECE):
-                    file.write(piece)
-        except httpx.HTTPError as error:
-            raise self._away(error) from None
+        with self._stream(f"/v1/files/{quote(name, safe='')}/content") as answer, part.open("wb") as file:
+            for piece in answer.iter_bytes(PIECE):
+                file.write(piece)
         os.replace(part, path)
 
-    def _ask(
-        self, method: str, path: str, texts: Sequence[str], *, seconds: float = WAIT, **options: Any
-    ) -> dict[str, Any]:
-        """The answer, an object that has these texts."""
-        try:
-            answer = fetch_now(self._http, method, path, most=ANSWER_MOST, seconds=seconds, **options)
-        except (Oversized, Undecodable) as error:
-            raise BatchFailure(f"the gateway at {self._url}: {error}") from None
-        except httpx.HTTPError as error:
-            raise self._away(error) from None
-        try:
-            found = answer.json()
-        except (ValueError, RecursionError):
-            found = None
-        if answer.status_code == 200:
-            if isinstance(found, dict) and all(isinstance(found.get(name), str) for name in texts):
-                return found
-            raise BatchFailure(f"what listens at {self._url} does not answer as a gateway")
-        refused = found.get("error") if isinstance(found, dict) else None
-        message = refused.get("message") if isinstance(refused, dict) else f"it answers {answer.status_code}"
-        hint = " (--key KEY, or GATEWAY_KEY)" if answer.status_code in (401, 403) else ""
-        raise BatchFailure(f"the gateway at {self._url}: {message}{hint}")
-
-    def _away(self, error: httpx.HTTPError) -> BatchUnreachable:
-        return BatchUnreachable(f"the gateway at {self._url} cannot be reached: {error or type(error).__name__}")
+    def _with(self, texts: Sequence[str], answer: dict[str, Any]) -> dict[str, Any]:
+        """The answer, if it has these texts."""
+        if not all(isinstance(answer.get(name), str) for name in texts):
+            raise GatewayRefusal(200, f"what listens at {self.url} does not answer as a gateway")
+        return answer
 
 
 def run(
@@ -215,7 +167,7 @@ def run(
 ) -> list[dict[str, Any]]:
     """Begin the batches that have not begun, wait until all have ended, and fetch the results. `look` is called with
     the batches by alias. `when`: the mode and the times of the day that they are for; empty = any. Returns the batches.
-    Raises BatchFailure, FolderError."""
+    Raises GatewayUnreachable, GatewayRefusal, FolderError."""
     if not source.exists():
         raise FolderError(f"there is no file {source}")
     _check_names(aliases)
@@ -314,7 +266,7 @@ def _wait(asking: BatchClient, states: Sequence[JudgeState], look: OnLook) -> li
                 if found.get(state.alias, {}).get("status") not in ENDED:
                     found[state.alias] = asking.batch(state.batch)
             away_since = None
-        except BatchUnreachable:
+        except GatewayUnreachable:
             now = time.monotonic()
             away_since = away_since or now
             if now - away_since > AWAY_MOST:

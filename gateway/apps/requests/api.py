@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sqlite3
 import time
+from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -15,11 +16,10 @@ from fastapi.responses import JSONResponse
 from gateway.api.admin import admit
 from gateway.api.answering import body_of
 from gateway.api.caller import caller_of, identify_caller
-from gateway.apps.requests.capture import LONGEST, CapturedRequest
+from gateway.apps.requests.capture import LONGEST
 from gateway.apps.requests.replay import replay
-from gateway.apps.requests.requests import Requests
-from gateway.apps.requests.running import matches
-from gateway.apps.requests.store import FOUND_MOST, Search
+from gateway.apps.requests.requests import Requests, matches
+from gateway.apps.requests.store import FOUND_MOST, CapturedRequest, Search
 from gateway.apps.requests.story import story, told_running
 from gateway.config.units import parse_duration
 from gateway.errors import GatewayError
@@ -146,6 +146,7 @@ class Replay(msgspec.Struct):
 
 
 Asked = TypeVar("Asked", Wanted, Replay)
+Found = TypeVar("Found")
 
 
 def _read(body: bytes, kind: type[Asked]) -> Asked:
@@ -156,10 +157,7 @@ def _read(body: bytes, kind: type[Asked]) -> Asked:
 
 
 async def _captured(requests: Requests, id: str) -> CapturedRequest | None:
-    try:
-        return await asyncio.to_thread(requests.captured.get, id, time.time())
-    except (sqlite3.Error, OSError) as error:
-        raise GatewayError("internal_error", f"Captured bodies cannot be read: {error}.", status=503) from None
+    return await _in_thread(lambda: requests.captured.get(id, time.time()), "Captured bodies")
 
 
 def _sees(gateway: Gateway, request: Request) -> str | None:
@@ -172,10 +170,14 @@ def _sees(gateway: Gateway, request: Request) -> str | None:
 
 
 async def _find(requests: Requests, search: Search) -> list[dict[str, Any]]:
+    return await _in_thread(lambda: requests.find(search), "The past requests")
+
+
+async def _in_thread(read: Callable[[], Found], what: str) -> Found:
     try:
-        return await asyncio.to_thread(requests.find, search)
+        return await asyncio.to_thread(read)
     except (sqlite3.Error, OSError) as error:
-        raise GatewayError("internal_error", f"The past requests cannot be read: {error}.", status=503) from None
+        raise GatewayError("internal_error", f"{what} cannot be read: {error}.", status=503) from None
 
 
 def _unknown(requests: Requests, id: str) -> GatewayError:

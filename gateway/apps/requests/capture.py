@@ -5,33 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from gateway.accounting.record import RequestLine
-from gateway.apps.requests.captured_exchange import CapturedExchange
+from gateway.apps.requests.store import CapturedRequest
 from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
-from gateway.proxy.exchange import Exchange
+from gateway.proxy.exchange import Exchange, Headers, nothing
 from gateway.runtime.gateway import Gateway
 
 LONGEST = 24 * 3600.0  # seconds
 BODY_MOST = 4 * 1024 * 1024  # bytes of one request or answer; what is longer is cut
 TOTAL_MOST = 64 * 1024 * 1024  # bytes of one capture
-
-
-@dataclass(frozen=True, slots=True)
-class CapturedRequest:
-    """A request and its answer as the client sent and got them. `whole`: nothing of the request was cut."""
-
-    id: str
-    at: float
-    client: str
-    endpoint: str
-    local_only: bool
-    whole: bool
-    request: bytes
-    answer: bytes
 
 
 class Capture:
@@ -44,32 +29,30 @@ class Capture:
         self._until = 0.0  # Unix seconds; 0 = it is off
         self._left = 0  # bytes that may still be captured
         self._captured = 0  # requests
-        self._under_way: dict[str, CapturedExchange] = {}  # by the id of their answer
-        self._end: asyncio.TimerHandle | None = None
+        self.under_way: dict[str, CapturedExchange] = {}  # by the id of their answer
+        self.timer: asyncio.TimerHandle | None = None  # ends the capture; None: it is off
 
     def begin(self, seconds: float, client: str | None) -> None:
         self.end()
         self._client, self._until = client, time.time() + seconds
         self._left, self._captured = TOTAL_MOST, 0
-        self._end = asyncio.get_running_loop().call_later(seconds, self.end)
+        self.timer = asyncio.get_running_loop().call_later(seconds, self.end)
         self._gateway.apps.tap = self._tapped
         self._gateway.services.line_observers.append(self._ended)
 
     def end(self) -> None:
         """Nothing more is captured, not the rest of what runs either."""
-        if self._end is None:
+        if self.timer is None:
             return
-        self._end.cancel()
-        self._end, self._until = None, 0.0
+        self.timer.cancel()
+        self.timer, self._until = None, 0.0
         self._gateway.apps.tap = None
         self._gateway.services.line_observers.remove(self._ended)
-        for exchange in self._under_way.values():
-            exchange.give_up()
-        self._under_way.clear()
+        self.under_way.clear()
 
     def describe(self) -> dict[str, Any] | None:
         """None while it is off."""
-        if self._end is None:
+        if self.timer is None:
             return None
         used = TOTAL_MOST - self._left
         return {"until": round(self._until), "client": self._client, "requests": self._captured, "bytes": used}
@@ -81,16 +64,16 @@ class Capture:
             return exchange  # it is refused
         if self._client not in (None, client.label):
             return exchange
-        return CapturedExchange(exchange, endpoint, self.take, self._under_way.__setitem__)
+        return cast(Exchange, CapturedExchange(exchange, endpoint, self))
 
-    def take(self, data: bytes, held: int) -> bytes:
-        """As much of the data as may still be captured, of a body of which `held` bytes are."""
-        taken = data[: max(0, min(BODY_MOST - held, self._left))]
+    def take(self, data: bytes, body: bytearray) -> None:
+        """Add as much of the data to the body as may still be captured."""
+        taken = data[: max(0, min(BODY_MOST - len(body), self._left))]
         self._left -= len(taken)
-        return taken
+        body += taken
 
     def _ended(self, line: RequestLine) -> None:
-        exchange = self._under_way.pop(line.id, None)
+        exchange = self.under_way.pop(line.id, None)
         if exchange is None:
             return
         self._captured += 1
@@ -99,3 +82,47 @@ class Capture:
         self._keep(CapturedRequest(line.id, line.at, line.client, exchange.endpoint.name, *more))
         if self._left <= 0:
             self.end()
+
+
+class CapturedExchange:
+    """An `Exchange` (proxy/exchange.py) around another, of which the bodies are captured on their way; all else is the
+    other's. `whole`: all of the request was captured."""
+
+    def __init__(self, inner: Exchange, endpoint: Endpoint, capture: Capture) -> None:
+        self._inner, self._capture, self._timer = inner, capture, capture.timer
+        self.endpoint = endpoint
+        self.request, self.answer = bytearray(), bytearray()
+        self.whole = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def _take(self, data: bytes, body: bytearray) -> None:
+        """Unless the capture has ended, or another one has begun."""
+        if self._capture.timer is self._timer:
+            self._capture.take(data, body)
+
+    async def read_body(self, limit: int) -> bytes:
+        body = await self._inner.read_body(limit)
+        self._take(body, self.request)
+        self.whole = len(self.request) == len(body)
+        return body
+
+    async def start(self, status: int, headers: Headers) -> None:
+        headers = list(headers)
+        id = dict(headers).get(b"x-request-id")
+        if id is not None and self._capture.timer is self._timer:
+            self._capture.under_way[id.decode("latin-1")] = self
+        await self._inner.start(status, headers)
+
+    async def write(self, data: bytes) -> None:
+        self._take(data, self.answer)
+        await self._inner.write(data)
+
+    def put(self, data: bytes) -> None:
+        self._take(data, self.answer)
+        self._inner.put(data)
+
+    async def finish(self, data: bytes = b"", progress: Callable[[], object] = nothing) -> None:
+        self._take(data, self.answer)
+        await self._inner.finish(data, progress)

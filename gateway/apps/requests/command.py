@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -64,38 +65,26 @@ def requests(
 
     With --json a line for each past request. Exit code 0: listed; 1: the gateway could not be asked.
     """
-    asking = GatewayClient(url_of(config, at, as_json=as_json), key)
     wanted = {"client": client, "alias": alias, "outcome": "failed" if failed else None, "limit": limit}
     try:
-        if capture is not None:
-            asked = {"for": capture, **({"client": client} if client is not None else {})}
-            asking.post("/admin/capture", asked)
-        found = _ask(asking, wanted)
-        past = found["requests"][::-1]
-        _list(past, as_json=as_json)
-        if not as_json:
-            for one in found["running"]:
-                click.echo(_running_line(one))
-            if capturing := found["capture"]:
-                until, whose = time.strftime("%H:%M:%S", time.localtime(capturing["until"])), capturing["client"]
-                click.echo(
-                    f"Bodies are captured until {until}, of {whose or 'all clients'}: {capturing['requests']} so far"
-                )
-            if not past and not found["running"]:
-                click.echo("No request." if found["kept"]["keep"] else "No past requests are kept (server.requests).")
-        while follow:
-            time.sleep(EVERY)
-            last = past[-1]["number"] if past else 0
-            newer = _ask(asking, {**wanted, "limit": 1000, **({"after": last} if last else {})})["requests"]
-            newer = newer if last else newer[::-1]
-            _list(newer, as_json=as_json)
-            past = newer or past
+        with _asking(config, at, key, as_json=as_json) as asking:
+            if capture is not None:
+                asked = {"for": capture, **({"client": client} if client is not None else {})}
+                asking.post("/admin/capture", asked)
+            found = _ask(asking, wanted)
+            past = found["requests"][::-1]
+            _list(past, as_json=as_json)
+            if not as_json:
+                _print_running(found, past)
+            while follow:
+                time.sleep(EVERY)
+                last = past[-1]["number"] if past else 0
+                newer = _ask(asking, {**wanted, "limit": 1000, **({"after": last} if last else {})})["requests"]
+                newer = newer if last else newer[::-1]
+                _list(newer, as_json=as_json)
+                past = newer or past
     except KeyboardInterrupt:
         click.echo("", err=True)
-    except (GatewayUnreachable, GatewayRefusal) as error:
-        end_with(error, as_json=as_json)
-    except (KeyError, TypeError, ValueError):
-        end_with(ValueError(f"what listens at {asking.url} does not answer as a gateway"), as_json=as_json)
 
 
 @examples("gateway why 0f8d2c4be1f04cc59b4f6a7b2a1e33c0", "gateway why ID --json")
@@ -110,8 +99,7 @@ def why(id: str, config: Path, at: str | None, key: str | None, as_json: bool) -
 
     Exit code 0: told; 1: no such request is known, or the gateway could not be asked.
     """
-    asking = GatewayClient(url_of(config, at, as_json=as_json), key)
-    try:
+    with _asking(config, at, key, as_json=as_json) as asking:
         found = asking.get(f"{PATH}/{quote(id, safe='')}")
         if as_json:
             click.echo(json.dumps(found, indent=2))
@@ -120,10 +108,6 @@ def why(id: str, config: Path, at: str | None, key: str | None, as_json: bool) -
             click.echo(sentence)
         if found["others"]:
             click.echo(f"({found['others']} more have this id: the client chooses it. This is the last.)")
-    except (GatewayUnreachable, GatewayRefusal) as error:
-        end_with(error, as_json=as_json)
-    except (KeyError, TypeError):
-        end_with(ValueError(f"what listens at {asking.url} does not answer as a gateway"), as_json=as_json)
 
 
 @examples("gateway replay 0f8d2c4be1f04cc59b4f6a7b2a1e33c0", "gateway replay ID --on qwen36")
@@ -139,17 +123,24 @@ def replay(id: str, on: str | None, config: Path, at: str | None, key: str | Non
 
     Exit code 0: it was answered; 1: it was not, or could not be sent.
     """
-    asking = GatewayClient(url_of(config, at, as_json=as_json), key)
-    try:
+    with _asking(config, at, key, as_json=as_json) as asking:
         found = asking.post(f"{PATH}/{quote(id, safe='')}/replay", {"on": on}, REPLAY_WAIT)
         if as_json:
             click.echo(json.dumps(found, indent=2))
         else:
             _print_both(id, found)
         sys.exit(0 if found["status"] == 200 else 1)
+
+
+@contextmanager
+def _asking(config: Path, at: str | None, key: str | None, *, as_json: bool) -> Iterator[GatewayClient]:
+    """Exits where the gateway cannot be asked, refuses, or answers as none does."""
+    asking = GatewayClient(url_of(config, at, as_json=as_json), key)
+    try:
+        yield asking
     except (GatewayUnreachable, GatewayRefusal) as error:
         end_with(error, as_json=as_json)
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, ValueError):
         end_with(ValueError(f"what listens at {asking.url} does not answer as a gateway"), as_json=as_json)
 
 
@@ -178,6 +169,16 @@ def _list(past: list[dict[str, Any]], *, as_json: bool) -> None:
     for one in past:
         click.echo(json.dumps(one) if as_json else _past_line(one))
     sys.stdout.flush()
+
+
+def _print_running(found: Mapping[str, Any], past: list[dict[str, Any]]) -> None:
+    for one in found["running"]:
+        click.echo(_running_line(one))
+    if capturing := found["capture"]:
+        until, whose = time.strftime("%H:%M:%S", time.localtime(capturing["until"])), capturing["client"]
+        click.echo(f"Bodies are captured until {until}, of {whose or 'all clients'}: {capturing['requests']} so far")
+    if not past and not found["running"]:
+        click.echo("No request." if found["kept"]["keep"] else "No past requests are kept (server.requests).")
 
 
 def _past_line(one: Mapping[str, Any]) -> str:

@@ -9,9 +9,10 @@ import time
 from collections import deque
 from typing import Any
 
+import msgspec
+
 from gateway.accounting.ledger import UNFIT
-from gateway.accounting.record import RequestLine
-from gateway.apps.requests.past_request import row
+from gateway.accounting.record import RequestLine, is_failure
 from gateway.apps.requests.store import RequestStore, Search
 from gateway.supervision import Failures
 
@@ -21,6 +22,9 @@ FLUSH = 1.0  # seconds until a line is written
 KEPT = 10_000  # lines that wait, in a burst or while the file cannot be written
 AT_ONCE = 1_000  # lines of one write: in a long burst the oldest that wait are dropped, so that requests have the CPU
 RETRY_MOST = 30.0  # seconds between two tries
+REASON_MOST = 500  # characters of a reason or message
+
+_encode = msgspec.json.Encoder().encode
 
 
 class Recorder:
@@ -91,7 +95,7 @@ class Recorder:
         if not held:
             return
         try:
-            self._store.write(map(row, held), time.time())
+            self._store.write(map(_row, held), time.time())
         except sqlite3.OperationalError:
             raise
         except UNFIT:
@@ -102,7 +106,7 @@ class Recorder:
         """One of the lines that are held cannot be stored: the others are."""
         while self._held:
             try:
-                self._store.write([row(self._held[0])], time.time())
+                self._store.write([_row(self._held[0])], time.time())
             except sqlite3.OperationalError:
                 raise
             except UNFIT:
@@ -116,3 +120,32 @@ class Recorder:
             self._failures.count("requests")
             log.error("%s cannot be written (%s): the newest requests are kept until it can", self._store.path, error)
         self._pause = min(self._pause * 2.0, RETRY_MOST)
+
+
+# -- a line as it is kept ---------------------------------------------------------------------------------------------
+
+
+def past_request(line: RequestLine) -> dict[str, Any]:
+    """The fields of the log's line (docs/logs.md), and why: `left` has the reason of each failed attempt, `skipped`
+    that of each backend that could not serve, `error` is the message that the client got. `at`: Unix seconds of its
+    end. `usd`: None where the cost is not known. What has nothing to say is left out."""
+    past = {"at": round(line.at, 3), **line.shown()}
+    past |= {} if line.usd == 0.0 else {"usd": None if line.usd is None else round(line.usd, 6)}
+    further = {
+        "mended": sorted(line.mended),
+        "left_out": line.left_out,
+        "left": [{"backend": one.backend, "kind": one.kind, "reason": one.reason[:REASON_MOST]} for one in line.left],
+        "skipped": [{"backend": name, "reason": reason[:REASON_MOST]} for name, reason in line.skipped],
+        "translated": line.translated,
+        "local_only": line.local_only,
+        "error": line.error[:REASON_MOST],
+        "failed": is_failure(line.outcome),
+    }
+    return past | {name: value for name, value in further.items() if value}
+
+
+def _row(line: RequestLine) -> tuple[Any, ...]:
+    """The row of the table (store.py)."""
+    past = past_request(line)
+    columns = (past[name] for name in ("at", "id", "client", "alias", "backend", "outcome"))
+    return *columns, past.get("failed", False), _encode(past)

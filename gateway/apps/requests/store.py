@@ -1,16 +1,18 @@
-"""The last requests on disk: `requests.db` (SQLite) in `server.data`. Everything here blocks: the event loop calls it
-in a thread."""
+"""The last requests on disk: `requests.db` and, of those that were captured, `captured.db` (SQLite) in `server.data`.
+Everything here blocks: the event loop calls it in a thread."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from gateway.shortage import check_disk
 from gateway.sqlite_file import SqliteFile
 
 NAME = "requests.db"
@@ -18,6 +20,9 @@ VERSION = 1
 DAY = 86400.0
 PRUNE_AFTER = 500  # rows that are written between two looks at what is too old or too many
 FOUND_MOST = 1000  # requests of one answer
+CAPTURED = "captured.db"
+CAPTURED_KEPT = 24 * 3600.0  # seconds
+CAPTURED_MOST = 256 * 1024 * 1024  # bytes; the oldest give way
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS requests (
@@ -92,3 +97,71 @@ class RequestStore:
         """The newest first, each with its `number`; with `after` the oldest first."""
         with closing(self._file.open().execute(*search.sql())) as found:
             return [{"number": number, **msgspec.json.decode(story)} for number, story in found]
+
+
+# -- captured bodies --------------------------------------------------------------------------------------------------
+
+_CAPTURED_SCHEMA = """
+CREATE TABLE IF NOT EXISTS captured (
+  id TEXT NOT NULL, at REAL NOT NULL, client TEXT NOT NULL, endpoint TEXT NOT NULL, local_only INTEGER NOT NULL,
+  whole INTEGER NOT NULL, request BLOB NOT NULL, answer BLOB NOT NULL
+);
+CREATE INDEX IF NOT EXISTS captured_ids ON captured (id);
+"""
+_SIZES = "SELECT rowid, sum(length(request) + length(answer)) OVER (ORDER BY rowid DESC) AS size FROM captured"
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedRequest:
+    """A request and its answer as the client sent and got them. `whole`: nothing of the request was cut."""
+
+    id: str
+    at: float
+    client: str
+    endpoint: str
+    local_only: bool
+    whole: bool
+    request: bytes
+    answer: bytes
+
+
+class CapturedStore:
+    """For any thread. The file is made with the first request. Raises sqlite3.Error, OSError."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / CAPTURED
+        self._using = threading.Lock()
+        overwrite = "PRAGMA secure_delete = ON"  # what is deleted
+        self._file = SqliteFile(
+            self.path, _CAPTURED_SCHEMA, VERSION, private=True, prepare=lambda db: db.execute(overwrite)
+        )
+
+    def add(self, one: CapturedRequest) -> None:
+        check_disk(self.path.parent, 2 * (len(one.request) + len(one.answer)))
+        with self._using, self._file.transaction() as db:
+            db.execute("INSERT INTO captured VALUES (?, ?, ?, ?, ?, ?, ?, ?)", astuple(one))
+            db.execute("DELETE FROM captured WHERE at < ?", (one.at - CAPTURED_KEPT,))
+            db.execute(
+                f"DELETE FROM captured WHERE rowid IN (SELECT rowid FROM ({_SIZES}) WHERE size > {CAPTURED_MOST})"
+            )
+
+    def drop_old(self, now: float) -> None:
+        if self.path.exists():
+            with self._using, self._file.transaction() as db:
+                db.execute("DELETE FROM captured WHERE at < ?", (now - CAPTURED_KEPT,))
+
+    def get(self, id: str, now: float) -> CapturedRequest | None:
+        """The last one of this id; None = none is kept."""
+        if not self.path.exists():
+            return None
+        with self._using:
+            asked = "SELECT * FROM captured WHERE id = ? AND at > ? ORDER BY rowid DESC LIMIT 1"
+            row = self._file.open().execute(asked, (id, now - CAPTURED_KEPT)).fetchone()
+        if row is None:
+            return None
+        id, at, client, endpoint, local_only, whole, request, answer = row
+        return CapturedRequest(id, at, client, endpoint, bool(local_only), bool(whole), bytes(request), bytes(answer))
+
+    def close(self) -> None:
+        with self._using:
+            self._file.close()

@@ -1,5 +1,5 @@
 """What happened to one request, in sentences, for the page, the command and the API alike. Pure: it reads the fields of
-a past request (past_request.py) as JSON has them, or of a running one (running.py)."""
+a past request (recorder.py) as JSON has them, or of a running one (requests.py)."""
 
 from __future__ import annotations
 

@@ -56,33 +56,32 @@ def request_name(record: RequestRecord) -> str:
 
 def request_attributes(record: RequestRecord) -> Attributes:
     """The attributes of a request that has ended."""
-    found: Attributes = {
+    request, served, outcome = record.request, record.served_by(), record.outcome
+    found: dict[str, Value | None] = {
         "gen_ai.operation.name": operation(record.endpoint.name),
         "http.request.method": "POST",
         "url.path": "/v1" + record.endpoint.path,
         "gateway.request_id": record.id,
         "gateway.client": record.client_label,
-        "gateway.outcome": record.outcome,
+        "gateway.outcome": outcome,
         "gateway.attempts": len(record.attempts),
+        "gen_ai.request.model": request.model if request is not None else None,
+        "gen_ai.request.stream": request.stream if request is not None else None,
+        "gateway.alias": record.alias or None,
+        "gateway.queue_seconds": record.queued,
+        "http.response.status_code": http_status(record),
+        "error.type": None if outcome in ("200", *_CANCELLED) else outcome,
     }
-    if record.request is not None:
-        found["gen_ai.request.model"] = record.request.model
-        found["gen_ai.request.stream"] = record.request.stream
-    if record.alias:
-        found["gateway.alias"] = record.alias
-    if record.queued is not None:
-        found["gateway.queue_seconds"] = record.queued
-    if (served := record.served_by()) is not None:
+    if served is not None:
         found["gateway.backend"] = served.state.name
+        found["gateway.adapted"] = tuple(served.adapted) or None
         if served.detour is not None:
             found[f"gateway.{served.detour[0]}"] = served.detour[1]
-        if served.adapted:
-            found["gateway.adapted"] = tuple(served.adapted)
-    if (status := http_status(record)) is not None:
-        found["http.response.status_code"] = status
-    if record.outcome != "200" and record.outcome not in _CANCELLED:
-        found["error.type"] = record.outcome
-    return found
+    return _known(found)
+
+
+def _known(found: dict[str, Value | None]) -> Attributes:
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def http_status(record: RequestRecord) -> int | None:
@@ -106,35 +105,25 @@ def attempt_name(attempt: AttemptRecord) -> str:
 def attempt_attributes(attempt: AttemptRecord, outcome: str, waited: float | None) -> Attributes:
     """`outcome`: "ok" or a word of `outcome_of`; `waited`: seconds until its first content, None without content."""
     state, request = attempt.state, attempt.request
-    found: Attributes = {
+    usage, (model, reasons) = attempt.usage or attempt.unused, answer_of(attempt.answer)
+    found: dict[str, Value | None] = {
         "gen_ai.operation.name": operation(request.endpoint.name),
         "gen_ai.provider.name": provider(state.backend),
         "gen_ai.request.stream": request.stream,
         "gateway.backend": state.name,
         "gateway.attempt": attempt.number,
         "gateway.outcome": outcome,
+        "gen_ai.request.model": state.model,
+        "gen_ai.request.max_tokens": request.limit(),
+        "gen_ai.request.choice.count": request.choices if request.choices != 1 else None,
+        "gen_ai.response.time_to_first_chunk": waited if request.stream else None,
+        "gen_ai.response.model": model,
+        "gen_ai.response.finish_reasons": reasons or None,
+        "error.type": None if outcome in ("ok", *_CANCELLED) else outcome,
     }
-    if state.model is not None:
-        found["gen_ai.request.model"] = state.model
-    if (limit := request.limit()) is not None:
-        found["gen_ai.request.max_tokens"] = limit
-    if request.choices != 1:
-        found["gen_ai.request.choice.count"] = request.choices
     if state.backend.url is not None:
         _, found["server.address"], found["server.port"] = state.backend.origin
-    if waited is not None and request.stream:
-        found["gen_ai.response.time_to_first_chunk"] = waited
-    usage = attempt.usage or attempt.unused
-    if usage is not None:
-        found |= usage_attributes(usage)
-    model, reasons = answer_of(attempt.answer)
-    if model is not None:
-        found["gen_ai.response.model"] = model
-    if reasons:
-        found["gen_ai.response.finish_reasons"] = reasons
-    if outcome != "ok" and outcome not in _CANCELLED:
-        found["error.type"] = outcome
-    return found
+    return _known(found) | (usage_attributes(usage) if usage is not None else {})
 
 
 def provider(backend: Backend) -> str:
@@ -147,15 +136,14 @@ def provider(backend: Backend) -> str:
 def usage_attributes(usage: Mapping[str, Any]) -> Attributes:
     """Tokens as the backend reported them; `input_tokens` includes the cached ones."""
     used = read_usage(usage)
-    found: Attributes = {
-        "gen_ai.usage.input_tokens": used.prompt,
-        "gen_ai.usage.output_tokens": used.completion,
-    }
-    if used.cached:
-        found["gen_ai.usage.cache_read.input_tokens"] = used.cached
-    if used.reasoning:
-        found["gen_ai.usage.reasoning.output_tokens"] = used.reasoning
-    return found
+    return _known(
+        {
+            "gen_ai.usage.input_tokens": used.prompt,
+            "gen_ai.usage.output_tokens": used.completion,
+            "gen_ai.usage.cache_read.input_tokens": used.cached or None,
+            "gen_ai.usage.reasoning.output_tokens": used.reasoning or None,
+        }
+    )
 
 
 class _SpanChoice(msgspec.Struct):

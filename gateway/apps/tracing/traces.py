@@ -12,14 +12,21 @@ import logging
 import os
 import socket
 import threading
+import time
 from asyncio import get_running_loop
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from time import time_ns
+from typing import Any
+from urllib.parse import urlsplit
 
+import requests
 from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, ParentBased, TraceIdRatioBased
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -28,8 +35,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from gateway import __version__
 from gateway.accounting.record import AttemptRecord, RequestRecord, is_failure
-from gateway.apps.tracing.export import Exporter
 from gateway.apps.tracing.spans import (
+    Attributes,
     attempt_attributes,
     attempt_name,
     input_messages,
@@ -114,36 +121,30 @@ class Tracing:
             if messages is not None:
                 attributes["gen_ai.input.messages"] = messages
         status = Status(StatusCode.ERROR) if is_failure(record.outcome) else Status()
-        self._processor.on_end(
-            ReadableSpan(
-                request_name(record),
-                trace.context,
-                trace.parent,
-                self._resource,
-                attributes,
-                kind=SpanKind.SERVER,
-                status=status,
-                start_time=trace.began,
-                end_time=time_ns(),
-                instrumentation_scope=self._scope,
-            )
-        )
+        self._hand_over(request_name(record), trace, time_ns(), attributes, SpanKind.SERVER, status)
 
     def attempt_ended(self, trace: AttemptSpan) -> None:
         attempt = trace.attempt
         attributes = attempt_attributes(attempt, trace.outcome, trace.waited())
-        failed = "error.type" in attributes
+        status = Status(StatusCode.ERROR, trace.reason) if "error.type" in attributes else Status()
+        self._hand_over(attempt_name(attempt), trace, trace.ended, attributes, SpanKind.CLIENT, status)
+
+    def _hand_over(
+        self,
+        name: str,
+        trace: RequestSpans | AttemptSpan,
+        ended: int,
+        attributes: Attributes,
+        kind: SpanKind,
+        status: Status,
+    ) -> None:
         self._processor.on_end(
             ReadableSpan(
-                attempt_name(attempt),
-                trace.context,
-                trace.parent,
-                self._resource,
-                attributes,
-                kind=SpanKind.CLIENT,
-                status=Status(StatusCode.ERROR, trace.reason) if failed else Status(),
+                *(name, trace.context, trace.parent, self._resource, attributes),
+                kind=kind,
+                status=status,
                 start_time=trace.began,
-                end_time=trace.ended,
+                end_time=ended,
                 instrumentation_scope=self._scope,
             )
         )
@@ -192,18 +193,18 @@ class RequestSpans:
             self._tracing.note(f"making the trace of request {record.id}")
 
 
+@dataclass(slots=True, eq=False)
 class AttemptSpan:
     """The trace of one attempt. Times are Unix nanoseconds."""
 
-    __slots__ = ("_clock", "attempt", "began", "context", "ended", "outcome", "parent", "reason")
-
-    def __init__(self, attempt: AttemptRecord, context: SpanContext, parent: SpanContext) -> None:
-        self.attempt = attempt
-        self.context = context
-        self.parent = parent
-        self.began = self.ended = time_ns()
-        self.outcome, self.reason = "ok", ""
-        self._clock = get_running_loop().time()
+    attempt: AttemptRecord
+    context: SpanContext
+    parent: SpanContext
+    outcome: str = "ok"
+    reason: str = ""
+    ended: int = 0
+    began: int = field(default_factory=time_ns)
+    _clock: float = field(default_factory=lambda: get_running_loop().time())
 
     def waited(self) -> float | None:
         """Seconds until its first content; None without content."""
@@ -213,3 +214,97 @@ class AttemptSpan:
 
 def _text(headers: dict[bytes, bytes], name: bytes) -> str:
     return headers.get(name, b"").decode("latin-1")
+
+
+# -- the export: OTLP over HTTP, with OpenTelemetry's exporter --------------------------------------------------------
+
+
+log = logging.getLogger("gateway.traces")
+
+PATIENCE = 5.0  # seconds for one batch, including retries
+REST, REST_MOST = 5.0, 60.0  # seconds between two attempts at a receiver that accepts nothing; the pause doubles
+PATH = "/v1/traces"
+
+# Silenced: they log every failed batch, with the whole URL. The exporter below logs the first.
+_NOISY = ("opentelemetry.exporter.otlp.proto.http.trace_exporter", "opentelemetry.sdk._shared_internal")
+
+
+def url_of(endpoint: str) -> str:
+    """The URL for spans: `endpoint` with OTLP's path, which is added where it is missing."""
+    base = endpoint.rstrip("/")
+    return base if base.endswith(PATH) else base + PATH
+
+
+class Exporter(SpanExporter):
+    """Called by the thread of the SDK's batch processor. When the receiver accepts nothing, that is logged once, and
+    the exporter pauses; meanwhile spans are dropped without being encoded. `lost`: spans that were dropped."""
+
+    def __init__(self, endpoint: str, failures: Failures | None = None) -> None:
+        self.lost = 0
+        self._failures = failures or Failures()
+        self._host = urlsplit(endpoint).netloc.rpartition("@")[2]
+        self._session = _Session()
+        self._otlp = OTLPSpanExporter(
+            url_of(endpoint), timeout=PATIENCE, compression=Compression.Gzip, session=self._session
+        )
+        self._rest = 0.0  # seconds of the last pause; 0 = the receiver accepts spans
+        self._rest_until = 0.0
+        for name in _NOISY:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+
+    @property
+    def resting(self) -> bool:
+        """Is the exporter in a pause, in which it drops spans?"""
+        return time.monotonic() < self._rest_until
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        if self.resting:
+            self.lost += len(spans)
+            return SpanExportResult.FAILURE
+        self._session.outcome = "a span cannot be encoded"
+        try:
+            result = self._otlp.export(spans)
+        except Exception:  # the calling thread goes on with the next batch
+            self.lost += len(spans)
+            self._failures.note("traces", "the export of spans")
+            return SpanExportResult.FAILURE
+        if result is SpanExportResult.SUCCESS:
+            self._accepted()
+        else:
+            self._refused(len(spans))
+        return result
+
+    def _accepted(self) -> None:
+        if self._rest:
+            log.info("traces: %s takes spans again; lost: %d", self._host, self.lost)
+        self._rest = 0.0
+
+    def _refused(self, count: int) -> None:
+        self.lost += count
+        if not self._rest:
+            text = "traces: %s takes no spans (%s): requests go on without, and it is tried again"
+            log.warning(text, self._host, self._session.outcome)
+        self._rest = min(self._rest * 2 or REST, REST_MOST)
+        self._rest_until = time.monotonic() + self._rest
+
+    def shutdown(self) -> None:
+        self._otlp.shutdown()  # type: ignore[no-untyped-call]  # the SDK's own omission
+
+
+class _Session(requests.Session):
+    """Keeps the outcome of the last request as text without the URL. Ignores proxies of the environment, as the
+    gateway does everywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trust_env = False
+        self.outcome = ""
+
+    def request(self, *arguments: Any, **named: Any) -> requests.Response:
+        try:
+            answer = super().request(*arguments, **named)
+        except requests.RequestException as error:
+            self.outcome = type(error).__name__
+            raise
+        self.outcome = f"answered {answer.status_code}"
+        return answer

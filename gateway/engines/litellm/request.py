@@ -6,12 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 from msgspec import Raw
 
-from gateway.engines.base import InexpressibleRequest, UnmetDemand
-
-_decode = msgspec.json.Decoder(Any).decode
+from gateway.engines.base import Fields, InexpressibleRequest, UnmetDemand
 
 # Fields that decide the answer's meaning are always passed on; litellm answers 400 if the cloud does not support one.
 DEMANDS = (
@@ -59,17 +56,8 @@ def embeddings_arguments(raw: Mapping[str, Raw]) -> dict[str, Any]:
 
 
 def _chosen(raw: Mapping[str, Raw], names: tuple[str, ...]) -> dict[str, Any]:
-    chosen = {}
-    for name in names:
-        if name not in raw:
-            continue
-        try:
-            value = _decode(raw[name])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise InexpressibleRequest(f"`{name}` is not valid JSON.", name) from None
-        if value is not None:
-            chosen[name] = value
-    return chosen
+    fields = Fields(raw)
+    return {name: value for name in names if (value := fields[name]) is not None}
 
 
 def _data_of(part: dict[str, Any]) -> Any:

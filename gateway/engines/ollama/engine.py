@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -96,13 +95,15 @@ class OllamaEngine(Engine):
             return OllamaWhole(response, lambda body: (embeddings(body, model), None), WHOLE_MOST, call.memory)
         reply = ReplyBuilder(call.request_id, model, chat=call.endpoint.name == "chat", wants_usage=ours.wants_usage)
         low, version = state.ratio.estimate(ours.text_bytes).low, state.reported.version
-        prompt = SentPrompt(ours.text_bytes, bounded(state, ours.window), low, version)
+        window = bounded(state, ours.window)
         calls = RequiredCallReader(ours.required_call) if ours.required_call is not None else None
 
         def violation(last: OllamaLine) -> str | None:
             if last.remote_host and not state.backend.cloud:
                 state.evidence.misconfigured(runs_elsewhere(model, str(last.remote_host)))
-            return "tool_choice_ignored" if calls is not None and calls.ignored else prompt.violation(last)
+            if calls is not None and calls.ignored:
+                return "tool_choice_ignored"
+            return cut_violation(last, ours.text_bytes, window, low, version)
 
         if call.stream:
             return OllamaStream(response, reply, violation, calls, call.memory)
@@ -145,30 +146,20 @@ def translate(state: BackendState, call: EngineRequest) -> OllamaCall:
     return ours
 
 
-@dataclass(frozen=True, slots=True)
-class SentPrompt:
-    """A prompt that was sent, to check afterwards whether Ollama has cut it. `low`: the lowest estimate of its tokens.
-    `version`: Ollama's version as the prober reported it."""
+def cut_violation(last: OllamaLine, text_bytes: int, window: int | None, low: int, version: str | None) -> str | None:
+    """`prompt_cut` where Ollama has cut the prompt that was sent, or None if it cannot be proved. `low`: the lowest
+    estimate of its tokens. `version`: Ollama's, as the prober reported it.
 
-    text_bytes: int
-    window: int | None
-    low: int
-    version: str | None
-
-    def violation(self, last: OllamaLine) -> str | None:
-        """`prompt_cut`, or None if it cannot be proved.
-
-        A runner that cuts fills its whole window, which leaves no room for a token of answer. The server drops whole
-        messages before that, which may leave a prompt of any length; a count below half the lowest estimate proves it.
-        Such a count is evidence only for versions from 0.4 to 0.12.5: since 0.12.6 nothing is cut (`truncate: false`),
-        and cached tokens are counted neither before 0.4 nor in 0.30.0. A learned ratio may only lower the estimate.
-        """
-        count = count_of(last.prompt_eval_count)
-        if self.window is not None and count >= self.window - 1:
-            return "prompt_cut"
-        low = min(self.low, self.text_bytes / PRIOR_SPARSE)
-        counts_all_and_cuts = (0, 4, 0) <= version_of(self.version) < (0, 12, 6)
-        return "prompt_cut" if counts_all_and_cuts and low >= CUT_FROM and 0 < count < low / 2 else None
+    A runner that cuts fills its whole window, which leaves no room for a token of answer. The server drops whole
+    messages before that, which may leave a prompt of any length; a count below half the lowest estimate proves it.
+    Such a count is evidence only for versions from 0.4 to 0.12.5: since 0.12.6 nothing is cut (`truncate: false`), and
+    cached tokens are counted neither before 0.4 nor in 0.30.0. A learned ratio may only lower the estimate."""
+    count = count_of(last.prompt_eval_count)
+    if window is not None and count >= window - 1:
+        return "prompt_cut"
+    least = min(low, text_bytes / PRIOR_SPARSE)
+    counts_all_and_cuts = (0, 4, 0) <= version_of(version) < (0, 12, 6)
+    return "prompt_cut" if counts_all_and_cuts and least >= CUT_FROM and 0 < count < least / 2 else None
 
 
 def version_of(version: str | None) -> tuple[int, ...]:

@@ -9,16 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import msgspec
 from msgspec import Raw
 
 from gateway.domain.pooled import is_cut_to_fit
-from gateway.engines.base import InexpressibleRequest, UnmetDemand
+from gateway.engines.base import Fields, InexpressibleRequest, UnmetDemand
 from gateway.engines.ollama.calls import RequiredCall, read_required_call
 from gateway.engines.ollama.messages import read_messages
 from gateway.engines.ollama.schema import Definitions
-
-_decode = msgspec.json.Decoder(Any).decode
 
 # OpenAI's and vLLM's names -> the name among Ollama's `options`. Of the two limits the newer one wins.
 OPTIONS = {
@@ -59,21 +56,6 @@ class OllamaCall:
     wants_usage: bool = False  # the client wants the usage chunk
     window: int | None = None  # its `num_ctx`
     required_call: RequiredCall | None = None  # the call that `tool_choice` requires
-
-
-class Fields:
-    """A request's fields, decoded on access. An absent field and null both read as None."""
-
-    def __init__(self, raw: Mapping[str, Raw]) -> None:
-        self._raw = raw
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._raw:
-            return None
-        try:
-            return _decode(self._raw[name])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise InexpressibleRequest(f"`{name}` is not valid JSON.", name) from None
 
 
 def chat_call(

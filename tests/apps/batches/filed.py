@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import openai
 from openai.types import Batch
 
+from gateway.apps.batches.records import BatchRecord
 from simulator import SimVllm
 from tests.support import RunningGateway, from_clients, running_gateway
 from tests.waiting import until_said
@@ -27,6 +28,13 @@ def line(name: str, said: str = "3 words please", model: str = "chat", **body: A
 
 def jsonl(lines: Sequence[Any]) -> bytes:
     return b"".join(json.dumps(one).encode() + b"\n" for one in lines)
+
+
+def last(steps: Iterator[BatchRecord | None]) -> BatchRecord:
+    """What the last step of a store's work gives."""
+    *_, record = steps
+    assert record is not None
+    return record
 
 
 def rows(text: str) -> dict[str, Any]:

@@ -15,14 +15,14 @@ import openai
 import pytest
 
 from gateway import shortage
-from gateway.apps.batches import store_threads
+from gateway.apps.batches import store as store_module
 from gateway.apps.batches.records import BatchRecord
 from gateway.apps.batches.runner import now
 from gateway.apps.batches.sqlite_store import SqliteBatchStore
 from gateway.apps.batches.store import Bounds
 from gateway.shortage import OwnShortage
 from simulator import SimVllm
-from tests.apps.batches.filed import Filed, ended, filed, jsonl, line
+from tests.apps.batches.filed import Filed, ended, filed, jsonl, last, line
 from tests.apps.batches.test_file_folder import BODY, FORM
 from tests.apps.batches.test_sqlite_store import begun
 from tests.support import running_gateway
@@ -32,7 +32,7 @@ from tests.waiting import until
 @contextmanager
 def pauses(seconds: float, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
-        patch.setattr(store_threads, "FULL", seconds)
+        patch.setattr(store_module, "FULL", seconds)
         yield
 
 
@@ -193,16 +193,16 @@ async def test_results_leave_the_disk_its_room_and_the_batch_waits(monkeypatch: 
 def test_output_files_leave_the_disk_its_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = SqliteBatchStore(tmp_path)
     store.open()
-    store.index(begun(store, 8), Bounds(1000, 10**9), now())
+    last(store.index(begun(store, 8), Bounds(1000, 10**9), now()))
     for number in range(8):
         store.add_result("batch_x", number, b"x" * 100_000, ok=True)
     record = store.move("batch_x", ("in_progress",), "finalizing", now())
     with monkeypatch.context() as patch:
         patch.setattr(shortage, "FREE_LEAST", 10**18)
         with pytest.raises(OwnShortage):
-            store.finalize(record, now())
+            last(store.finalize(record, now()))
     assert [path.name for path in store.folder.iterdir()] == ["file-in"]  # no part of an output
-    assert store.finalize(record, now()).status == "completed"
+    assert last(store.finalize(record, now())).status == "completed"
     store.close()
 
 
@@ -213,6 +213,6 @@ def test_validation_leaves_the_disk_its_room(tmp_path: Path, monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr(shortage, "FREE_LEAST", 10**18)
         with pytest.raises(OwnShortage):
-            store.index(record, Bounds(1000, 10**9), now())
-    assert store.index(record, Bounds(1000, 10**9), now()).total == 8
+            last(store.index(record, Bounds(1000, 10**9), now()))
+    assert last(store.index(record, Bounds(1000, 10**9), now())).total == 8
     store.close()

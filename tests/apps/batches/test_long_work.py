@@ -13,7 +13,7 @@ from tests.apps.batches.filed import filed, jsonl, line
 
 
 async def test_others_are_answered_while_a_large_file_is_validated(monkeypatch: pytest.MonkeyPatch) -> None:
-    indexing = SqliteBatchStore.indexing
+    indexing = SqliteBatchStore.index
     held = True
 
     def large(store: SqliteBatchStore, *args: Any) -> Iterator[BatchRecord | None]:
@@ -21,7 +21,7 @@ async def test_others_are_answered_while_a_large_file_is_validated(monkeypatch: 
             yield None
         yield from indexing(store, *args)
 
-    monkeypatch.setattr(SqliteBatchStore, "indexing", large)
+    monkeypatch.setattr(SqliteBatchStore, "index", large)
     async with filed() as f:
         first = await f.begin(jsonl([line("r")]))
         assert len((await f.client.files.list()).data) == 1

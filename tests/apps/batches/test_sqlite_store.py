@@ -12,7 +12,7 @@ from gateway.apps.batches.records import BatchRecord, FileRecord
 from gateway.apps.batches.runner import now
 from gateway.apps.batches.sqlite_store import SqliteBatchStore
 from gateway.apps.batches.store import Bounds, NoEntry, Page
-from tests.apps.batches.filed import CHAT, jsonl, line
+from tests.apps.batches.filed import CHAT, jsonl, last, line
 
 
 def begun(store: SqliteBatchStore, lines: int) -> BatchRecord:
@@ -35,7 +35,7 @@ def test_long_work_leaves_the_store_to_others_between_two_steps(
     record = begun(store, 8)
     steps = 0
     validated: BatchRecord | None = None
-    for validated in store.indexing(record, Bounds(1000, 10**9), now()):  # noqa: B007
+    for validated in store.index(record, Bounds(1000, 10**9), now()):  # noqa: B007
         steps += 1
         assert len(store.files("open")) == 1
         store.save(replace(record, id=f"batch_{steps}", status="completed"))
@@ -44,7 +44,7 @@ def test_long_work_leaves_the_store_to_others_between_two_steps(
     for number in range(8):
         store.add_result("batch_x", number, b"row\n", ok=True)
     record = store.move("batch_x", ("in_progress",), "finalizing", now())
-    written = [store.usage("open").files for _ in store.finalizing(record, now())]
+    written = [store.usage("open").files for _ in store.finalize(record, now())]
     assert len(written) > 6
     assert written[-1] == 2
     store.close()
@@ -56,7 +56,7 @@ def test_a_batch_that_is_stopped_at_its_very_end_keeps_its_results_and_leaves_no
     monkeypatch.setattr(sqlite_store, "AT_A_TIME", 3)
     store = SqliteBatchStore(tmp_path)
     store.open()
-    store.index(begun(store, 8), Bounds(1000, 10**9), now())
+    last(store.index(begun(store, 8), Bounds(1000, 10**9), now()))
     for number in range(8):
         store.add_result("batch_x", number, b"row%d\n" % number, ok=True)
     record = store.move("batch_x", ("in_progress",), "finalizing", now())
@@ -64,10 +64,10 @@ def test_a_batch_that_is_stopped_at_its_very_end_keeps_its_results_and_leaves_no
     def rows() -> int:
         return int(store._db.execute("SELECT count(*) FROM results").fetchone()[0])
 
-    for _ in store.finalizing(record, now()):
+    for _ in store.finalize(record, now()):
         if rows() < 8:
             break
-    done = store.finalize(record, now()) if rows() else record  # once more, as after a disk that was full
+    done = last(store.finalize(record, now())) if rows() else record  # once more, as after a disk that was full
     assert done.status == "completed"
     assert store.read_file(str(done.output_file_id), 0, 1000) == b"".join(b"row%d\n" % n for n in range(8))
     assert rows() == 0
@@ -94,8 +94,8 @@ def test_a_failure_between_two_lines_leaves_the_store_usable(tmp_path: Path, mon
     with monkeypatch.context() as patch:
         patch.setattr(sqlite_store, "failed_row", full)
         with pytest.raises(OSError, match="full"):
-            store.index(record, Bounds(1000, 10**9), now())
-    record = store.index(record, Bounds(1000, 10**9), now())
+            last(store.index(record, Bounds(1000, 10**9), now()))
+    record = last(store.index(record, Bounds(1000, 10**9), now()))
     assert (record.status, record.total, record.failed) == ("in_progress", 3, 1)
     assert [one.number for one in store.take("batch_x", -1, 5, ())] == [0, 1]
     assert store.add_result("batch_x", 0, b"row\n", ok=True).completed == 1

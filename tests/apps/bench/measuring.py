@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.apps.bench.benchmark import Benchmark, BenchSubject
+from gateway.apps.bench.benchmark import Benchmark, BenchSubject, Settings
 from gateway.apps.bench.report import as_json
-from gateway.apps.bench.session import Settings
 from gateway.cli.options import server_url
 from gateway.config.snapshot import Snapshot
 from simulator import SimOllama, SimVllm

@@ -6,9 +6,8 @@ import asyncio
 
 import pytest
 
-from gateway.apps.bench.benchmark import Benchmark, BenchSubject, UnsuitableOptions, longest_prompt
+from gateway.apps.bench.benchmark import Benchmark, BenchSubject, Settings, UnsuitableOptions, longest_prompt
 from gateway.apps.bench.report import as_json
-from gateway.apps.bench.session import Settings
 from gateway.apps.bench.targets import UnmeasurableTarget
 from simulator import SimOllama
 from tests.apps.bench.measuring import QUICK, TOKENS, chats, measured, notes, qwen

@@ -18,8 +18,6 @@ from tests.apps.bench.measuring import FEW, NOWHERE, chats, qwen
 from tests.demo_process import ROOT
 from tests.support import PATIENCE, running_gateway
 
-# -- usage ------------------------------------------------------------------------------------------------------------
-
 TEXT = f"""
 backends:
   a: {{url: "{NOWHERE}"}}
@@ -69,16 +67,6 @@ def test_nobody_there_exits_1() -> None:
     assert "Nothing was measured: http://127.0.0.1:9 does not answer" in result.output
     result = CliRunner().invoke(cli, ["bench", NOWHERE, "--json"])
     assert (result.exit_code, json.loads(result.stdout)["ok"]) == (1, False)
-
-
-def test_a_chart_without_its_library_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.apps.bench.chart.find_spec", lambda _: None)
-    result = CliRunner().invoke(cli, ["bench", NOWHERE, "--chart", "x.png"])
-    assert result.exit_code == 2
-    assert "pip install 'spark-gateway[charts]'" in " ".join(result.output.split())
-
-
-# -- as a user runs it ------------------------------------------------------------------------------------------------
 
 
 async def start(*arguments: str) -> asyncio.subprocess.Process:

@@ -1,64 +1,17 @@
-"""What is said beside the figures of `gateway bench`."""
+"""The samples of a benchmark, grouped."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import pytest
 
-from gateway.apps.bench.report import added, rate, remarks, seconds, share, spread
 from gateway.apps.bench.results import DIRECT, GATEWAY, Block, Results
-from gateway.apps.bench.sample import RequestSample
-from gateway.apps.bench.stats import PairedDifference, Spread
-
-
-def sample(ttft: float = 0.5, backend: str | None = "a", **more: Any) -> RequestSample:
-    whole = RequestSample(0.0, ttft + 1.0, ttft, ttft + 1.0, prompt=1000, completion=128, pieces=128, backend=backend)
-    return replace(whole, **more)
-
-
-def results(*ttfts: float, **more: Any) -> Results:
-    found = Results(128)
-    for ttft in ttfts:
-        found.add_single(GATEWAY, 1000, sample(ttft, **more))
-    return found
-
-
-def said(found: Results, words: str) -> bool:
-    return any(words in remark for remark in remarks(found))
-
-
-def test_nothing_is_said_of_a_quiet_run() -> None:
-    assert remarks(results(0.5, 0.51, 0.52)) == []
-
-
-def test_a_wide_spread_is_said() -> None:
-    assert said(results(0.5, 0.9, 1.2), "vary by more than ±25%")
-    assert not said(results(0.5, 1.2), "vary"), "of two values nobody can tell"
-
-
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ({"completion": 40}, "1 of 1 answers have fewer than 128 tokens (the shortest 40)"),
-        ({"completion": 40}, "say little about decode"),
-        ({"completion": 10_000, "pieces": 10_000}, "more tokens than the 128 asked for"),
-        ({"pieces": 3}, "came in heaps"),
-        ({"cached": 900}, "1 prompts came partly out of the prefix cache"),
-        ({"reasoning": 5}, "1 of 1 answers hold thoughts"),
-        ({"prompt": 700}, "of a prompt of about 1,000 tokens the server counted 700"),
-        ({"completion": None}, "the server reports no usage"),
-    ],
-)
-def test_what_the_runs_show_is_said(more: dict[str, Any], words: str) -> None:
-    assert said(results(0.5, **more), words)
+from tests.apps.bench.test_report import results, sample
 
 
 def test_failures_are_summed_up_by_what_they_say() -> None:
     found = results(0.5)
-    found.add_single(GATEWAY, 1000, sample(error="answered 500: no"))
-    found.add_block(DIRECT, 2, Block((sample(error="answered 500: no"), sample(error="answered 500: no"))))
+    found.single[GATEWAY, 1000].append(sample(error="answered 500: no"))
+    found.sweep[DIRECT, 2].append(Block((sample(error="answered 500: no"), sample(error="answered 500: no"))))
     assert found.errors() == {(DIRECT, "answered 500: no"): 2, (GATEWAY, "answered 500: no"): 1}
     assert not found.ok
 
@@ -74,42 +27,14 @@ def test_it_is_not_fine_when_it_was_stopped_or_empty() -> None:
 def test_only_runs_of_one_backend_are_compared() -> None:
     found = Results(128, expected="a")
     for backend, ttft in (("a", 0.6), ("b", 9.0), ("a", 0.6)):
-        found.add_single(GATEWAY, 1000, sample(ttft, backend))
-        found.add_single(DIRECT, 1000, sample(0.5, None))
-    (one,) = found.added()
-    assert one.ttft is not None
-    assert one.ttft.n == 2
-    assert one.ttft.median == pytest.approx(0.1)
+        found.single[GATEWAY, 1000].append(sample(ttft, backend))
+        found.single[DIRECT, 1000].append(sample(0.5, None))
+    ((_, first, _),) = found.added()
+    assert first is not None
+    assert first.n == 2
+    assert first.median == pytest.approx(0.1)
     assert [(row.via, backend, len(row.samples)) for row, backend in found.singles()] == [
         (GATEWAY, "a", 2),
         (GATEWAY, "b", 1),
         (DIRECT, "a", 3),
     ]
-
-
-# -- in words ---------------------------------------------------------------------------------------------------------
-
-
-def test_times_and_rates_have_about_three_digits() -> None:
-    assert [seconds(v) for v in (0.00412, 0.0999, 0.967, 0.9996, 2.354, 10.04, 133.2, -0.0069)] == [
-        *("4.1 ms", "99.9 ms", "967 ms", "1.00 s", "2.35 s", "10.0 s", "133 s", "-6.9 ms")
-    ]
-    assert [rate(v) for v in (102.84, 6225.4)] == ["102.8", "6,225"]
-    assert spread(Spread(3, 100.0, 90.0, 110.0), rate) == "100.0 ±10.0%"
-    assert (spread(Spread(1, 100.0, 100.0, 100.0), rate), spread(None, rate)) == ("100.0", "-")
-
-
-def test_what_may_be_noise_is_called_so() -> None:
-    assert added(PairedDifference(1, 0.002, 0.002, 0.002, False)) == "+2.0 ms (one pair: may be noise)"
-    assert (
-        added(PairedDifference(3, 0.002, 0.001, 0.003, False))
-        == "+2.0 ms (1.0 ms to 3.0 ms in 3 pairs: too few to tell)"
-    )
-    assert (
-        added(PairedDifference(5, 0.002, -0.001, 0.003, False))
-        == "+2.0 ms (-1.0 ms to 3.0 ms in 5 pairs: within the noise)"
-    )
-    assert added(PairedDifference(5, 0.002, 0.001, 0.003, True)) == "+2.0 ms (1.0 ms to 3.0 ms in 5 pairs)"
-    assert share(Spread(5, 0.99, 0.98, 1.0)) == "99.0% (98.0%-100.0%: within the noise)"
-    assert share(Spread(5, 0.98, 0.97, 0.99)) == "98.0% (97.0%-99.0%)"
-    assert share(Spread(4, 0.98, 0.97, 0.99)) == "98.0% (97.0%-99.0%: too few to tell)"

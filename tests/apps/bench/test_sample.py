@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.apps.bench.prompts import RequestSpec
 from gateway.apps.bench.sample import RequestSample, refusal, take_sample
-from gateway.apps.bench.targets import UrlTarget
+from gateway.apps.bench.targets import RequestSpec, UrlTarget
 from tests.scripted import END, SSE_HEAD, Turn, answer, chunked, json_answer, scripted
 
 SPEC = RequestSpec(20, 64, "a1", 0)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.apps.bench.benchmark import run_order
 from gateway.apps.bench.results import Block, Level, SingleRequests, fit_prefill, pairs
 from gateway.apps.bench.sample import RequestSample
-from gateway.apps.bench.session import run_order
 from gateway.apps.bench.stats import fit, gap, quantile, ratio, spread
 
 SECONDS = st.floats(0.001, 1000.0)

@@ -11,7 +11,7 @@ from gateway.apps.control.memory.plan import plan
 from gateway.apps.fleet.lint.catalog import load_catalog
 from gateway.apps.fleet.lint.findings import findings
 from gateway.apps.fleet.render.rendering import render
-from gateway.apps.importing.recipes import recipe_files
+from gateway.apps.importing.server_draft import recipe_files
 from gateway.config.load import load
 
 FILES = {**recipe_files(), "routes": Path("routes.yaml")}

@@ -7,9 +7,8 @@ from pathlib import Path
 from textwrap import dedent
 
 from gateway.apps.importing.draft import Draft, ImportNote
-from gateway.apps.importing.formats import FORMATS
-from gateway.apps.importing.output import verify_round_trip
-from gateway.apps.importing.render import render
+from gateway.apps.importing.import_command import FORMATS
+from gateway.apps.importing.output import render, verify_round_trip
 from gateway.apps.importing.source import read_source
 from gateway.config.snapshot import Snapshot
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from gateway.apps.importing.formats import STARTS
-from gateway.apps.importing.output import verify_round_trip
-from gateway.apps.importing.render import render
+from gateway.apps.importing.import_command import STARTS
+from gateway.apps.importing.output import render, verify_round_trip
 from tests.apps.importing.support import DATA, Imported
 
 

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.apps.importing import llama_swap, olla
+from gateway.apps.importing.discovery import MODELS, OLLAMA_VERSION, Kind, ServerReply, identify
 from gateway.apps.importing.draft import Draft
-from gateway.apps.importing.output import verify_round_trip
-from gateway.apps.importing.render import render
-from gateway.apps.importing.servers import MODELS, OLLAMA_VERSION, Kind, ServerReply, identify
+from gateway.apps.importing.output import render, verify_round_trip
 from gateway.apps.importing.source import SourceFile, read_source
 from gateway.engines.ollama.installed_models import INSTALLED, LOADED
 

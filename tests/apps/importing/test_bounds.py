@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from gateway.apps.importing.formats import STARTS
+from gateway.apps.importing.import_command import STARTS
 from gateway.config.problems import ConfigError
 
 SERVE = "vllm serve org/m --port 8000\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.apps.importing import discovery as scanning
-from gateway.apps.importing.discovery import BadTarget, targets
+from gateway.apps.importing.discovery import targets
 from gateway.config.load import load
 from simulator import SimVllm
 from tests.apps.importing.test_init_command import found, qwen, run
@@ -91,5 +91,5 @@ def test_what_a_host_may_look_like() -> None:
     assert targets(["spark1", "spark2:9"], [1, 2]) == ["http://spark1:1", "http://spark1:2", "http://spark2:9"]
     assert targets(["http://h:1/v1/", "h:1"], [5]) == ["http://h:1"]
     assert targets(["https://h.example", "[::1]"], [5]) == ["https://h.example:443", "http://[::1]:5"]
-    with pytest.raises(BadTarget):
+    with pytest.raises(ValueError, match="is no host"):
         targets(["a b"], [1])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from tests.apps.importing.support_starts import notes_of, started
-from tests.apps.importing.test_shell import VALUES, is_loaded
+from tests.apps.importing.test_shell_statements import VALUES, is_loaded
 
 OF_POD = ["volumes", "hostNetwork", "initContainers", "replicas", "template", "containers"]
 OF_CONTAINER = ["command", "args", "env", "envFrom", "ports", "volumeMounts", "resources", "image", "odd"]

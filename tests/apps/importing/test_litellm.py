@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.apps.importing.litellm import convert
-from gateway.apps.importing.output import verify_round_trip
-from gateway.apps.importing.render import render
+from gateway.apps.importing.output import render, verify_round_trip
 from gateway.apps.importing.source import SourceFile, read_source
 from tests.apps.importing.support import Imported, imported, imported_file
 
@@ -23,63 +22,6 @@ def fleet() -> Imported:
 def one(params: str, more: str = "") -> Imported:
     """A single deployment called `m`, its litellm_params in flow style."""
     return imported("litellm", f"model_list: [{{model_name: m, litellm_params: {{{params}}}}}]\n{more}")
-
-
-# -- backends ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_same_server_and_model_under_several_names_is_one_backend(fleet: Imported) -> None:
-    backend = fleet.snapshot.backends["Qwen3-Next-80B-A3B-Instruct-FP8"]
-    assert (backend.engine, backend.url) == ("vllm", "http://192.168.1.12:8002/v1")
-    assert (backend.model, backend.slots) == ("Qwen/Qwen3-Next-80B-A3B-Instruct-FP8", 2)
-    assert backend.api_key is None  # `none` only stands for no key
-    for alias in ("writer", "reviewer", "claude"):
-        assert fleet.steps(alias)[0] == [backend.name]
-    assert len(fleet.snapshot.backends) == 7
-
-
-def test_ollama_gets_its_window(fleet: Imported) -> None:
-    backend = fleet.snapshot.backends["qwen3:8b"]
-    assert (backend.engine, backend.model, backend.context) == ("ollama", "qwen3:8b", 32768)
-
-
-def test_clouds_are_clouds_with_key_price_and_budget(fleet: Imported) -> None:
-    fireworks, sonnet = fleet.snapshot.backends["cloud"], fleet.snapshot.backends["sonnet"]
-    assert (fireworks.engine, fireworks.cloud) == ("openai", True)
-    assert fireworks.url == "https://api.fireworks.ai/inference/v1"
-    assert fireworks.model == "accounts/fireworks/models/deepseek-v4-flash"
-    assert fireworks.price is not None
-    assert (fireworks.price.input, fireworks.price.output) == (0.5, 1.5)
-    assert (sonnet.engine, sonnet.cloud, sonnet.model) == ("litellm", True, "anthropic/claude-sonnet-5")
-    assert sonnet.budget is not None
-    assert (sonnet.budget.usd, sonnet.budget.per) == (5.0, "day")
-    assert 'api_key: "${FIREWORKS_API_KEY}"' in fleet.text
-    assert "cloud: true" in fleet.text
-
-
-def test_an_audio_server_of_ones_own_is_one(fleet: Imported) -> None:
-    assert fleet.snapshot.backends["ears"].serves == ("transcriptions",)
-    assert fleet.steps("ears") == [["ears"]]
-
-
-@pytest.mark.parametrize(("mode", "serves"), [("embedding", "embeddings"), ("rerank", "rerank")])
-def test_a_model_that_does_not_chat_is_no_chat_backend(mode: str, serves: str) -> None:
-    made = imported("litellm", f"model_list: [{deployment('e', mode=mode)}]")
-    assert made.snapshot.backends["e"].serves == (serves,)
-
-
-def test_what_an_engine_does_not_serve_is_left_out_with_its_line() -> None:
-    text = "model_list:\n- {model_name: r, litellm_params: {model: ollama/r, num_ctx: 8}, model_info: {mode: rerank}}\n"
-    draft = convert(read_source(text, "config.yaml"))
-    (note,) = [note for note in draft.notes if note.kind == "left_out"]
-    assert (note.problem.line, note.problem.message) == (2, "engine ollama does not serve rerank")
-
-
-def test_a_server_of_several_kinds_serves_them_together() -> None:
-    two = f"model_list: [{deployment('e', mode='embedding')}, {deployment('r', model='e', mode='rerank')}]"
-    assert [set(b.serves) for b in imported("litellm", two).snapshot.backends.values()] == [{"embeddings", "rerank"}]
-    chats = f"model_list: [{deployment('e', mode='embedding')}, {deployment('c', model='e')}]"
-    assert [b.serves for b in imported("litellm", chats).snapshot.backends.values()] == [()]
 
 
 @pytest.mark.parametrize(("fallback", "steps"), [("chat", 1), ("other", 1), ("same", 2)])
@@ -100,82 +42,6 @@ def test_a_chain_stays_with_one_kind_of_request_and_one_space_of_vectors(fallbac
 def deployment(name: str, *, model: str = "", host: str = "h1", mode: str = "chat") -> str:
     params = f"{{model: hosted_vllm/{model or name}, api_base: 'http://{host}:1'}}"
     return f"{{model_name: {name}, litellm_params: {params}, model_info: {{mode: {mode}}}}}"
-
-
-@pytest.mark.parametrize(
-    ("params", "engine", "url", "model", "cloud"),
-    [
-        ("model: openai/x, api_base: http://10.0.0.1:8000/v1", "openai", "http://10.0.0.1:8000/v1", "x", False),
-        ("model: openai/a/b, api_base: 'http://h:8000/'", "openai", "http://h:8000", "a/b", False),
-        ("model: hosted_vllm/x, api_base: h:8000", "vllm", "http://h:8000", "x", False),
-        ("model: vllm/x, api_base: http://h:8000/v1/chat/completions", "vllm", "http://h:8000/v1", "x", False),
-        ("model: ollama/llama3", "ollama", "http://localhost:11434", "llama3", False),
-        ("model: openai/gpt-5", "openai", "https://api.openai.com/v1", "gpt-5", True),
-        ("model: gpt-5", "openai", "https://api.openai.com/v1", "gpt-5", True),
-        ("model: claude-sonnet-5", "litellm", None, "anthropic/claude-sonnet-5", True),
-        ("model: groq/llama-3", "openai", "https://api.groq.com/openai/v1", "llama-3", True),
-        ("model: openrouter/z-ai/glm", "openai", "https://openrouter.ai/api/v1", "z-ai/glm", True),
-        ("model: bedrock/us.anthropic.claude", "litellm", None, "bedrock/us.anthropic.claude", True),
-        ("model: azure/mine, api_base: https://mine.openai.azure.com", "litellm", "https://mine.openai.azure.com",
-         "azure/mine", True),
-        ("model: lm_studio/x, api_base: http://mac:1234/v1", "openai", "http://mac:1234/v1", "x", False),
-        ("model: x, custom_llm_provider: hosted_vllm, api_base: http://h:1", "vllm", "http://h:1", "x", False),
-        ("model: my-model, api_base: http://h:1", "openai", "http://h:1", "my-model", False),
-        ("model: hosted_vllm/x, api_base: https://llm.example.com", "vllm", "https://llm.example.com", "x", True),
-    ],
-)  # fmt: skip
-def test_providers(params: str, engine: str, url: str | None, model: str, cloud: bool) -> None:
-    backend = one(params).snapshot.backends["m"]
-    assert (backend.engine, backend.url, backend.model, backend.cloud) == (engine, url, model, cloud)
-
-
-def test_a_public_host_that_is_no_known_cloud_is_to_be_looked_at() -> None:
-    note = one("model: hosted_vllm/x, api_base: https://llm.example.com").note("model_list[0].litellm_params.api_base")
-    assert note.kind == "to_do"
-    assert "cloud: false" in str(note.problem.hint)
-
-
-def test_an_address_in_a_variable_stays_there() -> None:
-    made = one("model: hosted_vllm/x, api_base: os.environ/VLLM_URL")
-    assert 'url: "${VLLM_URL}"' in made.text
-    assert "cloud" not in made.draft.backends["m"].keys  # loading asks when the variable leads out of the LAN
-
-
-@pytest.mark.parametrize(
-    ("params", "path", "words"),
-    [
-        ("model: hosted_vllm/x", "model", "no api_base"),
-        ("model: strange/x", "model", "provider of 'strange/x' is not known"),
-        ("model: 'openai/*'", "model", "not a pattern"),
-        ("model: hosted_vllm/x, api_base: 'http://h:99999'", "api_base", "not a URL"),
-    ],
-)
-def test_a_deployment_that_cannot_be_used_is_told_and_left_out(params: str, path: str, words: str) -> None:
-    good = "- {model_name: ok, litellm_params: {model: ollama/a, num_ctx: 8}}"
-    made = imported("litellm", f"model_list:\n{good}\n- {{model_name: m, litellm_params: {{{params}}}}}\n")
-    note = made.note(f"model_list[1].litellm_params.{path}")
-    assert (note.kind, note.problem.line) == ("left_out", 3)
-    assert words in note.problem.message
-    assert list(made.snapshot.aliases) == ["ok"]
-
-
-def test_shared_credentials_are_filled_in() -> None:
-    text = """
-        model_list: [{model_name: m, litellm_params: {model: hosted_vllm/x, litellm_credential_name: spark}}]
-        credential_list:
-          - credential_name: spark
-            credential_values: {api_base: "http://spark1:8000", api_key: os.environ/SPARK_KEY}
-    """
-    made = imported("litellm", text)
-    assert made.snapshot.backends["m"].url == "http://spark1:8000"
-    assert 'api_key: "${SPARK_KEY}"' in made.text
-
-
-def test_two_servers_of_one_model_are_told_apart_by_their_hosts(fleet: Imported) -> None:
-    assert fleet.steps("fast")[0] == ["Qwen3-4B-Instruct-2507", "Qwen3-4B-Instruct-2507-12"]
-
-
-# -- keys -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_key_that_is_written_out_is_never_copied(fleet: Imported) -> None:
@@ -209,9 +75,6 @@ def test_without_a_master_key_nobody_needs_one() -> None:
     assert not one("model: ollama/a, num_ctx: 8").snapshot.clients
     off = "general_settings: {master_key: sk-abcdef, disable_key_check: true}"
     assert not one("model: ollama/a, num_ctx: 8", off).snapshot.clients
-
-
-# -- aliases ----------------------------------------------------------------------------------------------------------
 
 
 def test_one_name_several_times_stands_side_by_side_and_order_makes_steps(fleet: Imported) -> None:
@@ -322,9 +185,6 @@ def test_a_name_that_no_alias_can_have_is_changed_and_told() -> None:
     assert made.note("model_list[0]").problem.hint == "it is my-model"
 
 
-# -- settings ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("path", "kind", "line"),
     [
@@ -355,21 +215,29 @@ def test_the_largest_body_is_taken_over(fleet: Imported) -> None:
     assert fleet.snapshot.server.max_body == 32 * 1024 * 1024
 
 
-# -- whatever stands in it --------------------------------------------------------------------------------------------
-
 WORDS = st.sampled_from(["ollama/a", "hosted_vllm/b", "http://h:1/v1", "${X}", "os.environ/Y", "m", "n*", "", "é ü",
                          "0x1F", "sk-abcdef", "1d", "*", "a b: c", "'", '"', "none", "true", "gpt-4o"])  # fmt: skip
+
+
 LEAVES = st.one_of(st.none(), st.booleans(), st.integers(-5, 10**6), st.floats(allow_nan=False, width=32), WORDS)
+
+
 ANY = st.recursive(
     LEAVES,
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(WORDS, inner, max_size=3)),
     max_leaves=6,
 )
+
+
 PARAMS = ["api_base", "api_key", "num_ctx", "order", "extra_body", "temperature", "rpm", "max_budget",
           "budget_duration", "input_cost_per_token", "custom_llm_provider", "litellm_credential_name"]  # fmt: skip
+
+
 MODELS = st.sampled_from(
     ["ollama/a", "hosted_vllm/b", "openai/c", "claude-x", "groq/d*", "azure/${e}", "f", "ollama/g:1"]
 )
+
+
 DEPLOYMENT = st.fixed_dictionaries(
     {
         "model_name": st.one_of(WORDS, ANY),
@@ -379,6 +247,8 @@ DEPLOYMENT = st.fixed_dictionaries(
     },
     optional={"model_info": st.dictionaries(st.sampled_from(["mode", "max_input_tokens", "supports_vision"]), LEAVES)},
 )
+
+
 SETTINGS = st.dictionaries(
     st.sampled_from(["fallbacks", "context_window_fallbacks", "default_fallbacks", "model_group_alias", "master_key",
                      "routing_strategy", "max_request_size_mb", "odd"]),

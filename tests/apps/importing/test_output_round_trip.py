@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.apps.importing.draft import Draft, DraftEntry
-from gateway.apps.importing.output import RoundTripMismatch, variables, verify_round_trip
-from gateway.apps.importing.render import render
+from gateway.apps.importing.output import RoundTripMismatch, render, variables, verify_round_trip
 
 
 def test_variables_are_those_of_values_not_of_comments() -> None:

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from gateway.apps.importing.output import verify_round_trip
-from gateway.apps.importing.render import render
+from gateway.apps.importing.discovery import MODELS, OLLAMA_VERSION, SHOW, FoundServer, Model, ServerReply, identify
+from gateway.apps.importing.output import render, verify_round_trip
 from gateway.apps.importing.server_draft import apply_findings, draft_of, short
-from gateway.apps.importing.servers import MODELS, OLLAMA_VERSION, SHOW, FoundServer, Model, ServerReply, identify
 from gateway.config.load import load_text
 from gateway.config.snapshot import Snapshot
 from gateway.engines.ollama.installed_models import INSTALLED, LOADED

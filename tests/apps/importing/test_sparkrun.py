@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from gateway.apps.importing.sparkrun import is_recipe
 from tests.apps.importing.support_starts import started
-from tests.apps.importing.test_shell import VALUES, is_loaded
+from tests.apps.importing.test_shell_statements import VALUES, is_loaded
 
 KEYS = ["container", "runtime", "defaults", "env", "command", "mods", "build_args", "cluster_only", "name", "odd"]
 

@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.apps.requests import capture as module
-from gateway.apps.requests.captured_store import KEPT, NAME
+from gateway.apps.requests.store import CAPTURED as NAME
+from gateway.apps.requests.store import CAPTURED_KEPT as KEPT
 from gateway.cli.main import cli
 from simulator import SimVllm
 from tests.raw_client import chat

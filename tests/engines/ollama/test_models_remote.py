@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.apps.fleet.checking.live import ask_fleet
-from gateway.apps.importing.servers import OLLAMA_VERSION, ServerReply, identify
+from gateway.apps.importing.discovery import OLLAMA_VERSION, ServerReply, identify
 from gateway.config.load import load_text
 from gateway.domain.health_state import State
 from gateway.engines.ollama.engine import OllamaEngine

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.engines.ollama.engine import SentPrompt, version_of
+from gateway.engines.ollama.engine import cut_violation, version_of
 from gateway.engines.ollama.reply import OllamaLine
 from tests.engines.ollama_lines import DONE, ndjson, said, send
 
@@ -15,9 +15,8 @@ from tests.engines.ollama_lines import DONE, ndjson, said, send
 def judged(
     count: int, *, text: int, window: int | None = 8192, version: str | None = "0.9.6", low: int = 0
 ) -> str | None:
-    return SentPrompt(text, window, low or int(text / 4.8), version).violation(
-        OllamaLine(prompt_eval_count=count, done=True)
-    )
+    last = OllamaLine(prompt_eval_count=count, done=True)
+    return cut_violation(last, text, window, low or int(text / 4.8), version)
 
 
 def test_a_full_window_was_cut() -> None:

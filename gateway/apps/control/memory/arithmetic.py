@@ -2,7 +2,7 @@
 
 The layout of the cache follows vLLM 0.32 (`vllm/v1/core/kv_cache_utils.py`): layers are put into groups of equal size,
 the pages of all groups are equally large, and a sequence takes whole blocks of every group. The constants are fitted to
-what operators of DGX Sparks measured; docs/fleet.md has the figures, test_demand_vectors.py holds them.
+what operators of DGX Sparks measured; docs/fleet.md has the figures, test_vllm_launch.py holds them.
 """
 
 from __future__ import annotations
@@ -215,11 +215,3 @@ class Demand:
     def held(self) -> float | None:
         """GiB of the node's memory that are gone once it runs."""
         return None if self.resident is None else self.resident + self.overhead
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a backend is planned: GiB of this node, and of every node it runs on whose memory is known."""
-
-    memory: float
-    memories: tuple[float, ...]

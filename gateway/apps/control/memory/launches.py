@@ -8,7 +8,6 @@ servers only a measured `launch.resident` is known. Pure; a figure that is not k
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import fields, replace
 
 from gateway.apps.control.memory.arithmetic import (
@@ -19,7 +18,6 @@ from gateway.apps.control.memory.arithmetic import (
     OLLAMA_GIB,
     CacheSettings,
     Demand,
-    Place,
     cache_layout,
 )
 from gateway.apps.control.memory.model_catalog import ModelCatalog, weights_of
@@ -31,12 +29,20 @@ from gateway.domain.engine_traits import traits_of
 from gateway.launch.command import ServeCommand
 
 _OFF = 0.10  # a measured figure that differs by more from the estimate is worth a note
+# What changes the size of the pool or of its window, and nothing else of the figures.
+_SCALED = ("utilization", "window", "fits_window", "sequences", "cache_gib", "open", "refused")
 
 
 def demand_of(
-    backend: Backend, command: ServeCommand, place: Place, catalog: ModelCatalog, files: ModelFiles | None = None
+    backend: Backend,
+    command: ServeCommand,
+    memory: float,
+    memories: tuple[float, ...],
+    catalog: ModelCatalog,
+    files: ModelFiles | None = None,
 ) -> Demand:
-    """The demand of a backend that is started by `command`, which profiles and what-ifs may have changed."""
+    """The demand of a backend that is started by `command`, which profiles and what-ifs may have changed, on a node of
+    `memory` GiB; `memories`: of all of its nodes, as far as known."""
     if traits_of(backend).loads_on_demand:
         return _measured_wins(_ollama(backend, catalog), backend, changed=False)
     if (
@@ -50,13 +56,15 @@ def demand_of(
     settings, written = engine_settings(command), engine_settings(backend.launch.parsed)
     if settings.refused:
         return Demand(backend.name, verdict="no", reason=f"it does not start: {settings.refused}")
+    machines = len(backend.nodes)
+    if settings.shards > machines and backend.launch.resident is None and backend.observed is None:
+        words = f"{settings.shards} GPUs on {machines} node: {settings.shards} nodes are needed, a Spark has one GPU"
+        return Demand(backend.name, verdict="no", reason=f"it does not start: {words}")
     changed = (settings.utilization, settings.cache_gib) != (written.utilization, written.cache_gib)
-    launch = VllmLaunch(backend, command, settings, place, catalog, files)
+    launch = VllmLaunch(backend, command, settings, memory, memories, catalog, files)
     demand = launch.demand()
     if backend.observed is not None:
-        demand = observed_demand(
-            demand, backend.observed, settings, written, place.memory, launch.ratio, launch.version
-        )
+        demand = observed_demand(demand, backend.observed, launch, written)
     if demand.weights is not None and demand.needs is not None and launch.encodes:
         beside = min(LOADING_SHARE * demand.weights, LOADING_MOST_GIB)
         demand = replace(demand, loading=demand.needs + ENGINE_GIB + beside)
@@ -109,34 +117,20 @@ def _unknown(backend: Backend, reason: str) -> Demand:
     return Demand(backend.name, verdict="unknown", reason=reason)
 
 
-Tokens = Callable[[int, float], float | None]
-"""The estimate of how many tokens of this window a pool of so many GiB holds; None if not known."""
-# What changes the size of the pool or of its window, and nothing else of the figures.
-_SCALED = ("utilization", "window", "fits_window", "sequences", "cache_gib", "open", "refused")
-
-
-def observed_demand(
-    demand: Demand,
-    seen: Observed,
-    settings: EngineSettings,
-    written: EngineSettings,
-    memory: float,
-    tokens: Tokens,
-    version: tuple[int, int] | None = None,
-) -> Demand:
-    """`demand` with what the engine said. `settings` are those that are planned with, `written` those of the file;
-    `memory`: GiB of the node; `version`: of vLLM, where the image tells it. Unchanged, with a note, where it ran with
-    another type of cache or was started otherwise than is planned."""
-    apart = _difference(seen, settings, written, version)
+def observed_demand(demand: Demand, seen: Observed, launch: VllmLaunch, written: EngineSettings) -> Demand:
+    """`demand` with what the engine said. `launch` is what is planned, `written` the settings of the file. Unchanged,
+    with a note, where it ran with another type of cache or was started otherwise than is planned."""
+    settings = launch.settings
+    apart = _difference(seen, settings, written, launch.version)
     if apart is not None or settings.open:
         return demand if apart is None else replace(demand, note=f"what it reported is not used: {apart}")
     weights = demand.weights if seen.weights is None else seen.weights / GIB
     demand = replace(demand, weights=weights)
     if seen.kv is None:
         return demand
-    kv = settings.cache_gib if settings.cache_gib is not None else _pool(seen, settings, memory)
+    kv = settings.cache_gib if settings.cache_gib is not None else _pool(seen, settings, launch.memory)
     window = settings.window or seen.window
-    found = _tokens(seen, kv, window, tokens) if kv is not None else None
+    found = _tokens(seen, kv, window, launch) if kv is not None else None
     if kv is None or found is None or not window:
         return demand
     at_hand = replace(
@@ -174,12 +168,12 @@ def _pool(seen: Observed, settings: EngineSettings, memory: float) -> float | No
     return seen.kv / GIB + settings.utilization * memory - share * then
 
 
-def _tokens(seen: Observed, kv: float, window: int | None, tokens: Tokens) -> float | None:
+def _tokens(seen: Observed, kv: float, window: int | None, launch: VllmLaunch) -> float | None:
     """Tokens of a pool of `kv` GiB, by those that were reported."""
     if seen.tokens is None or seen.kv is None or kv <= 0:
         return 0.0 if kv <= 0 else None
     found = seen.tokens * kv * GIB / seen.kv
     if window is None or seen.window is None or window == seen.window:
         return found
-    now, then = tokens(window, kv), tokens(seen.window, kv)
+    now, then = launch.ratio(window, kv), launch.ratio(seen.window, kv)
     return found * now / then if now and then else found

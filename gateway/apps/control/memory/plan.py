@@ -16,7 +16,6 @@ from gateway.apps.control.memory.arithmetic import (
     LOADING_MARGIN_GIB,
     SYSTEM_GIB,
     Demand,
-    Place,
     Verdict,
 )
 from gateway.apps.control.memory.launches import demand_of
@@ -168,22 +167,21 @@ class _Planner:
 
     def _demand(self, backend: Backend, memory: float) -> Demand:
         memories = [self._memory(node) for node in backend.nodes]
-        place = Place(memory, tuple(known for known in memories if known is not None))
-        return demand_of(backend, self._command(backend), place, self.catalog, self.files.get(backend.name))
+        return self._launched(backend, memory, tuple(known for known in memories if known is not None))
 
     def weights(self, backend: Backend) -> float | None:
         memories = tuple(self._memory(node) or SPARK_GIB for node in backend.nodes)
-        place = Place(memories[0], memories)
-        return demand_of(backend, self._command(backend), place, self.catalog, self.files.get(backend.name)).weights
+        return self._launched(backend, memories[0], memories).weights
 
-    def _command(self, backend: Backend) -> ServeCommand:
+    def _launched(self, backend: Backend, memory: float, memories: tuple[float, ...]) -> Demand:
+        files = self.files.get(backend.name)
         command = backend.launch.parsed if backend.launch is not None else ServeCommand()
         profile = self.mode.profiles.get(backend.name) if self.mode is not None else None
         if profile is not None:
             command = with_changes(command, backend.profiles.get(profile, {}))
         if backend.name in self.changes:
             command = with_changes(command, self.changes[backend.name])
-        return command
+        return demand_of(backend, command, memory, memories, self.catalog, files)
 
 
 # -- one node ---------------------------------------------------------------------------------------------------------

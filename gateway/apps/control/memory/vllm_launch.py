@@ -14,7 +14,6 @@ from gateway.apps.control.memory.arithmetic import (
     SYSTEM_GIB,
     CacheSettings,
     Demand,
-    Place,
     Pool,
     cache_layout,
     longest_window,
@@ -36,12 +35,14 @@ _SURE = 0.10  # a figure of a wider span, to each side of its middle, is not nam
 
 @dataclass(frozen=True, slots=True)
 class VllmLaunch:
-    """One launch of vLLM on one node, and its model."""
+    """One launch of vLLM on one node, and its model. GiB: `memory` of this node, `memories` of every node it runs on
+    whose memory is known."""
 
     backend: Backend
     command: ServeCommand
     settings: EngineSettings
-    place: Place
+    memory: float
+    memories: tuple[float, ...]
     catalog: ModelCatalog
     files: ModelFiles | None
 
@@ -55,12 +56,12 @@ class VllmLaunch:
 
     @property
     def target(self) -> float:
-        return self.settings.utilization * self.place.memory
+        return self.settings.utilization * self.memory
 
     @property
     def share(self) -> int:
         """Over how many nodes its weights and heads are split."""
-        return max(1, min(self.settings.shards, len(self.place.memories)))
+        return max(1, min(self.settings.shards, len(self.memories)))
 
     @property
     def measured(self) -> MeasuredMemory | None:
@@ -170,14 +171,14 @@ class VllmLaunch:
         if weights is None and self.settings.cache_gib is None:
             why = f"the weights of {self.model or 'its model'} are not known: name their folder with --models DIR, or "
             return replace(plain, verdict="unknown", reason=f"{why}start it once and run `gateway fleet learn`")
-        gib = self._pool_gib(self.place.memory, weights or 0.0)
+        gib = self._pool_gib(self.memory, weights or 0.0)
         if gib[1] <= 0:
             why = (
                 f"its {weights or 0.0:.1f} GiB of weights and the {self._besides()[0]:.1f} GiB that the engine needs "
                 f"beside them leave nothing of its {self.target:.1f} GiB for the cache"
             )
             return replace(plain, kv=0.0, tokens=0, windows=0.0, verdict="no", reason=why)
-        demand = self._with_pool(plain, gib, self._pool_gib(min(self.place.memories), weights or 0.0))
+        demand = self._with_pool(plain, gib, self._pool_gib(min(self.memories), weights or 0.0))
         return self._with_drafter(demand)
 
     def _with_drafter(self, demand: Demand) -> Demand:

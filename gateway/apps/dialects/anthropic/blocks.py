@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.apps.dialects.fields import brief, expected, invalid, string, text_part
+from gateway.apps.dialects.fields import an_object, brief, expected, invalid, string, text_part
 
 Block = dict[str, Any]
 Part = dict[str, Any]  # {"type": "text", "text"}, {"type": "image_url", "image_url": {"url"}} or `_pdf`'s
@@ -79,9 +79,7 @@ def _picture(source: Any, where: str) -> str:
 
 
 def _document(block: Block, where: str) -> list[Part]:
-    source = block.get("source")
-    if not isinstance(source, dict):
-        raise expected(f"{where}.source", "an object", source)
+    source = an_object(block.get("source"), f"{where}.source")
     kind = source.get("type")
     head = _strings(block, "title", "context")
     if kind == "base64":

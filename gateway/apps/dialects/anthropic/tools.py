@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.apps.dialects.anthropic.blocks import Block
 from gateway.apps.dialects.anthropic.turns import ChatMessages
-from gateway.apps.dialects.fields import brief, expected, invalid, string
+from gateway.apps.dialects.fields import an_object, brief, expected, invalid, string
 
 _SEARCH = "tool_search_tool"  # prefix of the types of Anthropic's own search among deferred tools
 # Prefixes of the types of tools that Anthropic's servers run -> Claude Code's name for the tool, "" = it has none.
@@ -20,7 +20,7 @@ def chat_tools(tools: list[Any], turns: ChatMessages, choice: Any = None) -> lis
     `choice` demands one. A tool with `defer_loading` is left out until the conversation has loaded
     it, and then comes last, so that the beginning of the prompt stays the same. With Anthropic's own tool search no
     tool is deferred, because no other server can search."""
-    declared = [_checked(tool, f"tools.{i}") for i, tool in enumerate(tools)]
+    declared = [an_object(tool, f"tools.{i}") for i, tool in enumerate(tools)]
     added = [(where, tool) for where, tool in turns.added.values()]
     own = [(f"tools.{i}", tool) for i, tool in enumerate(declared) if not _kind(tool).startswith(_SEARCH)]
     foreign = [(where, tool) for where, tool in [*own, *added] if _is_foreign(tool)]
@@ -55,12 +55,6 @@ def chat_tool_choice(choice: Any) -> dict[str, Any]:
             raise expected("tool_choice.type", "auto, any, tool or none", kind)
     parallel = {"parallel_tool_calls": False} if choice.get("disable_parallel_tool_use") is True else {}
     return {"tool_choice": translated, **parallel}
-
-
-def _checked(tool: Any, where: str) -> Block:
-    if not isinstance(tool, dict):
-        raise expected(where, "an object", tool)
-    return tool
 
 
 def _kind(tool: Block) -> str:

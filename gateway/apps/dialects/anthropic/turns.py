@@ -8,7 +8,16 @@ from typing import Any
 import msgspec
 
 from gateway.apps.dialects.anthropic.blocks import Block, Part, blocks_of, parts_of
-from gateway.apps.dialects.fields import expected, invalid, string, text_part
+from gateway.apps.dialects.fields import (
+    an_object,
+    assistant_message,
+    call_of,
+    expected,
+    invalid,
+    string,
+    text_part,
+    user_message,
+)
 from gateway.engines.forms import reminder
 from gateway.errors import GatewayError
 
@@ -67,31 +76,23 @@ class ChatMessages:
                 parts += self._parts(block, where)
             spoken = spoken or kind == "tool_result"
         if parts or not spoken:  # an empty turn is kept: else two assistant turns would follow each other
-            alone = len(parts) == 1 and parts[0]["type"] == "text"
-            yield {"role": "user", "content": parts[0]["text"] if alone else parts or ""}
+            yield user_message(parts)
 
     def _assistant(self, blocks: list[tuple[str, Block]]) -> Iterator[dict[str, Any]]:
-        """Text, calls and thoughts of an assistant turn; models that reason between calls need their thoughts. Its
-        pictures are kept for the user's turn behind it."""
+        """Text, calls and thoughts of an assistant turn. Its pictures are kept for the user's turn behind it."""
         texts, thought, calls = [], [], []
         for where, block in blocks:
             kind = block["type"]
             if kind == "thinking":
                 thought.append(string(block, "thinking", where))
             elif kind == "tool_use":
-                arguments = _encode(block.get("input") or {}).decode()
-                function = {"name": string(block, "name", where), "arguments": arguments}
-                calls.append({"id": string(block, "id", where), "type": "function", "function": function})
+                name, arguments = string(block, "name", where), _encode(block.get("input") or {}).decode()
+                calls.append(call_of(string(block, "id", where), name, arguments))
             elif kind != "redacted_thinking":  # encrypted for Anthropic
                 parts = self._parts(block, where)
                 texts += [part["text"] for part in parts if part["type"] == "text"]
                 self._shown += [part for part in parts if part["type"] != "text"]
-        message: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or (None if calls else "")}
-        if thoughts := "".join(thought):
-            message["reasoning_content"] = thoughts
-        if calls:
-            message["tool_calls"] = calls
-        yield message
+        yield assistant_message(texts, thought, calls)
 
     def _parts(self, block: Block, where: str) -> list[Part]:
         parts = parts_of(block, where)
@@ -123,8 +124,7 @@ class ChatMessages:
 
     def _change(self, kind: str, tool: Any, where: str) -> None:
         """Add or remove a tool within the conversation, by its name or with its definition."""
-        if not isinstance(tool, dict):
-            raise expected(f"{where}.tool", "an object", tool)
+        tool = an_object(tool, f"{where}.tool")
         definition = tool.get("definition")
         named = definition if isinstance(definition, dict) else tool
         name = string(named, "name" if "name" in named else "tool_name", f"{where}.tool")
@@ -145,8 +145,7 @@ def _merged(messages: list[Any]) -> list[tuple[str, list[tuple[str, Block]]]]:
     turns: list[tuple[str, list[tuple[str, Block]]]] = []
     for i, message in enumerate(messages):
         where = f"messages.{i}"
-        if not isinstance(message, dict):
-            raise expected(where, "an object", message)
+        message = an_object(message, where)
         side = _SIDES.get(role) if isinstance(role := message.get("role"), str) else None
         if side is None:
             raise expected(f"{where}.role", "user, assistant or system", role)

@@ -8,7 +8,17 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from gateway.apps.dialects.fields import encoded, expected, invalid, put, string, text_part, value_in
+from gateway.apps.dialects.fields import (
+    an_object,
+    call_of,
+    encoded,
+    expected,
+    invalid,
+    put,
+    string,
+    text_part,
+    value_in,
+)
 from gateway.domain.body import read_fields
 from gateway.engines.ollama.request import OPTIONS
 from gateway.errors import GatewayError
@@ -85,9 +95,7 @@ def _generating(fields: dict[str, Raw], resolve: Resolve, prompt: dict[str, Raw]
     unload = value_in(fields.get("keep_alive"), "keep_alive") in (0, "0", "0s", "0m")
     for name in (*_DROPPED, *(("tools",) if bytes(fields.get("tools", b"[]")) in (b"[]", b"null") else ())):
         fields.pop(name, None)
-    if not isinstance(options, dict):
-        raise expected("options", "an object", options)
-    for name, value in options.items():
+    for name, value in an_object(options, "options").items():
         if name in _OURS and not (name == "num_predict" and isinstance(value, int) and value <= 0):  # -1: no limit
             put(fields, _OURS[name], value)
     put(fields, "response_format", _response_format(form))
@@ -129,8 +137,7 @@ def _messages(given: list[Any]) -> list[dict[str, Any]]:
 
 
 def _message(given: Any, where: str, waiting: list[tuple[str, str]], turn: int) -> dict[str, Any]:
-    if not isinstance(given, dict):
-        raise expected(where, "an object", given)
+    given = an_object(given, where)
     role, content = string(given, "role", where), given.get("content") or ""
     if not isinstance(content, str):
         raise expected(f"{where}.content", "a string", content)
@@ -164,11 +171,9 @@ def _calls(calls: Any, where: str, turn: int) -> list[dict[str, Any]]:
         raise expected(where, "a list", calls)
     found = []
     for i, call in enumerate(calls):
-        function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict):
-            raise expected(f"{where}[{i}].function", "an object", function)
+        function = an_object(call.get("function") if isinstance(call, dict) else None, f"{where}[{i}].function")
         arguments = function.get("arguments")
         text = arguments if isinstance(arguments, str) else _encode(arguments or {}).decode()
-        named = {"name": string(function, "name", f"{where}[{i}].function"), "arguments": text}
-        found.append({"id": str(call.get("id") or f"call_{turn}_{i}"), "type": "function", "function": named})
+        name = string(function, "name", f"{where}[{i}].function")
+        found.append(call_of(str(call.get("id") or f"call_{turn}_{i}"), name, text))
     return found

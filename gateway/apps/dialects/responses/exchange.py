@@ -7,7 +7,7 @@ from time import time
 
 from gateway.apps.dialects.responses.answer import Ids
 from gateway.apps.dialects.responses.relayed import RelayedStream, whole_response
-from gateway.apps.dialects.responses.request import NOT_KEPT, RequestEcho, chat_request_of
+from gateway.apps.dialects.responses.request import RequestEcho, chat_request_of
 from gateway.apps.dialects.translated import Translation
 
 
@@ -16,7 +16,8 @@ class ResponseTranslation(Translation):
     distinguishes its ids from the request's."""
 
     def __init__(self) -> None:
-        self.kept = NOT_KEPT
+        self.previous: str | None = None  # the kept response that this one goes on from
+        self.stored = False  # it will be kept itself
         self.suffix = ""
         self._whole: bytes | None = None
         self._asked = RequestEcho()
@@ -32,7 +33,7 @@ class ResponseTranslation(Translation):
         return self._whole if self._whole is not None else self._stream.whole
 
     def request(self, body: bytes) -> bytes:
-        chat, self._asked, self.own = chat_request_of(body, self.kept)
+        chat, self._asked, self.own = chat_request_of(body, self.previous, stored=self.stored)
         return chat
 
     def held(self) -> int:

@@ -7,7 +7,18 @@ from typing import Any
 
 import msgspec
 
-from gateway.apps.dialects.fields import UntranslatableRequest, brief, expected, invalid, string, text_part
+from gateway.apps.dialects.fields import (
+    UntranslatableRequest,
+    an_object,
+    assistant_message,
+    brief,
+    call_of,
+    expected,
+    invalid,
+    string,
+    text_part,
+    user_message,
+)
 from gateway.apps.dialects.responses.tools import custom_arguments, function_name
 from gateway.engines.forms import reminder
 
@@ -16,6 +27,7 @@ Part = dict[str, Any]
 
 TOLD_MOST = 4000  # characters of an item that is told as text
 _UNTOLD = ("type", "id", "status", "encrypted_content", "call_id")
+_NAMED = ("text", "filename", "file_id", "file_url", "title", "url")  # of a part that is told as text
 CARRIED = "thoughts:"  # how an `encrypted_content` of ours begins; the thoughts follow
 _encode = msgspec.json.Encoder().encode
 _SYSTEM = ("system", "developer")
@@ -70,7 +82,7 @@ def _items(input_: Any) -> list[tuple[str, Item]]:
         return [("input", {"type": "message", "role": "user", "content": input_})]
     if not isinstance(input_, list):
         raise expected("input", "a string or a list of items", input_)
-    items = [(f"input[{i}]", _checked(item, f"input[{i}]")) for i, item in enumerate(input_)]
+    items = [(f"input[{i}]", an_object(item, f"input[{i}]")) for i, item in enumerate(input_)]
     return [(where, _told(item)) for where, item in items if item.get("type") not in _SILENT]
 
 
@@ -83,12 +95,6 @@ def _told(item: Item) -> Item:
     role = "user" if kind.endswith(("_output", "_response", "_result")) else "assistant"
     said = {name: value for name, value in item.items() if name not in _UNTOLD and value not in (None, "", [], {})}
     return {"type": "message", "role": role, "content": f"[{kind}] {_encode(said).decode()[:TOLD_MOST]}"}
-
-
-def _checked(item: Any, where: str) -> Item:
-    if not isinstance(item, dict):
-        raise expected(where, "an object", item)
-    return item
 
 
 def _side(item: Item, where: str) -> str:
@@ -126,36 +132,28 @@ def _user(items: list[tuple[str, Item]]) -> Iterator[dict[str, Any]]:
             parts += _parts(item.get("content"), f"{where}.content")
     spoken = any(item.get("type") in _RESULTS for _, item in items)
     if parts or not spoken:  # an empty turn is kept: else two assistant turns would follow each other
-        alone = len(parts) == 1 and parts[0]["type"] == "text"
-        yield {"role": "user", "content": parts[0]["text"] if alone else parts or ""}
+        yield user_message(parts)
 
 
 def _assistant(items: list[tuple[str, Item]]) -> Iterator[dict[str, Any]]:
-    """Text, calls and thoughts of an assistant turn; models that reason between calls need their thoughts. Thoughts
-    alone are no turn."""
+    """Text, calls and thoughts of an assistant turn. Thoughts alone are no turn."""
     texts, thoughts, calls = [], [], []
     for where, item in items:
         kind = item.get("type")
         if kind == "reasoning":
             thoughts.append(_thoughts(item, where))
-        elif kind == "function_call":
+        elif kind in ("function_call", "custom_tool_call"):
             name = function_name(string(item, "name", where), item.get("namespace"))
-            function = {"name": name, "arguments": string(item, "arguments", where) or "{}"}
-            calls.append({"id": string(item, "call_id", where), "type": "function", "function": function})
-        elif kind == "custom_tool_call":
-            name = function_name(string(item, "name", where), item.get("namespace"))
-            function = {"name": name, "arguments": custom_arguments(string(item, "input", where))}
-            calls.append({"id": string(item, "call_id", where), "type": "function", "function": function})
+            if kind == "function_call":
+                arguments = string(item, "arguments", where) or "{}"
+            else:
+                arguments = custom_arguments(string(item, "input", where))
+            calls.append(call_of(string(item, "call_id", where), name, arguments))
         else:
             texts += [p["text"] for p in _parts(item.get("content"), f"{where}.content", pictures=False)]
     if not calls and all(item.get("type") == "reasoning" for _, item in items):
         return
-    message: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or (None if calls else "")}
-    if thought := "".join(thoughts):
-        message["reasoning_content"] = thought
-    if calls:
-        message["tool_calls"] = calls
-    yield message
+    yield assistant_message(texts, thoughts, calls)
 
 
 def _thoughts(item: Item, where: str) -> str:
@@ -179,10 +177,21 @@ def _result(item: Item, where: str) -> tuple[str, list[Part]]:
     output = item.get("output")
     if output is None:
         raise expected(f"{where}.output", "a string or a list of parts", None)
+    if isinstance(output, list):
+        output = [_told_part(part) for part in output]
     parts = _parts(output, f"{where}.output")
     pictures = [part for part in parts if part["type"] != "text"]
     text = "\n".join(part["text"] for part in parts if part["type"] == "text")
     return text or (_IMAGE_ONLY if pictures else ""), pictures
+
+
+def _told_part(part: Any) -> Any:
+    """A part of a result that no chat has as a text that tells of it: a result is history, and nothing is asked of
+    it."""
+    if not isinstance(part, dict) or is_part(part, text_only=False) or not isinstance(part.get("type"), str):
+        return part
+    said = {name: value for name, value in part.items() if name in _NAMED and isinstance(value, str)}
+    return text_part(f"[{part['type']}] {_encode(said).decode()[:TOLD_MOST]}")
 
 
 def _parts(content: Any, where: str, *, pictures: bool = True) -> list[Part]:
@@ -195,7 +204,7 @@ def _parts(content: Any, where: str, *, pictures: bool = True) -> list[Part]:
     found = []
     for i, given in enumerate(content):
         place = f"{where}[{i}]"
-        part = _part(_checked(given, place), place)
+        part = _part(an_object(given, place), place)
         if part["type"] != "text" and not pictures:
             raise invalid(place, f"is of type {brief(given['type'])}, where only text can be.", unsupported=True)
         if part["type"] != "text" or part["text"]:
@@ -212,9 +221,11 @@ def _part(part: Item, where: str) -> Part:
     if kind == "input_image":
         return _picture(part, where)
     if kind == "input_audio":
-        return {"type": "input_audio", "input_audio": _checked(part.get("input_audio"), f"{where}.input_audio")}
+        return {"type": "input_audio", "input_audio": an_object(part.get("input_audio"), f"{where}.input_audio")}
     if not isinstance(kind, str):
         raise expected(f"{where}.type", "the type of a part", kind)
+    if isinstance(part.get("text"), str):
+        return text_part(part["text"])  # of a type that is newer than this
     if part.get("file_id") is not None:
         raise invalid(f"{where}.file_id", "is a file that OpenAI keeps. Send the file itself.", unsupported=True)
     raise UntranslatableRequest(where, f"is of type {brief(kind)}: no backend reads that. Send its text.")

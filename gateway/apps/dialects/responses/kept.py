@@ -13,7 +13,6 @@ from gateway.apps.conversations.conversations import Conversations
 from gateway.apps.conversations.store import Conversation, Turn
 from gateway.apps.dialects.fields import brief, expected, value_in
 from gateway.apps.dialects.responses.exchange import ResponseTranslation
-from gateway.apps.dialects.responses.request import KeptResponse
 from gateway.apps.dialects.translated import TranslatedExchange
 from gateway.config.snapshot import Snapshot
 from gateway.domain.body import read_fields
@@ -82,7 +81,7 @@ class KeptExchange(TranslatedExchange):
             self._input = _items(own)
             self.share.add(len(self._input))
             await self._choose_name()
-        self._response.kept = KeptResponse(self._previous, stores)
+        self._response.previous, self._response.stored = self._previous, stores
         return await self._translate(body, len(body))
 
     async def _with_kept(self, fields: dict[str, Raw], previous: str, own: Raw, limit: int) -> tuple[bytes, Privacy]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -37,16 +37,6 @@ _USAGE = Raw(b'{"include_usage":true}')
 _encode = msgspec.json.Encoder().encode
 
 
-class KeptResponse(NamedTuple):
-    """A response to be kept. `previous`: the one it goes on from."""
-
-    previous: str | None = None
-    stored: bool = False
-
-
-NOT_KEPT = KeptResponse()
-
-
 @dataclass(slots=True)
 class RequestEcho:
     """The parts of the request that its answer depends on. `echo`: the fields of the response that repeat it, as one
@@ -61,30 +51,33 @@ class RequestEcho:
     left_out: tuple[str, ...] = ()
 
 
-def chat_request_of(body: bytes, kept: KeptResponse = NOT_KEPT) -> tuple[bytes, RequestEcho, OwnForm]:
+def chat_request_of(
+    body: bytes, previous: str | None = None, *, stored: bool = False
+) -> tuple[bytes, RequestEcho, OwnForm]:
     """The body of the same request for `/chat/completions`, what the answer needs, and the request as it came. Unknown
     fields are passed on unchanged. Where the request is untranslatable, the chat is what remains of it without these
-    things: enough to choose a backend by. Raises GatewayError (`invalid_request_body`, `input_unsupported`)."""
+    things: enough to choose a backend by. `stored`: the response will be kept; `previous`: the one it goes on from.
+    Raises GatewayError (`invalid_request_body`, `input_unsupported`)."""
     fields = read_fields(body)
     untranslatable = None
     try:
         try:
-            chat, asked = _translated(dict(fields), kept)
+            chat, asked = _translated(dict(fields), previous, stored)
         except UntranslatableRequest as error:
             untranslatable = error
-            chat, asked = _translated(translatable(fields), kept)
+            chat, asked = _translated(translatable(fields), previous, stored)
         own = {name: value for name, value in fields.items() if name not in _REFUSED or value_in(value, name)}
         return _encode(chat), asked, OwnForm(RESPONSES, own, untranslatable, asked.left_out)
     except RecursionError:
         raise GatewayError("invalid_request_body", "The request body is nested too deeply.") from None
 
 
-def _translated(fields: dict[str, Raw], kept: KeptResponse) -> tuple[dict[str, Raw], RequestEcho]:
+def _translated(fields: dict[str, Raw], previous: str | None, stored: bool) -> tuple[dict[str, Raw], RequestEcho]:
     for name, why in _REFUSED.items():
         if name in fields and value_in(fields.pop(name), name):
             raise UntranslatableRequest(name, why) if name == "top_logprobs" else invalid(name, why, unsupported=True)
     taken = {name: value_in(fields.pop(name, None), name) for name in _TAKEN}
-    asked = _asked(fields, taken, kept)
+    asked = _asked(fields, taken, previous, stored)
     for name in _DROPPED:
         fields.pop(name, None)
     fields["messages"] = encoded(to_messages(taken["instructions"], taken["input"]))
@@ -115,7 +108,7 @@ _TAKEN = (
 )
 
 
-def _asked(fields: dict[str, Raw], taken: dict[str, Any], kept: KeptResponse) -> RequestEcho:
+def _asked(fields: dict[str, Raw], taken: dict[str, Any], previous: str | None, stored: bool) -> RequestEcho:
     include = taken["include"] or []
     if not isinstance(include, list):
         raise expected("include", "a list", include)
@@ -135,14 +128,14 @@ def _asked(fields: dict[str, Raw], taken: dict[str, Any], kept: KeptResponse) ->
         "max_output_tokens": taken["max_output_tokens"],
         "metadata": stated.get("metadata") or {},
         "parallel_tool_calls": True if parallel is None else parallel,
-        "previous_response_id": kept.previous,
+        "previous_response_id": previous,
         "reasoning": {"effort": reasoning.get("effort"), "summary": summary},
         "text": {**text, "format": text.get("format") or {"type": "text"}},
         "tool_choice": taken["tool_choice"] or "auto",
         "tools": taken["tools"] or [],
         "truncation": "disabled",
         "background": False,
-        "store": kept.stored,
+        "store": stored,
     }
     return RequestEcho(model if isinstance(model, str) else "", _encode(echo), bool(summary), _THOUGHTS in include)
 

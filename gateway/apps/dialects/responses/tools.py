@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gateway.apps.dialects.fields import UntranslatableRequest, brief, expected, string
+from gateway.apps.dialects.fields import UntranslatableRequest, an_object, brief, expected, string
+from gateway.domain.body import value_of
 
 _CHOICES = ("auto", "required", "none")
 _FUNCTION = ("name", "description", "parameters", "strict")
 _NAME_MOST = 64  # characters of a function's name
 _FORMAT_MOST = 20_000  # characters of a custom tool's grammar, which the model is told
 
-_decode = msgspec.json.Decoder(Any).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -72,10 +72,7 @@ def function_name(name: str, namespace: object) -> str:
 
 def custom_input(arguments: str) -> str:
     """The text that a custom tool was called with."""
-    try:
-        given = _decode(arguments)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return arguments
+    given = value_of(arguments)
     text = given.get("input") if isinstance(given, dict) else None
     return text if isinstance(text, str) else arguments
 
@@ -86,8 +83,7 @@ def custom_arguments(text: str) -> str:
 
 
 def _add(made: ChatTools, tool: Any, where: str, namespace: str | None) -> None:
-    if not isinstance(tool, dict):
-        raise expected(where, "an object", tool)
+    tool = an_object(tool, where)
     kind = tool.get("type")
     if not isinstance(kind, str):
         raise expected(f"{where}.type", "function", kind)

@@ -264,6 +264,15 @@ def test_a_value_that_vllm_refuses_is_the_reason_and_no_conflict_of_the_mode(fla
     assert mode_conflicts(snapshot, CATALOG) == []
 
 
+@pytest.mark.parametrize("flags", ["-tp 2", "-tp 2 --distributed-executor-backend ray", "-pp 2"])
+def test_an_engine_for_two_gpus_on_one_spark_does_not_start(flags: str) -> None:
+    node = plan(fleet(launched("big", f"vllm serve Qwen/Qwen3-4B-Instruct-2507 {flags}")), None, CATALOG).nodes[
+        "spark1"
+    ]
+    assert (node.fits, node.refused) == ("no", ("big",))
+    assert "2 nodes are needed" in node.reason
+
+
 def test_a_share_that_is_a_reference_makes_the_target_unknown() -> None:
     found = demand(launched("it", "vllm serve Qwen/Qwen3-4B-Instruct-2507 --gpu-memory-utilization ${UTIL}"))
     assert (found.verdict, found.target, found.needs, found.resident) == ("unknown", None, None, None)
