@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from gateway.api.answering import body_of
 from gateway.api.caller import admit as admit_caller
@@ -44,7 +45,7 @@ def router(gateway: Gateway) -> APIRouter:
         if running is None or running.task.done():
             running = probing[name] = ProbeRun(gateway, state, now=now)
         if NDJSON in request.headers.get("accept", ""):
-            return StreamingResponse(_lines(running), media_type=NDJSON)
+            return Lines(_lines(running))
         return JSONResponse(await running.findings())
 
     @routes.post("/backends/{name}/drain")
@@ -177,6 +178,21 @@ class ProbeRun:
                 return
             if sent == len(self._seen):
                 await changed.wait()
+
+
+class Lines(Response):
+    """A response of lines that are sent as they arise."""
+
+    def __init__(self, lines: AsyncIterator[bytes]) -> None:
+        super().__init__(media_type=NDJSON)
+        self.raw_headers = [header for header in self.raw_headers if header[0] != b"content-length"]
+        self._lines = lines
+
+    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for line in self._lines:
+            await send({"type": "http.response.body", "body": line, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
 
 async def _lines(running: ProbeRun) -> AsyncIterator[bytes]:
