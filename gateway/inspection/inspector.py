@@ -11,14 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from gateway.domain.request import CHAT, InferenceRequest
 from gateway.domain.usage import read_usage
 from gateway.inspection.answer import FIELDS, ChoiceAnswer, Delta, bytes_of
 from gateway.inspection.calls import mended_whole
-from gateway.inspection.heuristics import Message, closes_alone, is_plain_under, opened, plain_text, swallowed
-from gateway.inspection.policy import NOTHING_EXPECTED, InspectionPolicy, closes_thoughts
+from gateway.inspection.heuristics import closes_alone, is_plain_under, opened, plain_text, swallowed
+from gateway.inspection.policy import CLOSER, NOTHING_EXPECTED, InspectionPolicy, closes_thoughts
 from gateway.inspection.reasoning import THINK, Thoughts
 from gateway.inspection.shape import fault_in_delta, fault_in_end, fault_in_message, fault_in_text
 from gateway.transport.sse import Choice, content_of, number_of
@@ -111,8 +109,7 @@ class Inspector:
     # -- each event -----------------------------------------------------------------------------------------------
 
     def fault_in(self, choices: Sequence[Choice], *, whole: bool = False) -> str | None:
-        """Why these choices are no valid (part of an) answer; None = they are valid. `whole`: they are a whole
-        answer."""
+        """Why these choices are no valid (part of an) answer; None = they are. `whole`: they are a whole answer."""
         for choice in choices:
             if not self._chat:
                 fault = fault_in_text(choice.text)
@@ -151,6 +148,8 @@ class Inspector:
             answer = self._answers[number] = self._begin(delta, whole)
         if not self._chat:
             answer.has_content = answer.has_content or bool(choice.text)
+        elif not whole and self._begins_in_thoughts(delta) and answer.begin_in_thoughts():
+            self.stray_close = True
         if whole and finish != "length" and self._policy.tools is not None and (calls := delta.get("tool_calls")):
             mended = mended_whole(calls)
             if mended is not calls:
@@ -196,8 +195,7 @@ class Inspector:
         return text
 
     def inspect_text(self, text: str) -> list[Delta] | None:
-        """The same for an event that has only this text, in the only choice, which has begun. None = it is passed on
-        unchanged."""
+        """The same for an event with only this text, in the only choice, which has begun. None = unchanged."""
         return self._answers[0].text(text)
 
     def note_close(self, choices: Sequence[Choice]) -> None:
@@ -213,6 +211,10 @@ class Inspector:
             policy = replace(policy, thoughts=THINK.with_opener_implied())
             self.stray_close = True
         return ChoiceAnswer(policy, self._thoughts, blank_counts=not self._awaits, whole=whole)
+
+    def _begins_in_thoughts(self, delta: Delta) -> bool:
+        content = delta.get("content")
+        return type(content) is str and CLOSER in content and self._closes_unopened(delta)
 
     def _closes_unopened(self, message: Delta) -> bool:
         """Do thoughts without an opener end in this content? In a whole answer they can be split off; in a stream they
@@ -236,7 +238,7 @@ class Inspector:
         nothing to count, and `inspect` and `judge` would find the same. Most answers are."""
         if not self._chat or type(message) is not dict:
             return False
-        text = plain_text(msgspec.convert(message, Message), finish, self._thoughts)
+        text = plain_text(message, finish, self._thoughts)
         if text is None or not is_plain_under(self._policy, text):
             return False
         if self._awaits and swallowed(bytes_of(text), self.usage):
