@@ -259,7 +259,7 @@ class ChoiceAnswer:
         if self._fence is not None or self._begins_fence(delta.get("content")):
             delta = self._without_fenced(delta)
         if self._policy.tools is not None and isinstance(old := delta.get("function_call"), dict):
-            delta = as_tool_call(delta) if self.called or self._policy.tools.has(old.get("name")) else delta
+            delta = as_tool_call(delta) if self.called or old.get("name") in self._policy.tools else delta
         if self._unread is None:
             return self._delta(delta)
         return [made for one in self._unread.take(delta) for made in self._delta(one)]
