@@ -15,7 +15,7 @@ from typing import Literal
 Limit = Literal["max_tokens", "max_completion_tokens", "both"]
 History = Literal["reasoning", "reasoning_content", "none"]
 Spelling = Literal["type", "reasoning_effort", "reasoning", "none"]
-Ids = Literal["mistral", "safe", "short"]
+Ids = Literal["mistral", "safe", "short", "unique"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +29,19 @@ class Forms:
     `limit`: the name of the answer's limit; None = it reads both names. `efforts`: the efforts that it knows; () = it
     reads none, None = not known. `thinking`: how Anthropic's `thinking` is spelled: "type" = as an object with its
     type alone; "none" = not at all; None = as it came.
-    `thoughts`: the name of thoughts in the history; "none" = it refuses them; None = it reads both names. `ids`: the
-    ids of calls that it takes: nine letters and digits ("mistral"), up to 64 letters, digits, "_" and "-" ("safe"), up
-    to 40 of these ("short"); None = any. `session`: the header, or the field (a name without "-"), in which it reads
-    the id of a session; None = it reads none, and is told none. `refused`: fields that it answers with an error, and
-    `extras` those of a message, its parts and its calls."""
+    `thoughts`: the name of thoughts in the history; "none" = it refuses them; None = it reads both names. `ids`:
+    the ids of calls that it takes: nine letters and digits ("mistral"), up to 64 letters, digits, "_" and "-"
+    ("safe"), up to 40 of these ("short"), each but once ("unique"); None = any. `session`: the header, or the field
+    (a name without "-"), in which it reads the id of a session; None = it reads none, and is told none. `refused`:
+    fields that it answers with an error, and `extras` those of a message, its parts and its calls; `strict` of a
+    tool is one too."""
 
     developer: bool = False
     system: bool = True
     turns: bool = False
     text_results: bool = False
+    flat: bool = False
+    filled: bool = False
     strict: bool = False
     limit: Limit | None = None
     efforts: tuple[str, ...] | None = None
@@ -52,7 +55,7 @@ class Forms:
     @property
     def changes_messages(self) -> bool:
         """Is more than the role `developer` to be looked for in the messages?"""
-        turns = self.turns or self.text_results or self.strict or not self.system
+        turns = self.turns or self.text_results or self.flat or self.filled or self.strict or not self.system
         return turns or self.thoughts is not None or self.ids is not None or bool(self.extras)
 
 

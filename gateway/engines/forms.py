@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.body import UNREADABLE, value_of
-from gateway.domain.forms import Forms, Ids, nearest_effort
+from gateway.domain.forms import Forms, nearest_effort
 from gateway.engines.strict import strict_messages, strict_scalars
 
 Fields = dict[str, Raw]
@@ -21,7 +21,9 @@ Message = dict[str, Any]
 _DEVELOPER = re.compile(rb'"developer"')
 _LIMITS = ("max_completion_tokens", "max_tokens")
 _EFFORT = "reasoning_effort"
+_EFFORTS_INSIDE = (("reasoning", "effort"), ("chat_template_kwargs", _EFFORT))  # OpenRouter's, and a template's
 _TEXT_ALONE = "The result is in the next message."
+_NO_RESULT = "(no output)"
 _BUDGETS = ((2048, "low"), (12_288, "medium"))  # tokens of a thinking budget, up to which it is that effort
 
 _encode = msgspec.json.Encoder().encode
@@ -52,8 +54,11 @@ def put_in_form(fields: Fields, forms: Forms) -> None:
         _spell_thinking(fields, forms)
     if forms.efforts is not None and _EFFORT in fields:
         _set_effort(fields, value_of(fields[_EFFORT]), forms.efforts)
-    if forms.efforts is not None and "reasoning" in fields:
-        _set_effort_inside(fields, value_of(fields["reasoning"]), forms.efforts)
+    for name, key in _EFFORTS_INSIDE if forms.efforts is not None else ():
+        if name in fields:
+            _set_effort_inside(fields, name, key, forms.efforts or ())
+    if "strict" in forms.extras and "tools" in fields:
+        fields["tools"] = _without_strict(fields["tools"])
     for name in forms.refused:
         fields.pop(name, None)
 
@@ -78,17 +83,29 @@ def _set_effort(fields: Fields, effort: Any, known: tuple[str, ...]) -> None:
         fields[_EFFORT] = Raw(_encode(nearest))
 
 
-def _set_effort_inside(fields: Fields, reasoning: Any, known: tuple[str, ...]) -> None:
-    """The same of `reasoning.effort`, as OpenRouter and others have it."""
-    effort = reasoning.get("effort") if isinstance(reasoning, dict) else None
+def _set_effort_inside(fields: Fields, name: str, key: str, known: tuple[str, ...]) -> None:
+    """The same of an effort inside another field."""
+    given = value_of(fields[name])
+    effort = given.get(key) if isinstance(given, dict) else None
     if not isinstance(effort, str) or (nearest := nearest_effort(effort, known)) == effort:
         return
-    rest = {name: value for name, value in reasoning.items() if name != "effort"}
-    made = rest if nearest is None else {**rest, "effort": nearest}
+    rest = {name: value for name, value in given.items() if name != key}
+    made = rest if nearest is None else {**rest, key: nearest}
     if made:
-        fields["reasoning"] = Raw(_encode(made))
+        fields[name] = Raw(_encode(made))
     else:
-        del fields["reasoning"]
+        del fields[name]
+
+
+def _without_strict(raw: Raw) -> Raw:
+    tools = value_of(raw)
+    if not isinstance(tools, list):
+        return raw
+    names = frozenset(("strict",))
+    for tool in tools:
+        if isinstance(tool, dict) and isinstance(tool.get("function"), dict):
+            tool["function"] = {name: value for name, value in tool["function"].items() if name not in names}
+    return Raw(_encode(tools))
 
 
 def _spell_thinking(fields: Fields, forms: Forms) -> None:
@@ -132,13 +149,19 @@ def _messages_in_form(raw: Raw, forms: Forms) -> Raw:
         made = strict_messages(made)
     if forms.text_results:
         made = _pictures_apart(made)
+    if forms.flat:
+        made = [{**message, "content": _flat(message.get("content"))} for message in made]
+    if forms.filled:
+        made = _filled(made)
     if forms.turns or not (forms.developer and forms.system):
         made = _turns(made, forms)
     if forms.thoughts is not None:
         made = [_with_thoughts(message, forms.thoughts) for message in made]
     if forms.extras:
         made = [_without(message, forms.extras) for message in made]
-    if forms.ids is not None:
+    if forms.ids == "unique":
+        made = _with_unique_ids(made)
+    elif forms.ids is not None:
         made = [_with_ids(message, _ID_OF[forms.ids]) for message in made]
     return Raw(_encode(made))
 
@@ -199,6 +222,28 @@ def _reminded(content: Any) -> Any:
         else part
         for part in _parts(content)
     ]
+
+
+def _flat(content: Any) -> Any:
+    """The content as one text, where it has nothing but texts."""
+    if not isinstance(content, list) or not all(isinstance(part, dict) and "text" in part for part in content):
+        return content
+    return "\n".join(str(part["text"]) for part in content)
+
+
+def _filled(messages: list[Message]) -> list[Message]:
+    """The messages without those that say nothing, and without texts in them that do; a result of a call says so."""
+    made: list[Message] = []
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, list):
+            content = [part for part in content if not (isinstance(part, dict) and part.get("text") == "")]
+            message = {**message, "content": content}
+        if content or message.get("tool_calls"):
+            made.append(message if content else {**message, "content": None})
+        elif message.get("role") == "tool":
+            made.append({**message, "content": _NO_RESULT})
+    return made if any(message.get("role") == "user" for message in made) else messages
 
 
 def _pictures_apart(messages: list[Message]) -> list[Message]:
@@ -275,7 +320,21 @@ def _digest(id_: str) -> bytes:
     return blake2b(id_.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-_ID_OF: dict[Ids, Callable[[str], str]] = {"mistral": _mistral_id, "safe": safe_id, "short": _short_id}
+_ID_OF: dict[str, Callable[[str], str]] = {"mistral": _mistral_id, "safe": safe_id, "short": _short_id}
+
+
+def _with_unique_ids(messages: list[Message]) -> list[Message]:
+    """The messages with another id for each call that repeats one of an earlier turn, and for its result."""
+    seen: dict[str, int] = {}
+    now: dict[str, str] = {}  # the id of the latest call with it -> the one that is sent
+    made = []
+    for message in messages:
+        for call in message.get("tool_calls") or () if message.get("role") == "assistant" else ():
+            if isinstance(call, dict) and isinstance(id_ := call.get("id"), str):
+                seen[id_] = seen.get(id_, 0) + 1
+                now[id_] = id_ if seen[id_] == 1 else _made(f"{id_} {seen[id_]}")
+        made.append(_with_ids(message, lambda id_: now.get(id_, id_)))
+    return made
 
 
 def _with_ids(message: Message, id_of: Callable[[str], str]) -> Message:

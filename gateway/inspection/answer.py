@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.inspection.calls import ToolCalls, decoded_piece
-from gateway.inspection.finder import CallFinder
+from gateway.inspection.finder import CallFinder, CallsInThoughts
 from gateway.inspection.heuristics import (
     PLAIN_ENDS,
     begins_as_garbage,
@@ -19,11 +19,12 @@ from gateway.inspection.heuristics import (
     is_garbage,
     opened,
 )
+from gateway.inspection.markers import markers_of
 from gateway.inspection.mender import Mender
 from gateway.inspection.other_words import ENDS, OTHER_THOUGHTS, usual_delta
 from gateway.inspection.policy import InspectionPolicy, ReasoningField
-from gateway.inspection.reasoning import ImpliedThoughts, Thoughts
-from gateway.inspection.schema_fit import is_answer
+from gateway.inspection.reasoning import THINK, ImpliedThoughts, Thoughts
+from gateway.inspection.schema_fit import answer_in
 from gateway.inspection.segments import Call, Reasoning, Segment, Text
 from gateway.inspection.unread_calls import FIELDS as FIELDS
 from gateway.inspection.unread_calls import UnreadCalls
@@ -31,6 +32,8 @@ from gateway.transport.sse import has_other_content
 
 Delta = dict[str, Any]
 
+_ENDED = ("stop", "tool_calls")
+_UNOPENED = THINK.with_opener_implied()
 PIECES_MOST = 100_000  # pieces of thoughts that are kept, where they may be the answer
 
 
@@ -63,7 +66,9 @@ class ChoiceAnswer:
         # None: there are no thoughts without an opener.
         self._implied = ImpliedThoughts(policy.thoughts) if policy.thoughts and policy.thoughts.implied else None
         self._in_own_field = False
-        self._spoken: list[str] | None = [] if policy.schema else None  # thoughts, which may be the answer
+        # Thoughts, which may be the answer, or end with calls; bytes are as JSON writes a string, without its quotes.
+        calls = policy.tools is not None and not policy.unread
+        self._spoken: list[str | bytes] | None = [] if policy.schema or calls else None
         self._given: object = None  # the finish_reason that was received
         self.called = False
         self.unfinished = False
@@ -162,7 +167,9 @@ class ChoiceAnswer:
         if self._thoughts_start is not None or not self.has_reasoning or self._policy.reasoning_field != "as_is":
             return False
         if self._spoken is not None:
-            return False
+            if len(self._spoken) > PIECES_MOST:
+                return False
+            self._spoken.append(text)
         if self._unread is not None and not self._unread.passes_thoughts(decoded_piece(text)):
             return False
         if self._armed:
@@ -174,6 +181,15 @@ class ChoiceAnswer:
         if self._unread is not None and not self._unread.passes(call, decoded_piece(text)):
             return False
         return self._calls.add_piece(call, text)
+
+    def begin_in_thoughts(self) -> bool:
+        """The content that comes now is the first, and begins with thoughts that have no opener. False: some has come
+        already; nothing was done."""
+        if self.has_content or self.has_reasoning or self._mender is not None:
+            return False
+        self._policy, self._armed = replace(self._policy, thoughts=_UNOPENED), True
+        self._implied = ImpliedThoughts(_UNOPENED)
+        return True
 
     def note_close(self, text: str) -> None:
         """Detect a closing tag of thoughts without an opener in this part of the content. In a stream such thoughts
@@ -287,11 +303,8 @@ class ChoiceAnswer:
             self.violations.add("reasoning_as_text")  # they stay in the content: the text before them has been sent
         if self._implied is not None:
             deltas += self._deltas(self._implied.finish(cut=finish_reason == "length"))
-        if self._spoken and finish_reason == "stop" and not (self.has_content or self.called):
-            answer = "".join(self._spoken).strip()
-            if is_answer(answer, self._policy.schema):  # it stands in the wrong field
-                deltas.append({"content": answer})
-                self._note_content(answer)
+        if self._spoken and finish_reason in _ENDED and not (self.has_content or self.called):
+            deltas += self._end_spoken()
         if self.called and (rest := self._calls.finish(cut=finish_reason == "length")):
             deltas.append({"tool_calls": rest})
         if self._calls.mended:
@@ -304,6 +317,21 @@ class ChoiceAnswer:
         elif self._policy.must_call and not self.obeyed:
             self.violations.add("tool_choice_ignored")
         return deltas, finish_reason
+
+    def _end_spoken(self) -> list[Delta]:
+        """What stands in the thoughts of a turn that has nothing else: the answer in the form that was asked for, or
+        the calls with which they end."""
+        policy, pieces = self._policy, self._spoken or ()
+        spoken = "".join(piece if isinstance(piece, str) else decoded_piece(piece) for piece in pieces)
+        if policy.schema and (answer := answer_in(spoken, policy.schema)) is not None:
+            self._note_content(answer)
+            return [{"content": answer}]
+        tools = policy.tools
+        if tools is None or markers_of(tuple(policy.formats)).anywhere.search(spoken) is None:
+            return []
+        drafts = CallsInThoughts(lambda: CallFinder(policy.formats, tools))
+        drafts.feed(spoken)
+        return self._deltas([segment for segment in drafts.finish() if isinstance(segment, Call)])
 
     def _end_unread(self, *, cut: bool) -> list[Delta]:
         """What is left of calls that the backend could not read."""

@@ -23,11 +23,18 @@ _REFUSES = re.compile(
     r"unsupported|not (?:be )?support|does(?: not|n't) support|unrecogni[sz]ed|unknown|not permitted|not allowed"
     r"|forbidden|unexpected|not accept|invalid (?:argument|field|parameter|property|key)|extra (?:input|field|propert)"
     r"|additional propert|no such (?:field|parameter)|not a valid (?:field|parameter)|is not valid for"
-    r"|cannot be specified|not available|deprecated",
+    r"|cannot (?:both )?be specified|at the same time|not available|deprecated"
+    r"|only [\w.,' ]{1,40}(?:is|are) (?:allowed|supported)",
     re.IGNORECASE,
 )
 _LIMITS = ("max_tokens", "max_completion_tokens")
-_EFFORT = re.compile(r"effort", re.IGNORECASE)
+_TOGETHER = re.compile(r"\bboth\b|at the same time", re.IGNORECASE)
+_EFFORT = re.compile(r"effort|\b(?:reasoning|think(?:ing)?) (?:value|level)", re.IGNORECASE)
+_ALWAYS = re.compile(
+    r"\b(?:reasoning|thinking)\b.{0,60}\b(?:mandatory|can(?:not|'t) be (?:disabled|turned off)|always on)"
+    r"|only works in thinking mode",
+    re.IGNORECASE,
+)
 _WORD = re.compile(r"(?<![\w-])[a-z]+(?![\w-])")
 _ROLE = re.compile(r"\b(?:role|developer)\b", re.IGNORECASE)
 _NO_SYSTEM = re.compile(
@@ -47,6 +54,19 @@ _TEXT_ONLY = re.compile(
 )
 _THOUGHTS = re.compile(r"\b(reasoning_content|reasoning)\b")
 _WANTED = re.compile(r"missing|must|required|passed back|need", re.IGNORECASE)
+_FLAT = re.compile(
+    r"invalid type: sequence, expected a? ?string"
+    r"|content\b.{0,60}(?:must|should|expected to|needs to) be a (?:valid )?str",
+    re.IGNORECASE,
+)
+_IN_PARTS = re.compile(r'"content": ?\[')
+_FILLED = re.compile(
+    r"non-empty content|content.{0,40}(?:must|should|can)(?:not| not) be empty|content.{0,40}must be non-empty"
+    r"|role '?assistant'? must not be empty|must have either content|content (?:field )?is (?:required|empty)",
+    re.IGNORECASE,
+)
+_EMPTY = re.compile(r'"content": ?(?:""|null|\[\])|"text": ?""')
+_UNIQUE = re.compile(r"\bids? must be unique|duplicate[d ]{0,3}.{0,20}\b(?:tool|call)_?\w* ?_?ids?\b", re.IGNORECASE)
 _IDS = re.compile(
     r"\b(?:tool[_ -]?(?:call|use)[\w. -]{0,10}id|tool_calls?\[?\d*\]?[.\w]*\bid|\bcall_id)\b", re.IGNORECASE
 )
@@ -54,7 +74,7 @@ _NINE = re.compile(r"length of 9\b|9 characters|\{9\}")
 _SAFE = re.compile(r"a-zA-Z0-9_-|alphanumeric|pattern", re.IGNORECASE)
 _LONG = re.compile(r"too long|maximum length|at most", re.IGNORECASE)
 _APART = (
-    r"['\"`]{0}['\"`.]|^{0}\b"
+    r"['\"`]{0}['\"`.]|^{0}\b|\binvalid {0}:"
     r"|(?:supplied|fields?|parameters?|arguments?|property|keys?)\W{{1,4}}(?:[\w'`\", ]{{0,80}}\W)?{0}\b"
 )
 # How servers begin that read no value of another type, and no arguments that are no JSON.
@@ -65,11 +85,17 @@ _STRICT = re.compile(
     r"|Function messages are not supported\."
     r"|failed to submit chat request: chat template error: assistant tool call `.{1,200}` has invalid JSON arguments: "
     r"|Failed to parse tool call arguments as JSON: "  # llama-server
+    # Python servers that read the arguments of the history, and templates that walk through them
+    r"|(?:Unterminated string starting at|Expecting [\w ,':]{1,60}|Extra data|Invalid control character at)"
+    r": line \d+ column \d+ \(char \d+\)\Z"
+    r"|Can only get item pairs from a mapping\.?\Z"
 )
+_VARIANT = "unknown variant `"  # serde: a word that it does not know, not a type
 _EXTRAS = (
     *("annotations", "refusal", "audio", "function_call", "reasoning_details", "thinking_blocks", "cache_control"),
     *("provider_specific_fields", "extra_content", "index", "prefix", "partial", "phase"),
 )
+_WORDS = ("name", "strict")  # extras too, but words of any language
 _LOCATED = re.compile(r'"loc": ?\[([^\]]{1,200})\]')
 
 
@@ -78,14 +104,17 @@ def read_complaint(message: str, param: str | None, sent: Fields, prompt: str, f
     that the gateway could change. `sent`: the fields that were sent; `prompt`: the messages, as JSON;
     `forms`: those in which they were sent."""
     message = message[:READ_MOST]
-    if _STRICT.match(message) is not None:
+    if _FLAT.search(message) and _IN_PARTS.search(prompt) and not _RESULTS.search(message) and not forms.flat:
+        return ("flat=true",)
+    if _VARIANT not in message and _STRICT.match(message) is not None:
         return () if forms.strict else (STRICT,)
-    for read in (_limit, _effort, _ids, _thoughts, _result, _role):
+    for read in (_limit, _effort, _ids, _thoughts, _result, _role, _filled):
         if found := read(message, param or "", sent, prompt, forms):
             return (found,)
-    if extras := tuple(f"extras={name}" for name in _extras(message, param or "", prompt)):
+    if extras := tuple(f"extras={name}" for name in _extras(message, param or "", prompt, sent)):
         return extras
-    return tuple(f"refused={name}" for name in _refused(message, param or "", sent))
+    refused = [f"refused={name}" for name in _refused(message, param or "", sent)]
+    return tuple(refused[-1:] if _TOGETHER.search(message) else refused)
 
 
 def _limit(message: str, param: str, sent: Fields, prompt: str, forms: Forms) -> str | None:
@@ -100,18 +129,29 @@ def _limit(message: str, param: str, sent: Fields, prompt: str, forms: Forms) ->
 
 
 def _effort(message: str, param: str, sent: Fields, prompt: str, forms: Forms) -> str | None:
-    inside = value_of(sent.get("reasoning"))
-    inside = inside.get("effort") if isinstance(inside, dict) else None
-    asked = value_of(sent.get("reasoning_effort")) or inside
-    if asked is None or not (_EFFORT.search(message) or _EFFORT.search(param)):
+    asked = value_of(sent.get("reasoning_effort")) or _inside(sent, "reasoning", "effort")
+    asked = asked or _inside(sent, "chat_template_kwargs", "reasoning_effort")
+    if not isinstance(asked, str):
+        return None
+    if asked == "none" and _ALWAYS.search(message) and forms.efforts is None:
+        return "efforts=" + ",".join(EFFORTS[1:])
+    known = [word for word in dict.fromkeys(_WORD.findall(message.lower())) if word in EFFORTS and word != asked]
+    quoted = len(known) > 1 and re.search(rf"['\"`]{re.escape(asked)}['\"`]", message) is not None
+    if not (quoted or _EFFORT.search(message) or _EFFORT.search(param)):
         return None
     if forms.efforts is not None:
         return "efforts="  # those that the server named did not help
-    known = [word for word in dict.fromkeys(_WORD.findall(message.lower())) if word in EFFORTS and word != asked]
     return "efforts=" + ",".join(known)
 
 
+def _inside(sent: Fields, name: str, key: str) -> object:
+    value = value_of(sent.get(name))
+    return value.get(key) if isinstance(value, dict) else None
+
+
 def _ids(message: str, param: str, sent: Fields, prompt: str, forms: Forms) -> str | None:
+    if '"tool_calls"' in prompt and _UNIQUE.search(message):
+        return "ids=unique"
     if '"tool_call' not in prompt or not (_IDS.search(message) or _IDS.search(param)):
         return None
     if _NINE.search(message):
@@ -145,12 +185,21 @@ def _role(message: str, param: str, sent: Fields, prompt: str, forms: Forms) -> 
     return "turns=true" if _TURNS.search(message) else None
 
 
-def _extras(message: str, param: str, prompt: str) -> Iterator[str]:
+def _filled(message: str, param: str, sent: Fields, prompt: str, forms: Forms) -> str | None:
+    return "filled=true" if _FILLED.search(message) and _EMPTY.search(prompt) else None
+
+
+def _extras(message: str, param: str, prompt: str, sent: Fields) -> Iterator[str]:
     """The fields of messages, of their parts and calls, that the message refuses and that nobody needs."""
     if _REFUSES.search(message) is None:
         return
     for name in _EXTRAS:
         if f'"{name}":' in prompt and (re.search(rf"\b{name}\b", message) or param.rpartition(".")[2] == name):
+            yield name
+    tools = bytes(sent.get("tools", b"")).decode("utf-8", "replace")
+    for name in _WORDS:
+        told = f"{message} {param}"
+        if f'"{name}":' in prompt + tools and re.search(rf"\b(?:messages|tools)\b[^\n]{{0,40}}['\"`.]{name}\b", told):
             yield name
 
 

@@ -16,7 +16,10 @@ from gateway.inspection.reasoning import REASONING, THINK, Thoughts
 GARBAGE_LEAST = 20  # characters: a shorter line of one character may be an answer
 GARBAGE_SURE = 2000  # repetitions of one character after which the text is garbage, whatever follows
 SWALLOWED_FROM = 16  # tokens; in shorter answers the number of bytes per token varies too much
-_CLOSED_ALONE = re.compile(r"(?:^|\n)[ \t]*</think>[ \t]*(?:\n|$)")
+_CLOSED_ALONE = re.compile(
+    r"(?:^|\n)[ \t]*</think>[ \t]*(?:\n|$)"
+    r"|(?<=[\w.!?:;)])</think>(?=\s*\n|[^\W\d_]|[*#])"  # close behind a word, and no blank behind it
+)
 _STYLES = (THINK, *dict.fromkeys(style for style in REASONING.values() if style is not THINK))
 
 
@@ -37,8 +40,8 @@ def opened(text: str, usual: Thoughts | None = None) -> Thoughts | None:
 
 
 def closes_alone(text: str) -> bool:
-    """Does the text have a `</think>` on a line of its own, outside code, as a template writes it? (In a sentence it is
-    prose.)"""
+    """Does the text have a `</think>` outside code that stands where a template or a model writes it: on a line of its
+    own, or close behind a word? (Between blanks, or in quotes, it is prose.)"""
     if "</think>" not in text:
         return False
     found = _CLOSED_ALONE.search(text)

@@ -31,8 +31,8 @@ class InspectionPolicy:
     notation of thoughts in the text.
 
     `call`: "required" | "named" = the answer must call a tool (`name`, for a named one). `hold`: the backend does
-    not enforce that, so content is held until the first call. `schema`: the `response_format` with a JSON schema, which
-    the answer has to satisfy; empty: there is none. `reasoning_field`: the field name of thoughts for the
+    not enforce that, so content is held until the first call. `schema`: the `response_format` that asks for JSON,
+    which the answer has to satisfy; empty: there is none. `reasoning_field`: the field name of thoughts for the
     client. `unread`: the backend's parser passes on what it could not read (unread_calls.py)."""
 
     tools: OfferedTools | None = None
@@ -102,14 +102,16 @@ _LAST_TRIED = ("hermes", "qwen3_xml")  # the two formats that models most often 
 
 
 @lru_cache(maxsize=512)
-def formats_for(model: str | None, tool_parser: str | None, *, unopened: bool = False) -> tuple[Format, ...]:
+def formats_for(
+    model: str | None, tool_parser: str | None, *, unopened: bool = False, bare: bool = False
+) -> tuple[Format, ...]:
     """The formats that calls in this model's text may have, the most likely first: its family's, then the declared
     parser's (a wrong parser is a frequent cause of calls in the text), then hermes and XML. `unopened`: calls may also
-    have lost their opening tag."""
+    have lost their opening tag. `bare`: they may be JSON without any mark, as the whole text."""
     family = family_of(model)
     names = (family.tool_parser, *family.older_tool_parsers) if family is not None else ()
     found: list[Format] = []
-    for name in (*names, tool_parser, *_LAST_TRIED):
+    for name in (*names, tool_parser, *_LAST_TRIED, "llama3_json" if bare else None):
         format_ = FORMATS.get(name) if name is not None else None
         if format_ is not None and format_ not in found:
             found += [format_, *(format_.variants if isinstance(format_, Dsml) else ())]

@@ -55,7 +55,11 @@ REASONING: Mapping[str, Thoughts] = MappingProxyType(
     {
         **dict.fromkeys(_THINKERS, THINK),
         "minimax_m3": Thoughts(("<mm:think>", "<think>"), "</mm:think>", other_closers=("</think>",)),
-        "openai_gptoss": Thoughts(("<|channel|>analysis<|message|>",), "<|end|>"),
+        "openai_gptoss": Thoughts(
+            ("<|channel|>analysis<|message|>",),
+            "<|end|>",
+            answer=("<|start|>assistant<|channel|>final<|message|>", "<|return|>"),
+        ),
         "seed_oss": Thoughts(("<seed:think>",), "</seed:think>"),
         "mistral": Thoughts(("[THINK]",), "[/THINK]"),
         "granite": Thoughts(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from gateway.domain.body import value_of
 
+STARTS_MOST = 64  # lines that may begin the JSON of an answer
+_FENCE = re.compile(r"```\s*\Z")
+_LINE_OF_JSON = re.compile(r"(?<=\n)[{\[]")
 DEPTH_MOST = 16  # of values inside of values
 _KINDS: dict[str, tuple[type, ...]] = {
     "object": (dict,),
@@ -18,12 +22,19 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 
 
-def is_answer(text: str, response_format: bytes) -> bool:
-    """Is this text JSON that satisfies the schema of a request's `response_format`?"""
-    value, asked = value_of(text), value_of(response_format)
+def answer_in(text: str, response_format: bytes) -> str | None:
+    """The JSON that satisfies a request's `response_format`: all of this text, or its end, behind words and in a fence
+    or not. None = there is none."""
+    asked = value_of(response_format)
     form = asked.get("json_schema") if isinstance(asked, dict) else None
     schema = form.get("schema") if isinstance(form, dict) else None
-    return isinstance(value, (dict, list)) and fits(value, schema)
+    text = _FENCE.sub("", text.strip()).strip()
+    starts = [0, *(found.start() for found in _LINE_OF_JSON.finditer(text))]
+    for start in starts[-STARTS_MOST:]:
+        value = value_of(text[start:])
+        if isinstance(value, (dict, list)) and fits(value, schema):
+            return text[start:]
+    return None
 
 
 def fits(value: Any, schema: Any, depth: int = DEPTH_MOST) -> bool:

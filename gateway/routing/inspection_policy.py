@@ -27,7 +27,7 @@ def policy_for(
     stray = request.stream and bool(state.facts.lacks) and state.facts.is_lacking(STRAY_THOUGHTS, now)
     stray = stray and may_lack_opener(state.checkpoint)
     tools = request.tools and request.tool_choice != "none" and adapt.mode != "strip"
-    schema = bytes(request.fields["response_format"]) if request.json_schema else b""
+    schema = _form_of(request) if "response_format" in request.fields else b""
     if not (tools or stray or alias.reasoning_field != "as_is"):
         return InspectionPolicy(schema=schema) if schema else None, thoughts
     marked = thoughts or THINK
@@ -38,7 +38,12 @@ def policy_for(
     call, name = must_call(request)
     return InspectionPolicy(
         tools=LazyTools(bytes(request.fields["tools"])),
-        formats=formats_for(state.checkpoint, backend.tool_parser, unopened=state.traits.leaves_calls_unread),
+        formats=formats_for(
+            state.checkpoint,
+            backend.tool_parser,
+            unopened=state.traits.leaves_calls_unread,
+            bare=not state.traits.launch_flags,
+        ),
         thoughts=marked,
         call=call,
         name=name,
@@ -47,6 +52,15 @@ def policy_for(
         schema=schema,
         unread=state.traits.leaves_calls_unread,
     ), thoughts
+
+
+def _form_of(request: InferenceRequest) -> bytes:
+    """The `response_format` that asks for JSON; empty: it asks for text."""
+    raw = request.fields["response_format"]
+    if request.json_schema:
+        return bytes(raw)
+    asked = value_of(raw)
+    return bytes(raw) if isinstance(asked, dict) and asked.get("type") == "json_object" else b""
 
 
 def must_call(request: InferenceRequest) -> tuple[Literal["auto", "required", "named"], str]:

@@ -173,12 +173,14 @@ def _incapable(
     lacks = {lack for s in plan.skipped for lack in s.lacks} | {t.lack for t in tried if t.kind == "incapable"}
     kinds = {s.kind for s in plan.skipped} | {t.kind for t in tried}
     incapable = not kinds.isdisjoint(("incapable", "disobeyed"))
+    demanded = request.tool_choice in ("required", "named")
+    if "disobeyed" in kinds and request.json_schema and not demanded:
+        return GatewayError("upstream_error", f"Every backend of alias '{name}' that was tried failed: {why}")
     if (
         "disobeyed" in kinds
         or lacks & {"tools", "tool_choice", "tool_parser"}
         or (incapable and lacks <= {None} and request.tools)
     ):
-        demanded = request.tool_choice in ("required", "named")
         what = "can be made to call a tool" if demanded else "can call tools"
         param = "tool_choice" if demanded else "tools"
         return GatewayError("tool_choice_unsupported", f"No backend of alias '{name}' {what}: {why}", param=param)

@@ -35,11 +35,18 @@ export function problemsOf(status, gone) {
     if (course === "cloud") add("bad", `${who} on the cloud: ${by}. Prompts leave the LAN.`, costs(aliases, true), since);
     if (course === "fallback") add("warn", `${who} on a fallback: ${by}.`, costs(aliases, false), since);
   }
+  const fallen = new Set(); // backends that are told with their node
   for (const [name, node] of Object.entries(status.nodes)) {
-    if (node.state === "down") add("bad", `Node ${name} is down.`, node.why);
+    if (node.state !== "down") continue;
+    const names = node.backends.filter((one) => status.backends[one]?.state === "down" && !fallen.has(one));
+    const mends = [...new Set(names.map((one) => status.backends[one].trouble?.mend).filter(Boolean))];
+    const todo = mends.length ? mends.slice(0, 2).join("; ") : "see whether it runs, and its network";
+    for (const one of names) fallen.add(one);
+    add("bad", `Node ${name} is down${names.length ? `, and with it ${names.join(", ")}` : ""}.${names.map((one) => effects(under.get(one))).join("")}`,
+      `${node.why}. What to do: ${todo}`, names.length ? Math.min(...names.map((one) => status.backends[one].since)) : null);
   }
   for (const [name, backend] of Object.entries(status.backends)) {
-    if (OUT.has(backend.state)) {
+    if (OUT.has(backend.state) && !fallen.has(name)) {
       const unserved = (under.get(name) || []).some(({ course }) => course === "nothing");
       add(backend.state === "down" || backend.state === "misconfigured" || unserved ? "bad" : "warn",
         `${name} is ${backend.state}.${effects(under.get(name))}`, whatToDo(backend, status), backend.since);

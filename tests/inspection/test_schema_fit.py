@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.inspection.schema_fit import fits, is_answer
+from gateway.inspection.schema_fit import answer_in, fits
 
 PLANET = {
     "type": "object",
@@ -46,7 +46,7 @@ def test_a_value_does_not_fit(value: Any) -> None:
 
 def test_an_answer_is_json_that_fits() -> None:
     form = json.dumps({"type": "json_schema", "json_schema": {"name": "a", "schema": PLANET}}).encode()
-    assert is_answer('{"name": "a", "moons": 1}', form)
+    assert answer_in('{"name": "a", "moons": 1}', form)
     for text in ("", "They ask for a planet.", '{"name": "a"}', '"a"', "[1]", '{"name": "a", "moons": 1'):
-        assert not is_answer(text, form)
-    assert is_answer('{"any": 1}', b'{"type": "json_schema"}')
+        assert not answer_in(text, form)
+    assert answer_in('{"any": 1}', b'{"type": "json_schema"}')

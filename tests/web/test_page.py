@@ -220,6 +220,26 @@ async def test_one_backend_without_a_node_or_an_alias(browser: Browser) -> None:
         seen.quiet(gateway.url)
 
 
+async def test_a_node_that_falls_with_its_backends_is_one_problem(browser: Browser) -> None:
+    sims = [SimVllm(name, served=[name]) for name in ("a", "b", "c")]
+    async with AsyncExitStack() as stack:
+        urls = [await stack.enter_async_context(sim.serve()) for sim in sims]
+        nodes = ("spark1", "spark1", "spark2")
+        keys = zip("abc", urls, nodes, strict=True)
+        backends = "".join(f"  {name}: {{url: '{url}', node: {node}}}\n" for name, url, node in keys)
+        head = f"{FAST}nodes: {{spark1: {{}}, spark2: {{}}}}\nbackends:\n{backends}"
+        gateway = await stack.enter_async_context(running_gateway(f"{head}aliases: {{w: [a, c], x: [b]}}\n"))
+        await gateway.until_ready("a", "b", "c")
+        page, _ = await stack.enter_async_context(looking(browser, gateway.url, width=390))
+        for sim in sims[:2]:
+            await sim.kill()
+        await shows(page, "#banner", "Node spark1 is down, and with it a, b. w is on a fallback: c. Nobody serves x.")
+        await shows(page, "#banner", "What to do: see whether it runs, and its network")
+        await shows(page, "#verdict", "1 problem: nobody serves x")
+        await sims[0].revive()
+        await shows(page, "#banner", "b is down. Nobody serves x.")
+
+
 async def test_thirty_backends_with_long_names_fit_every_width(browser: Browser) -> None:
     long = "a-name-that-somebody-has-made-very-long-indeed-to-see-what-happens"
     async with AsyncExitStack() as stack:

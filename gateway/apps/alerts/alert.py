@@ -18,11 +18,12 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """`name`: the backend, alias, budget, part of the gateway, resource or file. `good`: trouble is over. `at`: seconds
-    of the caller's clock. `do`: the command that helps; "" = none is known. `cause`: what the alerts of one cause have
-    in common, a host or backend; "" = none. `view`: the backend or alias as it was then. `host`: the backend's, and how
-    many backends should run there. `took`: seconds that the trouble has lasted; None = it is new. `served`: who served
-    an alias meanwhile, and for how much, in words. `still_out`: backends of the same cause that are not back."""
+    """`name`: the backend, alias, budget, part of the gateway, resource or file. `good`: trouble is over. `at`:
+    seconds of the caller's clock. `do`: the command that helps; "" = none is known. `cause`: what the alerts of one
+    cause have in common, a host or backend; "" = none. `view`: the backend or alias as it was then. `host`: the
+    backend's, and how many backends should run there. `took`: seconds that the trouble has lasted; None = it is
+    new. `served`: who served an alias meanwhile, and for how much, in words. `usd`: what an alias that is on a
+    cloud has cost so far. `still_out`: backends of the same cause that are not back."""
 
     kind: Kind
     name: str
@@ -35,6 +36,7 @@ class Alert:
     host: tuple[str, int] = ("", 0)
     took: float | None = None
     served: str = ""
+    usd: float = 0.0
     still_out: tuple[str, ...] = ()
 
 

@@ -225,8 +225,9 @@ class _Texts:
         kind, cause = _KINDS[subject.trouble], subject.incident.name if subject.incident is not None else ""
         if isinstance(view, AliasView):
             do = f"gateway explain {view.name}" if cause == view.name else ""
-            text = course_words([view.name], view, took)
-            return Alert(kind, view.name, text, self.now, do=do, cause=cause, view=view, took=took)
+            usd = subject.usd if view.course == "cloud" else 0.0
+            text = course_words([view.name], view, took, usd)
+            return Alert(kind, view.name, text, self.now, do=do, cause=cause, view=view, took=took, usd=usd)
         likely, do = self._picture.mends.get(view.name, ("", ""))
         text = f"{view.name} is {subject.trouble}: {view.reason}" + (f". Likely: {likely}" if likely else "")
         host = self._picture.hosts.get(view.name, "")
@@ -244,7 +245,7 @@ class _Texts:
         text = f"{view.name} is back, after {duration_text(took)}"
         text = home_words([view.name], view, took, served) if isinstance(view, AliasView) else text
         cause = last.incident.name if last.incident is not None else ""
-        return Alert(kind, view.name, text, self.now, True, "", cause, view, ("", 0), took, served, still_out)
+        return Alert(kind, view.name, text, self.now, True, "", cause, view, ("", 0), took, served, 0.0, still_out)
 
 
 def _differs_since(last: Subject, now: float) -> float:

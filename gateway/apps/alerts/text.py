@@ -56,7 +56,8 @@ def _aliases(alerts: Sequence[Alert], fallen: Sequence[Alert]) -> Iterable[str]:
     for alert, *others in _grouped(alerts, lambda alert: (alert.kind, alert.took is None, _course(alert, causes))):
         if isinstance(alert.view, AliasView):
             names = [alert.name, *(other.name for other in others)]
-            yield course_words(names, alert.view, alert.took, why=alert.cause not in causes)
+            usd = alert.usd + sum(other.usd for other in others)
+            yield course_words(names, alert.view, alert.took, usd, why=alert.cause not in causes)
 
 
 def _course(alert: Alert, causes: Collection[str]) -> Hashable:
@@ -64,8 +65,8 @@ def _course(alert: Alert, causes: Collection[str]) -> Hashable:
     return isinstance(view, AliasView) and (view.course, view.serving, alert.cause in causes or view.why)
 
 
-def course_words(names: Sequence[str], view: AliasView, took: float | None, *, why: bool = True) -> str:
-    """That these aliases are served as `view` is. `took`: for how long, where it was told before."""
+def course_words(names: Sequence[str], view: AliasView, took: float | None, usd: float, *, why: bool = True) -> str:
+    """How these aliases are served. `took`: for how long, where it was told before. `usd`: for how much."""
     one, still = len(names) == 1, "" if took is None else "still "
     after = "" if took is None else f" (for {duration_text(took)})"
     reason = f"; {view.why}" if why else ""
@@ -75,7 +76,8 @@ def course_words(names: Sequence[str], view: AliasView, took: float | None, *, w
     its, them = ("its", "it") if one else ("their", "them")
     what = f"a cloud, {its} prompts leave the LAN" if view.course == "cloud" else "a fallback"
     verb = "is" if one else "are"
-    return f"{_who(names)} {verb} {still}on {what}{after}: {' or '.join(view.serving)} serves {them}{reason}"
+    cost = f", {usd:.2f} USD so far" if usd else ""
+    return f"{_who(names)} {verb} {still}on {what}{after}: {' or '.join(view.serving)} serves {them}{cost}{reason}"
 
 
 def _who(names: Sequence[str]) -> str:

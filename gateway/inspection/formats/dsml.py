@@ -51,9 +51,9 @@ class Dsml(Format):
 
     @property
     def variants(self) -> tuple[Dsml, ...]:
-        """The same notation with other bars, and with a blank behind the prefix or without."""
-        bars = ("｜", "|")
-        prefixes = [f"{bar}{'DSML'}{bar}{blank}" for bar in bars for blank in ("", " ")]
+        """The same notation with other bars, and with blanks around them or without."""
+        shapes = ("{0}DSML{0}", "{0}DSML{0} ", " {0} DSML {0} ", "{0} DSML {0} ", "{0} DSML {0}")
+        prefixes = [shape.format(bar) for bar in ("｜", "|") for shape in shapes]
         made = (Dsml(self.name, self._wrapper, prefix, self._also, self._arguments) for prefix in prefixes)
         return tuple(one for one in made if one.markers != self.markers)
 

@@ -198,6 +198,8 @@ def test_a_cloud_is_told_hourly() -> None:
         "alias w is still on a cloud, its prompts leave the LAN (for 60 min): c serves it"
     )
     assert [later.at - first.at for first, later in pairwise(watched.told)] == [3600.0] * 2
+    watched.over(3600.0, CLOUD, every=10.0, usd={"w": 0.314})
+    assert ": c serves it, 0.31 USD so far; a is down" in watched.last.text
 
 
 def test_nothing_left_is_told_every_quarter_of_an_hour() -> None:

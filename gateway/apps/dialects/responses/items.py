@@ -27,6 +27,7 @@ Part = dict[str, Any]
 
 TOLD_MOST = 4000  # characters of an item that is told as text
 _UNTOLD = ("type", "id", "status", "encrypted_content", "call_id")
+_NAMED = ("text", "filename", "file_id", "file_url", "title", "url")  # of a part that is told as text
 CARRIED = "thoughts:"  # how an `encrypted_content` of ours begins; the thoughts follow
 _encode = msgspec.json.Encoder().encode
 _SYSTEM = ("system", "developer")
@@ -176,10 +177,21 @@ def _result(item: Item, where: str) -> tuple[str, list[Part]]:
     output = item.get("output")
     if output is None:
         raise expected(f"{where}.output", "a string or a list of parts", None)
+    if isinstance(output, list):
+        output = [_told_part(part) for part in output]
     parts = _parts(output, f"{where}.output")
     pictures = [part for part in parts if part["type"] != "text"]
     text = "\n".join(part["text"] for part in parts if part["type"] == "text")
     return text or (_IMAGE_ONLY if pictures else ""), pictures
+
+
+def _told_part(part: Any) -> Any:
+    """A part of a result that no chat has as a text that tells of it: a result is history, and nothing is asked of
+    it."""
+    if not isinstance(part, dict) or is_part(part, text_only=False) or not isinstance(part.get("type"), str):
+        return part
+    said = {name: value for name, value in part.items() if name in _NAMED and isinstance(value, str)}
+    return text_part(f"[{part['type']}] {_encode(said).decode()[:TOLD_MOST]}")
 
 
 def _parts(content: Any, where: str, *, pictures: bool = True) -> list[Part]:
@@ -212,6 +224,8 @@ def _part(part: Item, where: str) -> Part:
         return {"type": "input_audio", "input_audio": an_object(part.get("input_audio"), f"{where}.input_audio")}
     if not isinstance(kind, str):
         raise expected(f"{where}.type", "the type of a part", kind)
+    if isinstance(part.get("text"), str):
+        return text_part(part["text"])  # of a type that is newer than this
     if part.get("file_id") is not None:
         raise invalid(f"{where}.file_id", "is a file that OpenAI keeps. Send the file itself.", unsupported=True)
     raise UntranslatableRequest(where, f"is of type {brief(kind)}: no backend reads that. Send its text.")
