@@ -193,8 +193,7 @@ def _turns(messages: list[Message], forms: Forms) -> list[Message]:
 
 
 def _is_joined(first: Message, second: Message, role: object, forms: Forms) -> bool:
-    """Do these neighbours become one? An assistant's calls are followed by their results, so nothing is joined to
-    them."""
+    """Do these neighbours become one? An assistant's calls are followed by their results: nothing joins them."""
     if not forms.turns:
         return role == "system"
     return role != "tool" and "tool_calls" not in first and "tool_calls" not in second
@@ -265,8 +264,7 @@ def _pictures_apart(messages: list[Message]) -> list[Message]:
 
 
 def _with_thoughts(message: Message, name: str) -> Message:
-    """The thoughts of an earlier turn under this name. Where it is `reasoning_content`, a turn with calls has to have
-    it."""
+    """The thoughts of an earlier turn under this name. A turn with calls has to have `reasoning_content`."""
     if message.get("role") != "assistant":
         return message
     told = message.get("reasoning_content") or message.get("reasoning")

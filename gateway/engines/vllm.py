@@ -77,8 +77,7 @@ def _add(line: bytes, found: dict[str, float], accepted: dict[int, float]) -> No
 
 
 def read_start_time(page: bytes) -> Generator[None, None, float | None]:
-    """When the process that wrote this page was started, in Unix seconds; None if not reported. Yields after each
-    slice of the page."""
+    """When the server's process was started, in Unix seconds; None if not reported. Yields after each slice."""
     for lines in slices(page):
         for line in lines:
             if line.startswith(_STARTED) and line[len(_STARTED) : len(_STARTED) + 1] in (b" ", b"{"):

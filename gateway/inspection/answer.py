@@ -145,8 +145,7 @@ class ChoiceAnswer:
         return deltas
 
     def passes(self, text: str) -> bool:
-        """Instead of `text`, where the content goes on with text in which nothing is found: then it is noted. False =
-        nothing was done."""
+        """Instead of `text`, for more text in which nothing is found: then it is noted. False = nothing was done."""
         if not text or "</think>" in text or (self._unread is not None and self._unread.awaits):
             return False
         finder = self._finder
@@ -223,8 +222,7 @@ class ChoiceAnswer:
         self.has_content = self.has_content or self._blank_counts or not text.isspace()
 
     def _note_start(self, text: str) -> None:
-        """Check the beginning of the content for thoughts (if the policy does not look for them anyway) and for
-        garbage."""
+        """Check the beginning of the content for garbage, and for thoughts where the policy does not look for them."""
         assert self._content_start is not None
         start = (self._content_start + text).lstrip()
         if start and not self._armed and not self._content_start:
@@ -285,8 +283,7 @@ class ChoiceAnswer:
             self.size += bytes_of(str(thought))
 
     def _thoughts_to_find(self) -> Thoughts | None:
-        """How thoughts are marked in content that begins now. If thoughts came in a field of their own, a missing
-        opener is no longer assumed."""
+        """How thoughts are marked in content that begins now; with an opener, if others came in their own field."""
         found = self._policy.thoughts
         if found is None or not (found.implied and self.has_reasoning):
             return found

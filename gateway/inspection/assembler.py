@@ -196,8 +196,7 @@ def events_of(body: bytes, endpoint: Endpoint) -> bytes | None:
 
 
 def whole_as_events(data: bytes, endpoint: Endpoint) -> list[bytes]:
-    """The events that say what one event says whose choices have messages, as whole answers do. Empty where they have
-    none."""
+    """What an event says whose choices have messages, as whole answers do, as events. Empty where they have none."""
     choices = _decode(data).get("choices")
     if not isinstance(choices, list) or not choices or not all(_has_message(choice) for choice in choices):
         return []

@@ -134,8 +134,7 @@ class ToolCalls:
         return changed
 
     def _key(self, id_: object, name: object) -> object:
-        """The key of a part without an index: a name, or another id, begins a call, anything else goes on with the
-        latest one."""
+        """The key of a part without an index: a name or another id begins a call, else the latest one goes on."""
         if self._calls and not name and (not id_ or id_ == self._calls[-1].id):
             latest = len(self._calls) - 1
             return next((key for key, place in self._places.items() if place == latest), f"call {latest}")

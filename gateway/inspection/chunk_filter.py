@@ -21,8 +21,7 @@ class StopSearch:
         self.found: str | None = None
 
     def feed(self, part: str) -> str:
-        """The text that is certainly before a stop string, as far as it was not returned before. After a stop string
-        was found there is none."""
+        """The further text that is certainly before a stop string; none after one was found."""
         if self.found is not None:
             return ""
         text = self._held + part
@@ -42,8 +41,7 @@ class StopSearch:
 
     @staticmethod
     def _begins(text: str, stop: str) -> int:
-        """Where the longest beginning of `stop` starts that `text` ends with; the length of the text if there is
-        none."""
+        """Where the longest beginning of `stop` starts that `text` ends with; its length if there is none."""
         at = text.find(stop[0], max(0, len(text) - len(stop) + 1))
         while at >= 0:
             if stop.startswith(text[at:]):
@@ -79,8 +77,7 @@ class ChunkFilter:
         return self._search.found is not None
 
     def take(self, chunk: Object) -> bool:
-        """Change the chunk in place. Returns False where nothing is left of it: it had only the usage, or what comes
-        after a stop string."""
+        """Change the chunk in place. False: nothing is left of it but the usage, or what comes after a stop string."""
         usage = chunk.pop("usage", None)
         if isinstance(usage, dict):
             self.usage = usage

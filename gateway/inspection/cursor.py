@@ -123,8 +123,7 @@ class Cursor:
         return False
 
     def close(self, *options: str, min_prefix: int = 1) -> bool:
-        """Move past white space and a closing tag, if there is one. At the end of a final text the first `min_prefix`
-        characters of the tag are enough."""
+        """Move past white space and a closing tag; of a final text `min_prefix` characters of the tag are enough."""
         if self.skip_spaced(*options):
             return True
         before = self.pos
@@ -140,8 +139,7 @@ class Cursor:
         return False
 
     def name(self, known: Callable[[str], bool], could_become: Callable[[str], bool]) -> str:
-        """Read an offered tool's name. Raises NotACall at the first character after which no offered name is
-        possible."""
+        """Read an offered tool's name. Raises NotACall at the first character behind which no name is possible."""
         match = NAME.match(self.text, self.pos)
         word = match.group() if match else ""
         ends = self.pos + len(word)

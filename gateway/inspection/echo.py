@@ -5,13 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
+from gateway.domain.body import value_of
 from gateway.domain.request import InferenceRequest
 
 READ_MOST = 2 * 1024 * 1024  # bytes; a larger body is not searched
-
-_decode = msgspec.json.Decoder(Any).decode
 
 
 def mentions(request: InferenceRequest, phrase: str, unknown: bool) -> bool:
@@ -20,7 +17,8 @@ def mentions(request: InferenceRequest, phrase: str, unknown: bool) -> bool:
     if sum(len(memoryview(raw)) for raw in request.fields.values()) > READ_MOST:
         return unknown
     wanted = phrase.casefold()
-    return any(_within(raw, wanted) for raw in request.fields.values())
+    values = ((raw, value_of(raw)) for raw in request.fields.values())
+    return any(bytes(raw) != b"null" if value is None else _found(value, wanted) for raw, value in values)
 
 
 def client_mentions(request: InferenceRequest, phrase: str) -> bool:
@@ -29,9 +27,8 @@ def client_mentions(request: InferenceRequest, phrase: str) -> bool:
     raw = request.fields.get("messages")
     if raw is None or len(memoryview(raw)) > READ_MOST:
         return raw is not None
-    try:
-        messages = _decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    messages = value_of(raw)
+    if messages is None:
         return True
     wanted = phrase.casefold()
     return any(
@@ -39,13 +36,6 @@ def client_mentions(request: InferenceRequest, phrase: str) -> bool:
         for message in (messages if isinstance(messages, list) else [messages])
         if not (isinstance(message, dict) and message.get("role") == "assistant")
     )
-
-
-def _within(raw: msgspec.Raw, wanted: str) -> bool:
-    try:
-        return _found(_decode(raw), wanted)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return True
 
 
 def _found(value: Any, wanted: str) -> bool:

@@ -10,8 +10,6 @@ from html import unescape
 from time import time
 from typing import Any
 
-import msgspec
-
 from gateway.domain.body import value_of
 from gateway.domain.reason import quoting
 from gateway.inspection.known_errors import (
@@ -26,6 +24,7 @@ from gateway.inspection.known_errors import (
     read_server_fault,
 )
 from gateway.inspection.overflows import Overflow, guess_overflow, read_overflow
+from gateway.inspection.shape import brief
 
 POOL_PAUSE = 1.0  # seconds for a server whose requests have filled their common memory: they have all ended by then
 UNREAD = "wrote what the parser of its own chat template cannot read"
@@ -130,8 +129,7 @@ def told_status(body: bytes) -> int:
 
 
 def _not_there(message: str, shape: str, endpoint: str, model: str | None, echoed: Echoed) -> Verdict | None:
-    """The meaning of a 404: no such model, no such path, or (None) something that the client refers to does not
-    exist."""
+    """The meaning of a 404: no such model, no such path, or (None) nothing that the client refers to."""
     name = read_missing_model(message)
     to_pull = f" (ollama pull {name})" if name is not None and name == model and message.startswith("model ") else ""
     unknown = quoting("does not serve this model" + to_pull, message)
@@ -227,9 +225,8 @@ def _too_long(status: int, message: str, found: Overflow, *, unverified: bool) -
 def read_error(body: bytes, content_type: str) -> tuple[str, str | None, str | None, str]:
     """(message, param, code, shape) of an error in any shape: OpenAI's and vLLM's envelope, `{"detail"}`,
     `{"error": "text"}`, `{"message"}`, HTML, plain text. shape: error | detail | message | html | text."""
-    try:
-        value: Any = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    value = value_of(body)
+    if value is None:
         return _read_text(body, content_type)
     if isinstance(value, list) and value:  # Gemini's compatible endpoint
         value = value[0]
@@ -267,9 +264,8 @@ def _provider_error(error: dict[str, Any]) -> dict[str, Any]:
     raw = more.get("raw") if isinstance(more, dict) else None
     if not isinstance(raw, str) or not raw or len(raw) > 4 * MESSAGE_MOST:
         return error
-    try:
-        inner: Any = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    inner = value_of(raw)
+    if inner is None:
         return {**error, "message": raw}
     told = inner.get("error", inner) if isinstance(inner, dict) else None
     return {**error, **told} if isinstance(told, dict) else error
@@ -285,11 +281,7 @@ def _with_counts(error: dict[str, Any]) -> Any:
 
 
 def _text(value: Any) -> str:
-    try:
-        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    except (ValueError, OverflowError, RecursionError):
-        text = f"something of type {type(value).__name__}"
-    return text[:MESSAGE_MOST]
+    return brief(value, MESSAGE_MOST)
 
 
 def _read_text(body: bytes, content_type: str) -> tuple[str, str | None, str | None, str]:

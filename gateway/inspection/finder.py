@@ -131,8 +131,7 @@ class CallFinder:
         self._keep_effort()
 
     def _keep_effort(self) -> None:
-        """Effort inside code that is closed later does not count: in a text that arrives at once that code is
-        skipped."""
+        """Effort inside code that is closed later does not count: in a text that comes at once it is skipped."""
         if self._context.in_code:
             self._outside = self._outside or (self._wasted, self._not_before)
         elif self._outside:

@@ -4,9 +4,8 @@ garbage, was part of it lost? Pure functions, used for streams and whole answers
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
-
-import msgspec
 
 from gateway.domain.usage import read_usage
 from gateway.inspection.markers import markers_of
@@ -63,8 +62,7 @@ def begins_as_garbage(text: str) -> bool | None:
 
 
 def is_garbage(text: str, least: int = GARBAGE_LEAST) -> bool:
-    """Is the text one character repeated, as a miscomputing engine writes it? `least`: the length from which a text of
-    one character is garbage."""
+    """Is the text one character repeated, at least `least` times, as a miscomputing engine writes it?"""
     text = text.strip()
     found = begins_as_garbage(text)
     return len(text) >= least if found is None else found
@@ -78,8 +76,7 @@ def swallowed(size: int, usage: Any) -> bool:
 
 
 def empty_kind(usage: Any) -> str:
-    """The violation of an answer without content: `nothing_said` if tokens were generated (a parser lost them), else
-    `empty`."""
+    """The violation of an answer without content: `nothing_said` if a parser has lost its tokens, else `empty`."""
     return "nothing_said" if read_usage(usage).completion > 1 else "empty"
 
 
@@ -88,42 +85,28 @@ def empty_kind(usage: Any) -> str:
 PLAIN_ENDS = ("stop", "length")  # a finish_reason with which nothing is mended
 
 
-class Message(msgspec.Struct, gc=False):
-    """The fields of the message of a whole answer that may say something."""
-
-    content: Any = None
-    role: Any = None
-    refusal: Any = None
-    reasoning: Any = None
-    reasoning_content: Any = None
-    reasoning_details: Any = None
-    reasoning_text: Any = None
-    thinking: Any = None
-    tool_calls: Any = None
-    function_call: Any = None
-    audio: Any = None
+# The fields of a message, beside its content and calls, that may say something.
+_ALSO = (
+    *("refusal", "reasoning", "reasoning_content", "reasoning_details", "reasoning_text", "thinking"),
+    *("function_call", "audio"),
+)
 
 
-def plain_text(message: Message, finish: object, usual: Thoughts | None) -> str | None:
-    """The text of this choice of a whole answer, if it is a plain text with its end and nothing else. `usual`: how the
-    model marks thoughts."""
-    text, role, calls = message.content, message.role, message.tool_calls
+def plain_text(message: Mapping[str, Any], finish: object, usual: Thoughts | None) -> str | None:
+    """The text of a whole answer's message, if it has nothing else. `usual`: how the model marks thoughts."""
+    text, role = message.get("content"), message.get("role")
     if finish not in PLAIN_ENDS or type(text) is not str or not text or text.isspace():
         return None
-    if not (role is None or type(role) is str) or not (calls is None or calls == []):
+    if not (role is None or type(role) is str) or message.get("tool_calls") not in (None, []):
         return None
-    if not (message.refusal is message.reasoning is message.reasoning_content is None):
-        return None
-    if not (message.function_call is message.audio is message.thinking is None):
-        return None
-    if not (message.reasoning_details is message.reasoning_text is None):
-        return None
+    for name in _ALSO:
+        if message.get(name) is not None:
+            return None
     return text if begins_plainly(text, usual) else None
 
 
 def begins_plainly(text: str, usual: Thoughts | None) -> bool:
-    """Does this content begin neither with thoughts nor as garbage, and does it end none? `usual`: how the model marks
-    thoughts."""
+    """Does this content begin neither with thoughts, as `usual` marks them, nor as garbage, and does it end none?"""
     start = text.lstrip()
     return "</think>" not in text and opened(start, usual) is None and begins_as_garbage(start) is False
 

@@ -11,13 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from gateway.domain.request import CHAT, InferenceRequest
 from gateway.domain.usage import read_usage
 from gateway.inspection.answer import FIELDS, ChoiceAnswer, Delta, bytes_of
 from gateway.inspection.calls import mended_whole
-from gateway.inspection.heuristics import Message, closes_alone, is_plain_under, opened, plain_text, swallowed
+from gateway.inspection.heuristics import closes_alone, is_plain_under, opened, plain_text, swallowed
 from gateway.inspection.policy import CLOSER, NOTHING_EXPECTED, InspectionPolicy, closes_thoughts
 from gateway.inspection.reasoning import THINK, Thoughts
 from gateway.inspection.shape import fault_in_delta, fault_in_end, fault_in_message, fault_in_text
@@ -111,8 +109,7 @@ class Inspector:
     # -- each event -----------------------------------------------------------------------------------------------
 
     def fault_in(self, choices: Sequence[Choice], *, whole: bool = False) -> str | None:
-        """Why these choices are no valid (part of an) answer; None = they are valid. `whole`: they are a whole
-        answer."""
+        """Why these choices are no valid (part of an) answer; None = they are. `whole`: they are a whole answer."""
         for choice in choices:
             if not self._chat:
                 fault = fault_in_text(choice.text)
@@ -198,8 +195,7 @@ class Inspector:
         return text
 
     def inspect_text(self, text: str) -> list[Delta] | None:
-        """The same for an event that has only this text, in the only choice, which has begun. None = it is passed on
-        unchanged."""
+        """The same for an event with only this text, in the only choice, which has begun. None = unchanged."""
         return self._answers[0].text(text)
 
     def note_close(self, choices: Sequence[Choice]) -> None:
@@ -242,7 +238,7 @@ class Inspector:
         nothing to count, and `inspect` and `judge` would find the same. Most answers are."""
         if not self._chat or type(message) is not dict:
             return False
-        text = plain_text(msgspec.convert(message, Message), finish, self._thoughts)
+        text = plain_text(message, finish, self._thoughts)
         if text is None or not is_plain_under(self._policy, text):
             return False
         if self._awaits and swallowed(bytes_of(text), self.usage):

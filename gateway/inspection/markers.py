@@ -73,8 +73,7 @@ class Markers:
         return {quote: re.compile(f"(?P<end>{end}){self._later}") for quote, end in _QUOTE_ENDS.items()}
 
     def started_by(self, found: str) -> tuple[Start, ...]:
-        """The formats that `found` may start, in order. `found`: a marker, or the beginning of one at the end of the
-        text."""
+        """The formats, in order, that `found` may start: a marker, or the beginning of one at the end of the text."""
         if found not in self._started_by:
             starts = [_start(format_, found) for format_ in self._formats]
             self._started_by[found] = tuple(start for start in starts if start is not None)
@@ -126,8 +125,7 @@ def _openers(marker_starts: str) -> str:
 
 
 def _marker(formats: Iterable[Format], follow: bool = True) -> str:
-    """The last alternative of a pattern: any marker of `formats`, with `follow` only if the required text follows
-    it."""
+    """The last alternative of a pattern: any marker of `formats`; with `follow`, the required text must follow it."""
     behind: dict[str, str] = {}
     for format_ in formats:
         for marker in format_.markers:

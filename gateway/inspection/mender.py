@@ -55,8 +55,7 @@ class Mender:
 
     @property
     def saw_thoughts_later(self) -> bool:
-        """Did a later line of the content begin with a tag of thoughts? Such tags stay in the content, since they may
-        be prose."""
+        """Did a later line of the content begin with a tag of thoughts? It stays there, since it may be prose."""
         return self._late_tags is not None and self._late_tags.found
 
     def feed(self, text: str) -> list[Segment]:

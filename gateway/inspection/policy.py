@@ -60,8 +60,7 @@ NOTHING_EXPECTED = InspectionPolicy()
 
 
 class LazyTools(OfferedTools):
-    """A request's `tools` as bytes, parsed on first access: most answers call no tool, and agents send 50 KB of
-    them."""
+    """A request's `tools` as bytes, parsed on first access: most answers call none, and agents send 50 KB of them."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw

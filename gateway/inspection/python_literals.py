@@ -128,8 +128,7 @@ def has_any(cursor: Cursor, closing: str) -> bool:
 
 
 def read_plain(cursor: Cursor, pattern: re.Pattern[str], closing: str) -> re.Match[str] | None:
-    """Move past an argument or a field with a plain value, and past the comma or bracket behind it. None = there is
-    none."""
+    """Move past an argument or a field with a plain value and what ends it. None = there is none."""
     match = pattern.match(cursor.text, cursor.pos)
     if match is None or match["end"] not in (",", closing):
         return None

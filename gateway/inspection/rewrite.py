@@ -25,8 +25,7 @@ _KEYS = {name: re.compile(b'"' + name.encode() + b'"' + _VALUE) for name in ("mo
 
 
 class Identity:
-    """`id` and `created` of all chunks of one reply. The first chunk that is sent sets them, whichever attempt it is
-    from."""
+    """`id` and `created` of all chunks of one reply: those of the first chunk that is sent, of whichever attempt."""
 
     __slots__ = ("created", "id", "role_sent")
 
@@ -182,8 +181,7 @@ def with_ends(event: bytes, choices: Sequence[Choice]) -> bytes:
 
 
 def whole(body: bytes, served: object, model: str) -> bytes:
-    """A whole reply in which the model's name `served` is replaced by `model`, the requested name. All other bytes stay
-    the same, if possible."""
+    """A whole reply with the requested name `model` in place of `served`. Other bytes stay the same, if possible."""
     if served is None or served == model:
         return body
     old = b'"model":' + _encode(served)

@@ -77,8 +77,7 @@ def is_no_chunk(data: bytes, *, begun: bool) -> bool:
 
 
 def error_in(data: bytes) -> object:
-    """What an event or a whole answer without choices tells as an error: the value of `error`, or an object that is
-    one itself. None = it tells none."""
+    """The error that an event or a whole answer without choices tells: the value of `error`, or the object itself."""
     found = value_of(data)
     if not isinstance(found, dict) or found.get("choices"):
         return None
@@ -89,13 +88,13 @@ def error_in(data: bytes) -> object:
     return found.get("error") or found.get("detail")
 
 
-def brief(value: object) -> str:
+def brief(value: object, most: int = BRIEF_MOST) -> str:
     """Any decoded JSON value as a short text. Never raises."""
     try:
         text = value if isinstance(value, str) else _encode(value).decode()
     except (ValueError, TypeError, OverflowError, RecursionError):
         text = f"something of type {type(value).__name__}"
-    return text[:BRIEF_MOST]
+    return text[:most]
 
 
 def _fault_in(message: object, where: str, whole: bool) -> str | None:

@@ -173,8 +173,7 @@ class StreamTrack(Inspector):
     # -- each event -----------------------------------------------------------------------------------------------
 
     def feed(self, events: Iterable[bytes]) -> bytes:
-        """The bytes to send for these events; b"" while there is no content. Sets `failure` if one of them is an
-        error."""
+        """The bytes to send for these events; b"" before content. Sets `failure` if one of them is an error."""
         self.progress = False
         out: list[bytes] = []
         for event in events:
@@ -361,8 +360,7 @@ class StreamTrack(Inspector):
             self._look_ahead(event, choices[0], changed=changed is not None)
 
     def _look_ahead(self, event: bytes, choice: Choice, *, changed: bool = False) -> None:
-        """Decide which of the following events need not be parsed. `changed`: other choices were sent for this
-        event."""
+        """Decide which further events need not be parsed. `changed`: other choices were sent for this event."""
         if self.content:
             self._raw = self._raw or self.settled
         if self._request.choices != 1 or self.held:

@@ -88,8 +88,7 @@ class UnreadCalls:
     # -- thoughts ---------------------------------------------------------------------------------------------------
 
     def _take_thoughts(self, delta: Delta) -> list[Delta]:
-        """The delta without what may be a call in its thoughts, which is held until content, a call or the end
-        decides."""
+        """The delta without what may be a call in its thoughts: that is held until content, a call or the end."""
         drafts, follows = self._drafts, bool(delta.get("content") or delta.get("tool_calls"))
         field = next((name for name in FIELDS if isinstance(delta.get(name), str) and delta[name]), None)
         if field is None:

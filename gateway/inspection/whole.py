@@ -113,16 +113,14 @@ class WholeAnswer(Inspector):
 def read_whole(
     body: bytes, request: InferenceRequest, policy: InspectionPolicy | None = None, thoughts: Thoughts | None = None
 ) -> WholeAnswer:
-    """Check the body of a 200 and mend it. A complete answer without content is `empty`. `thoughts`: how this backend's
-    model marks its thoughts."""
+    """Check the body of a 200 and mend it. A complete answer without content is `empty`."""
     answer = WholeAnswer(body, request, policy, thoughts)
     answer.read()
     return answer
 
 
 def _rewritten(body: bytes, before: Sequence[Choice], changed: Sequence[Choice]) -> bytes:
-    """The body with its changed choices. If a choice's content changed, its logprobs become null: they belonged to the
-    old text."""
+    """The body with its changed choices. Logprobs of a changed text become null: they belonged to the old one."""
     fields = _decode_fields(body)
     written = _decode_choices(fields["choices"])
     for i, choice in enumerate(before):

@@ -50,7 +50,7 @@ from gateway.large_bodies import LARGE, apart
 from gateway.proxy.exchange import ClientGone
 from gateway.proxy.failures import AttemptFailed, StreamBroken
 from gateway.proxy.feedback import count_found, learn_forms, verdict_of, verdict_of_told
-from gateway.proxy.notice import notice_of
+from gateway.proxy.notice import Notice, notice_of
 from gateway.proxy.reply import (
     LOADING_TOLD,
     Header,
@@ -96,8 +96,10 @@ class Attempt:
         self._headers: list[Header] = []  # response headers about this attempt
         self._kept: BrokenStream | None = None  # what was sent, where another backend could go on with it
         self._called: EngineRequest | None = None
-        states, detour = context.services.fleet.states, self.record.detour
-        self._notice = notice_of(self.alias, self.request, self.candidate.state, states, detour)
+        self._notice: Notice | None = None
+        if self.record.detour is not None:
+            states = context.services.fleet.states
+            self._notice = notice_of(self.alias, self.request, self.candidate.state, states, self.record.detour)
         self._sent_id = ""  # the backend's id of this request, where the client chose it
 
     async def run(self) -> None:

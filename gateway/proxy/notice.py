@@ -48,11 +48,11 @@ def notice_of(
     request: InferenceRequest,
     state: BackendState,
     states: Mapping[str, BackendState],
-    detour: tuple[str, str] | None,
+    detour: tuple[str, str],
 ) -> Notice | None:
     """The line for an answer of this backend; None where it is no other model's than the first step's, and no
     cloud's. `detour`: why a later step serves."""
-    if detour is None or not may_notice(alias, request):
+    if not may_notice(alias, request):
         return None
     kind, reason = detour
     first = [states[name] for name in alias.steps[0] if name in states]

@@ -21,8 +21,7 @@ _decode_any = msgspec.json.Decoder(Any).decode
 
 
 class ChatChoice(msgspec.Struct):
-    """Of a whole answer. `stop_reason` is vLLM's: the stop string, or the id of the stop token.
-    `text`: of a completion."""
+    """Of a whole answer. `stop_reason` is vLLM's: the stop string, or the stop token's id. `text`: of a completion."""
 
     message: dict[str, Any] = {}
     text: Any = None
@@ -57,8 +56,7 @@ _decode_chunk = msgspec.json.Decoder(ChatChunk).decode
 
 
 def answer_of(body: bytes, what: str) -> tuple[ChatAnswer, ChatChoice]:
-    """A chat answer (which `fault_in_message` has passed) and its choice. Raises ProtocolFailure when it cannot be
-    translated to `what`."""
+    """A chat answer (which `fault_in_message` has passed) and its choice. Raises ProtocolFailure: it is no `what`."""
     try:
         answer = _decode_answer(body)
         return answer, answer.choices[0]

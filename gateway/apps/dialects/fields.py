@@ -27,8 +27,7 @@ def invalid(where: str, what: str, *, unsupported: bool = False) -> GatewayError
 
 
 class UntranslatableRequest(GatewayError):
-    """No chat can carry it; a server that has the client's API itself may take it. The arguments are those of
-    `invalid`."""
+    """No chat can carry it; a server that has the client's API itself may. The arguments are those of `invalid`."""
 
     def __init__(self, where: str, what: str) -> None:
         refusal = invalid(where, what, unsupported=True)

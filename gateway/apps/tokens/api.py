@@ -26,7 +26,7 @@ from gateway.domain.health_state import State
 from gateway.domain.reason import reason_of
 from gateway.domain.upstream import UpstreamFailure
 from gateway.engines.outgoing import fill_in
-from gateway.engines.tokens import TokenClient, TokenizeError
+from gateway.engines.tokenize import TokenClient, TokenizeError
 from gateway.errors import GatewayError, PassedOn
 from gateway.inspection.error_replies import judge
 from gateway.proxy.exchange import AsgiExchange, ClientGone

@@ -31,14 +31,8 @@ READ_TIMEOUT = 3600.0  # seconds; the request path applies its own, shorter time
 # requests for any other provider to api.openai.com.
 ADDRESSES: Mapping[str, str | None] = {
     "anthropic": "https://api.anthropic.com",
-    "gemini": None,
-    "vertex_ai": None,
-    "bedrock": None,
-    "bedrock_converse": None,
-    "sagemaker": None,
-    "sagemaker_chat": None,
-    "cohere": None,
-    "cohere_chat": None,
+    **dict.fromkeys(("gemini", "vertex_ai", "bedrock", "bedrock_converse", "sagemaker", "sagemaker_chat")),
+    **dict.fromkeys(("cohere", "cohere_chat")),
 }
 
 

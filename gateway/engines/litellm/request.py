@@ -71,8 +71,7 @@ def _data_of(part: dict[str, Any]) -> Any:
 
 
 def _refuse_remote_parts(messages: Any) -> None:
-    """Raise Refused for a part with a URL: litellm would fetch it from inside the LAN for any client. Data URLs
-    pass."""
+    """Refuse a part with a URL: litellm would fetch it from inside the LAN for any client. Data URLs pass."""
     if not isinstance(messages, list) or not messages:
         raise InexpressibleRequest("`messages` must be a list with at least one message.", "messages")
     for index, message in enumerate(messages):

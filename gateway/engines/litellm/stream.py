@@ -67,8 +67,7 @@ class LiteLLMStream:
         self._closing: asyncio.Task[None] | None = None
 
     async def peek(self) -> None:
-        """Wait for the first chunk. Raises litellm's errors: before the first chunk an error can still become an error
-        answer with its status."""
+        """Wait for the first chunk. Raises litellm's errors, which can still become answers with their status."""
         try:
             self._first = await self._next()
         except BaseException:
@@ -147,8 +146,7 @@ class LiteLLMStream:
 
 
 async def close(stream: Any, reading: asyncio.Task[bytes] | None) -> None:
-    """Close the connection of a stream. Some of litellm's iterators have no `aclose`: then the generator that they read
-    from is closed."""
+    """Close the connection of a stream. Where litellm's iterator has no `aclose`, the generator behind it is closed."""
     if reading is not None:
         await asyncio.wait([reading])  # a generator that runs cannot be closed
     inner = getattr(stream, "completion_stream", None)

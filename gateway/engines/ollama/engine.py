@@ -48,8 +48,7 @@ class OllamaEngine(Engine):
     name = "ollama"
 
     async def send(self, state: BackendState, call: EngineRequest) -> Response:
-        """Send the call. A request that Ollama's API cannot express is answered with 400; Ollama's own errors are
-        passed on."""
+        """What Ollama's API cannot express is answered with 400; its own errors are passed on."""
         try:
             if state.backend.images.fetch:
                 from gateway.engines.ollama.pictures import fetch_pictures  # httpx, which most never need

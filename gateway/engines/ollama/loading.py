@@ -109,8 +109,7 @@ def begin_load(
 async def loaded(
     state: BackendState, window: int | None, keep_alive: object, *, embeds: bool = False
 ) -> WholeResponse | None:
-    """Wait until its model is loaded with this window. Returns Ollama's refusal to load it; None = it is loaded. Raises
-    UpstreamFailure."""
+    """Wait until its model is loaded with this window. Returns Ollama's refusal to load it. Raises UpstreamFailure."""
     while not is_ready(state, window):
         refusal = await begin_load(state, window, keep_alive, embeds=embeds).wait()
         if refusal is not None:

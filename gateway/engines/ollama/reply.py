@@ -126,8 +126,7 @@ class ReplyBuilder:
     # -- a stream -------------------------------------------------------------------------------------------------
 
     def events(self, line: OllamaLine) -> bytes:
-        """The SSE events of one line: thoughts, text and calls, as far as it has them, and after the last line the
-        end."""
+        """The SSE events of one line: its thoughts, text and calls, and after the last line the end."""
         if line.error is not None:
             return b'data: {"error":' + _encode(error_of(error_text(line.error), 500)) + b"}\n\n"
         out = []

@@ -19,14 +19,8 @@ from gateway.engines.ollama.schema import Definitions
 
 # OpenAI's and vLLM's names -> the name among Ollama's `options`. Of the two limits the newer one wins.
 OPTIONS = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "seed": "seed",
-    "stop": "stop",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
+    **{name: name for name in ("temperature", "top_p", "top_k", "min_p", "seed", "stop")},
+    **{name: name for name in ("presence_penalty", "frequency_penalty")},
     "repetition_penalty": "repeat_penalty",
     "repeat_penalty": "repeat_penalty",
     "max_tokens": "num_predict",

@@ -73,8 +73,7 @@ class Definitions:
 
 
 class _SchemaReader:
-    """Reads one schema. `document`: the root of its references. `definitions`: receives the targets of the
-    references."""
+    """Reads one schema. `document`: the root of its references. `definitions`: receives their targets."""
 
     def __init__(self, document: Any, definitions: Definitions, param: str) -> None:
         self._document, self._definitions, self._param = document, definitions, param

@@ -29,8 +29,7 @@ _LOADED = "Ollama has only loaded or unloaded the model and answered nothing"
 
 
 class OllamaStream(TranslatedResponse):
-    """It reads a stream of lines as SSE. `violation` is set with the last line; `calls` reads a required
-    call from the text."""
+    """A stream of lines as SSE. `violation` is set with the last line; `calls` reads a required call from the text."""
 
     def __init__(
         self,

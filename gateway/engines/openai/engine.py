@@ -69,8 +69,7 @@ def _post(
 
 
 async def _send_own(state: BackendState, call: EngineRequest, own: NativeRequest) -> Response:
-    """Send the client's own request to its own endpoint. Where the server does not have that, or refuses the request,
-    the server is asked as a chat."""
+    """Send the client's own request to its own endpoint; as a chat where the server lacks that or refuses it."""
     response = await _post(state, call, own.fields, own.endpoint)
     if response.status < 300:
         read = ResponseAsChatStream if call.stream else ResponseAsChatAnswer
@@ -141,7 +140,6 @@ def at_path(value: Any, path: str) -> Any:
 
 
 def card_window(card: dict[str, Any]) -> int | None:
-    """The window in tokens: vLLM reports `max_model_len`, llama-server `meta.n_ctx`, other servers another key; None if
-    not reported."""
+    """The window in tokens: vLLM's `max_model_len`, llama-server's `meta.n_ctx`, others' another key; None if none."""
     stated = at_path(card, "meta.n_ctx")
     return reported_window(card.get("max_model_len"), card.get("context_length"), stated)

@@ -153,8 +153,7 @@ class ResponseReader:
 
 
 class ResponseAsChatStream(TranslatedResponse):
-    """The stream of a chat, read from one of a response. `memory` counts what is kept beside what it returns, for
-    `sender`."""
+    """The stream of a chat, read from a response's. `memory` counts what is kept beside what it returns."""
 
     def __init__(self, response: Response, memory: Counted | None = None, sender: str = "") -> None:
         super().__init__(response)

@@ -109,8 +109,7 @@ def several(cursor: Cursor, one: Callable[[], Call], done: Callable[[], bool]) -
 def make_call(
     cursor: Cursor, name: str, arguments: Mapping[str, Any], fit: Callable[[str, str, Any], Any] | None = None
 ) -> Call:
-    """The call, with its arguments as JSON. `fit`: `OfferedTools.fitted`, for formats whose models confuse declared
-    types."""
+    """The call, with its arguments as JSON. `fit`: `OfferedTools.fitted`, where models confuse declared types."""
     try:
         if fit is not None:
             arguments = {key: fit(name, key, value) for key, value in arguments.items()}

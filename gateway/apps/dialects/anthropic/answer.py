@@ -26,8 +26,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def to_message(body: bytes, id_: str) -> bytes:
-    """The body of a chat answer (which `fault_in_message` has passed) as the body of a message. Raises ProtocolFailure
-    when it cannot be translated."""
+    """The body of a chat answer (which `fault_in_message` has passed) as a message. Raises ProtocolFailure."""
     answer, choice = answer_of(body, "a message")
     why, sequence = stop_of(choice.finish_reason, choice.stop_reason)
     message = {**head(id_, answer.model), "content": _content(choice.message), "usage": usage_of(answer.usage)}
@@ -80,8 +79,7 @@ def _content(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _input(function: dict[str, Any]) -> dict[str, Any]:
-    """A call's arguments, which must be an object here. Others are kept as text: the tool refuses them, and the model
-    sees why."""
+    """A call's arguments, here an object. Others are kept as text: the tool refuses them, and the model sees why."""
     text = function.get("arguments") or "{}"
     arguments = arguments_of(text)
     return arguments if arguments is not None else {"arguments": text}
@@ -106,8 +104,7 @@ _TOO_LONG_TOGETHER = "prompt is too long: {tokens} tokens and the room for an an
 
 
 def retry_header(status: int) -> dict[bytes, bytes]:
-    """`x-should-retry: false` for errors that a retry cannot solve; without it Claude Code repeats even a 401 for
-    minutes."""
+    """`x-should-retry: false` where a retry cannot help; without it Claude Code repeats even a 401 for minutes."""
     return {b"x-should-retry": b"false"} if 400 <= status < 500 and status != 429 else {}
 
 

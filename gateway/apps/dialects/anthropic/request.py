@@ -85,8 +85,7 @@ def _translated(fields: dict[str, Raw]) -> tuple[dict[str, Raw], list[str]]:
 
 
 def _continued(fields: Mapping[str, Raw], begun: Mapping[str, Any], where: str) -> dict[str, Raw]:
-    """The chat's fields with which `begun`, the last message, is continued. `where`: its content. Raises where
-    Anthropic's API refuses it too."""
+    """The fields with which `begun`, the last message, is continued. Raises where Anthropic's API refuses it too."""
     if not begun["content"]:
         raise invalid(where, "ends with thoughts. Add the text that the model is to continue, or leave it out.")
     if begun["content"][-1].isspace():

@@ -76,8 +76,7 @@ class OllamaAnswer:
         return self._line(text_of(message), thoughts_of(message), calls, choice.logprobs, **self._end())
 
     def lines(self, events: Iterable[bytes], hold: Callable[[int], object]) -> bytes:
-        """The lines of a stream from the events of a chat. Calls are held until they are whole: Ollama's have no
-        parts."""
+        """The lines of a stream from a chat's events. Calls are held until they are whole: Ollama's have no parts."""
         return b"".join([self._event(event, hold) for event in events])
 
     def _event(self, event: bytes, hold: Callable[[int], object]) -> bytes:
@@ -124,8 +123,7 @@ class OllamaAnswer:
         return len(text or "")
 
     def _end(self) -> dict[str, Any]:
-        """The fields of the last line. The gateway sees no other times than those of the first and of the last
-        content."""
+        """The fields of the last line. The gateway sees no times but those of the first and the last content."""
         now, used = self._clock(), read_usage(self._usage)
         first = self._first if self._first is not None else self._began
         return {

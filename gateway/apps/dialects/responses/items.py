@@ -195,8 +195,7 @@ def _told_part(part: Any) -> Any:
 
 
 def _parts(content: Any, where: str, *, pictures: bool = True) -> list[Part]:
-    """The content of an item as parts of a chat message; a string is one text. `pictures`: pictures and audio may be
-    among them."""
+    """The content of an item as parts of a chat message; a string is one text. `pictures`: and audio may be there."""
     if isinstance(content, str):
         return [text_part(content)] if content else []
     if not isinstance(content, list):

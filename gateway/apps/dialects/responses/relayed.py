@@ -134,8 +134,7 @@ class RelayedStream(ResponseStream):
         return True
 
     def _adjusts(self, answer: _RelayedAnswer, choices: Raw) -> bool:
-        """Send text of the open message in other pieces than it came in, as the checks release it. False = another
-        kind of change."""
+        """Send text of the open message in the pieces that the checks release. False = another kind of change."""
         delta = _text_alone(choices)
         if delta is None:
             return False

@@ -30,6 +30,8 @@ _REFUSED = {
     "top_logprobs": "cannot be translated. Leave it out.",
 }
 _ECHOED = ("temperature", "top_p", "max_output_tokens", "max_tool_calls", "user", "prompt_cache_key")
+_CHAT_TAKES = ("instructions", "input", "tools", "tool_choice", "parallel_tool_calls", "max_output_tokens")
+_TAKEN = (*_CHAT_TAKES, "reasoning", "text", "include")
 _THOUGHTS = "reasoning.encrypted_content"
 _LOGPROBS = "message.output_text.logprobs"
 _USAGE = Raw(b'{"include_usage":true}')
@@ -93,19 +95,6 @@ def _translated(fields: dict[str, Raw], previous: str | None, stored: bool) -> t
     if asks_for_stream(fields.get("stream")):
         fields["stream_options"] = _USAGE  # the end of a response has its token counts
     return fields, asked
-
-
-_TAKEN = (
-    "instructions",
-    "input",
-    "tools",
-    "tool_choice",
-    "parallel_tool_calls",
-    "max_output_tokens",
-    "reasoning",
-    "text",
-    "include",
-)
 
 
 def _asked(fields: dict[str, Raw], taken: dict[str, Any], previous: str | None, stored: bool) -> RequestEcho:
@@ -179,8 +168,7 @@ _TEXT_ONLY = ("assistant", "system", "developer")  # roles
 
 
 def translatable(fields: dict[str, Raw]) -> dict[str, Raw]:
-    """The fields of the request without the tools, items and parts that have no translation. Raises GatewayError for
-    JSON that cannot be read."""
+    """The fields without the tools, items and parts that have no translation. Raises GatewayError."""
     rest = {name: value for name, value in fields.items() if name not in ("top_logprobs", "include")}
     tools, choice, given = (value_in(fields.get(name), name) for name in ("tools", "tool_choice", "input"))
     if isinstance(tools, list):

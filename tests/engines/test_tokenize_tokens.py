@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from gateway.domain.backend import BackendState
 from gateway.domain.upstream import Client, ProtocolFailure
-from gateway.engines.tokens import TokenClient, TokenizeError
+from gateway.engines.tokenize import TokenClient, TokenizeError
 from gateway.large_bodies import LARGE
 from tests.engines.scripted import ScriptedClient, ScriptedResponse
 from tests.engines.test_tokenize import HELLO, server
