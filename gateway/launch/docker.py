@@ -99,7 +99,7 @@ class DockerRun:
     @property
     def unknown(self) -> tuple[str, ...]:
         """Flags that docker does not have."""
-        return tuple(flag.option for flag in self.given if not _is_known(flag))
+        return tuple(flag.option for flag in self.given if flag.option not in _SWITCHES | _VALUES)
 
     def meant_by(self, option: str) -> str | None:
         """The flag that docker has and that a flag which it does not have is one typo away from."""
@@ -135,10 +135,6 @@ def published_ports(text: str) -> tuple[int | None, int | None]:
 
 def _port(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
-
-
-def _is_known(flag: DockerFlag) -> bool:
-    return flag.option in _SWITCHES or flag.option in _VALUES
 
 
 def is_docker_run(words: Sequence[str]) -> bool:
@@ -209,22 +205,15 @@ def _flags(words: Sequence[str]) -> Iterator[tuple[DockerFlag, int]]:
             for option, value in _bundle(word[1:]):
                 if value is None and option not in _SWITCHES and at < len(words):
                     value, at = words[at], at + 1
-                yield _flag(option, value), at
+                yield DockerFlag(option.removeprefix("--"), value), at
             continue
         name, equals, text = word.partition("=")
         option = _NAMES["other_names"].get(name, name)
         value = text if equals else None
-        if value is None and at < len(words) and _takes_next(option, words[at]):
+        takes_next = option in _VALUES or (option not in _SWITCHES and not "".join(words[at : at + 1]).startswith("-"))
+        if value is None and at < len(words) and takes_next:
             value, at = words[at], at + 1
-        yield _flag(option, value), at
-
-
-def _flag(option: str, value: str | None) -> DockerFlag:
-    return DockerFlag(option.removeprefix("--"), value)
-
-
-def _takes_next(option: str, word: str) -> bool:
-    return option in _VALUES or (option not in _SWITCHES and not word.startswith("-"))
+        yield DockerFlag(option.removeprefix("--"), value), at
 
 
 def _bundle(letters: str) -> Iterator[tuple[str, str | None]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +16,10 @@ from gateway.domain.request import ENDPOINTS, LIMIT_MOST, InferenceRequest, pars
 from gateway.domain.token_ratio import room_needed
 from gateway.errors import GatewayError, model_not_found
 from gateway.launch.families import family_of
-from gateway.routing.needs import Adaptation, needs_of, with_media
-from gateway.routing.plan import Candidate, DecidesStart, OverBudget, Plan
+from gateway.routing.needs import Adaptation, Resort, needs_of, resort_of, with_media
+from gateway.routing.plan import Candidate, DecidesStart, OverBudget, Plan, make_plan
 from gateway.routing.refusal import refusal
-from gateway.routing.serving import NOT_ENTERED, Need, Service, request_with, who_serves, with_tokens
+from gateway.routing.serving import NOT_ENTERED, Need, order_of, request_with, with_tokens
 from gateway.routing.why_not import STARTING, STARTS
 from gateway.routing.window import near_limit, prompt_estimate
 
@@ -85,20 +85,31 @@ def explain(
     those that are asked at the same time. `resort`: the mode of `on_unsupported` if one is needed. `start`: what it
     would have started. `error`: the client's error when no backend can serve."""
     request = replace(request, sender=client.name if client is not None else "")
-    service = who_serves(
-        alias, states, request, now, client=client, over_budget=over_budget, refuses_start=decides_start
-    )
-    start = _start(service, client, decides_start)
-    error = None if service.order or start is not None else refusal(service.plan, [], request, now)
+    local_only = client is not None and client.local_only
+
+    def planned(mode: Resort | None) -> Plan:
+        return make_plan(
+            alias, states, request, now, local_only=local_only, client=client, resort=mode,
+            over_budget=over_budget, refuses_start=decides_start,
+        )  # fmt: skip
+
+    plan, resort = planned(None), None
+    order = order_of(plan)
+    if request.tools and not order and (mode := resort_of(alias, client)) is not None:
+        last = planned(mode)
+        if found := order_of(last):
+            plan, order, resort = last, found, mode
+    start = _start(plan, order, client, decides_start)
+    error = None if order or start is not None else refusal(plan, [], request, now)
     return {
         "alias": alias.name,
         "ask_all": bool(alias.ask_all),
         "request": _request(request, alias, client),
         "served": error is None,
-        "order": sorted(service.order, key=alias.ask_all.index) if alias.ask_all else list(service.order),
-        "resort": service.resort,
+        "order": sorted(order, key=alias.ask_all.index) if alias.ask_all else list(order),
+        "resort": resort,
         "steps": [
-            {"step": index + 1, "backends": [_backend(service, states[name], request, now) for name in step]}
+            {"step": index + 1, "backends": [_backend(plan, order, states[name], request, now) for name in step]}
             for index, step in enumerate(alias.steps)
         ],
         "start": start,
@@ -106,12 +117,13 @@ def explain(
     }
 
 
-def _start(service: Service, client: Client | None, decides: DecidesStart | None) -> dict[str, Any] | None:
+def _start(
+    plan: Plan, order: Sequence[str], client: Client | None, decides: DecidesStart | None
+) -> dict[str, Any] | None:
     """`{backend, begun, stops: {backend: seconds idle}, notes, meanwhile}`: the start that this request would cause, or
     join (`begun`), and the backend that would serve it meanwhile; None if it would wait. None as a whole: there is no
     such start."""
-    plan = service.plan
-    first = next((c.step for c in plan.candidates if c.state.name in service.order), None)
+    first = next((c.step for c in plan.candidates if c.state.name in order), None)
     starts = [skip for skip in plan.skipped if skip.kind in STARTS and (first is None or skip.step < first)]
     begun = next((skip for skip in starts if skip.kind == STARTING), None)
     skip = begun or next(iter(starts), None)
@@ -123,7 +135,7 @@ def _start(service: Service, client: Client | None, decides: DecidesStart | None
         "begun": begun is not None,
         "stops": {name: round(idle, 3) for name, idle in decision.stops.items()},
         "notes": list(decision.notes),
-        "meanwhile": service.order[0] if service.order else None,
+        "meanwhile": order[0] if order else None,
     }
 
 
@@ -143,14 +155,16 @@ def _request(request: InferenceRequest, alias: Alias, client: Client | None) -> 
     }
 
 
-def _backend(service: Service, state: BackendState, request: InferenceRequest, now: float) -> dict[str, Any]:
-    room = room_needed(request, service.plan.alias.min_max_tokens)
+def _backend(
+    plan: Plan, order: Sequence[str], state: BackendState, request: InferenceRequest, now: float
+) -> dict[str, Any]:
+    room = room_needed(request, plan.alias.min_max_tokens)
     estimate = prompt_estimate(state, request)
     able, window = state.capabilities(now), state.window(now)
     family = family_of(state.checkpoint)
     return {
         "backend": state.name,
-        **_verdict(service, state),
+        **_verdict(plan, order, state),
         "engine": state.backend.engine,
         "server": state.server,
         "front_end": state.reported.front_end,
@@ -173,15 +187,14 @@ def _backend(service: Service, state: BackendState, request: InferenceRequest, n
     }
 
 
-def _verdict(service: Service, state: BackendState) -> dict[str, Any]:
+def _verdict(plan: Plan, order: Sequence[str], state: BackendState) -> dict[str, Any]:
     """`verdict` use | adapt | skip, `reasons` for people, `adapted` as in x-gateway-adapted."""
-    plan = service.plan
     candidate = next((c for c in plan.candidates if c.state is state), None)
     if candidate is None:
         skip = next(s for s in plan.skipped if s.state is state)
         return {"verdict": "skip", "kind": skip.kind, "reasons": [skip.reason], "adapted": []}
     reasons = [*_changes(candidate.adapt), *_limits(plan, candidate)]
-    shut_out = state.name not in service.order
+    shut_out = state.name not in order
     verdict = "skip" if shut_out else "adapt" if candidate.adapt.kinds or candidate.adapt.mode else "use"
     return {
         "verdict": verdict,

@@ -16,57 +16,19 @@ from typing import Any
 
 import msgspec
 
-from gateway.config.snapshot import Alias, Backend, Client, Snapshot
+from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import SERVING, State
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE, Endpoint, InferenceRequest, parse
-from gateway.routing.needs import Resort, resort_of
-from gateway.routing.plan import KINDS, OUTSIDE, Candidate, DecidesStart, OverBudget, Plan, SkippedBackend, make_plan
+from gateway.routing.plan import KINDS, OUTSIDE, Candidate, Plan, SkippedBackend, make_plan
 from gateway.routing.why_not import STARTS, SkipReason, unavailable
 
 # -- one request ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
-    """The backends that serve one request. `order`: the backends in the order in which they are tried. `resort`: the
-    mode of `on_unsupported` if no backend serves the request unchanged; then the plan is the one of that mode."""
-
-    plan: Plan
-    order: tuple[str, ...]
-    resort: Resort | None = None
-
-
-def who_serves(
-    alias: Alias,
-    states: Mapping[str, BackendState],
-    request: InferenceRequest,
-    now: float,
-    *,
-    client: Client | None = None,
-    over_budget: OverBudget | None = None,
-    refuses_start: DecidesStart | None = None,
-) -> Service:
-    """The planner's result for this request at `now` (the fleet's monotonic seconds), `on_unsupported` included."""
-    local_only = client is not None and client.local_only
-
-    def planned(resort: Resort | None = None) -> Service:
-        plan = make_plan(
-            alias, states, request, now, local_only=local_only, client=client, resort=resort,
-            over_budget=over_budget, refuses_start=refuses_start,
-        )  # fmt: skip
-        return Service(plan, _order(plan), resort)
-
-    service = planned()
-    resort = resort_of(alias, client) if request.tools and not service.order else None
-    if resort is None:
-        return service
-    last = planned(resort)
-    return last if last.order else service
-
-
-def _order(plan: Plan) -> tuple[str, ...]:
+def order_of(plan: Plan) -> tuple[str, ...]:
+    """The backends in the order in which they are tried."""
     chain = plan.candidates
     return tuple(c.state.name for i, c in enumerate(chain) if _may_enter(plan, c, chain[:i]))
 

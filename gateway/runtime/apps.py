@@ -44,7 +44,6 @@ class SharedFleet(Component, Protocol):
     """The gateways that share the fleet with this one. Opened and closed apart from the other components."""
 
     operations: Any
-    turn: Any
 
     def publish_mode(self, mode: str, at: float) -> None:
         """The mode was chosen here at `at` (Unix ms)."""

@@ -42,12 +42,6 @@ def metrics_of(shared: Membership | None, states: Mapping[str, BackendState]) ->
     yield counter("gateway_shared_trips_total", "Round trips to Redis", rows=[((), one.trips) for one in ours])
     elsewhere = (((name,), state.shared.elsewhere) for name, state in known.items())
     yield gauge("gateway_elsewhere", "Sequences that other gateways have under way", "backend", elsewhere)
-    over = (((name,), _excess(state)) for name, state in known.items())
+    limited = [(name, state, state.known_slots) for name, state in known.items()]
+    over = (((name,), max(0, one.under_way + one.foreign - slots) if slots else 0) for name, one, slots in limited)
     yield gauge("gateway_slots_excess", "Sequences beyond a backend's slots", "backend", over)
-
-
-def _excess(state: BackendState) -> int:
-    """Known sequences on the backend beyond its slots."""
-    if state.known_slots is None:
-        return 0
-    return max(0, state.under_way + state.foreign - state.known_slots)

@@ -18,7 +18,7 @@ from gateway.accounting.accounts import Accounts, today
 from gateway.admission.scheduler import Scheduler
 from gateway.apps.cluster.redis_connection import CONNECT, Batch, RedisConnection, RedisUnavailable, ignore
 from gateway.apps.cluster.shared_budgets import SharedBudgets, days
-from gateway.apps.cluster.shared_operations import SharedOperations, SharedTurn
+from gateway.apps.cluster.shared_operations import SharedOperations
 from gateway.apps.cluster.shared_placements import SharedPlacements
 from gateway.apps.cluster.shared_slots import SharedSlots
 from gateway.apps.cluster.state_sync import StateSync
@@ -73,9 +73,8 @@ class Membership:
         self._state_sync = StateSync(lambda: fleet.states, prober, self._redis.wake)
         self._state_sync.on_mode = on_mode
         self.operations = SharedOperations(
-            name or self.id, self.id, self._state_sync, lambda: self.joined, self._redis.wake
+            name or self.id, self.id, self._state_sync, lambda: self.joined, self._redis.wake, self._failures
         )
-        self.turn = SharedTurn(self.id, self._redis.wake, lambda: self.slots.joined, self._failures)
         self._placements = SharedPlacements(Placements() if placements is None else placements, lambda: fleet.states)
         self._shared_budgets: SharedBudgets | None = None
         self._renew = self._news = False
@@ -168,7 +167,6 @@ class Membership:
             self._news = False
             batch.append((("news", self._state_sync.revision), self._read_news))
         batch += look
-        batch += self.turn.pending_operations()
         batch += self.slots.pending_operations()
         batch += [(operation, ignore) for operation in self._state_sync.pending_operations()]
         batch += self.operations.pending_operations()

@@ -127,7 +127,9 @@ class RedisConnection:
         """Send batch after batch, one at a time, so that operations are executed in order."""
         try:
             while self.up and (batch := self._build()):
-                answers = await self._call([operation for operation, _ in batch])
+                answers = await self._trip([operation for operation, _ in batch])
+                if answers == ["stranger"]:  # this gateway was silent for too long, or Redis has lost its data
+                    raise RedisUnavailable("this gateway was forgotten there")
                 for (_, answer), value in zip(batch, answers, strict=True):
                     answer(value)
         except RedisUnavailable as error:
@@ -139,12 +141,6 @@ class RedisConnection:
             self._fail("an error inside the gateway; see its log")
         finally:
             self._sender = None
-
-    async def _call(self, operations: list[Operation]) -> list[Any]:
-        answers = await self._trip(operations)
-        if answers == ["stranger"]:  # this gateway was silent for too long, or Redis has lost its data
-            raise RedisUnavailable("this gateway was forgotten there")
-        return answers
 
     async def _trip(self, operations: list[Operation]) -> list[Any]:
         self.trips += 1

@@ -30,7 +30,15 @@ class SharedOperations:
     """`joined` is called to learn whether Redis answers. `on_record` gets each record that another gateway publishes,
     `on_abandoned` the id of a running one whose gateway is gone."""
 
-    def __init__(self, name: str, gateway: str, facts: StateSync, joined: Callable[[], bool], wake: Callable[[], None]):
+    def __init__(
+        self,
+        name: str,
+        gateway: str,
+        facts: StateSync,
+        joined: Callable[[], bool],
+        wake: Callable[[], None],
+        failures: Failures | None = None,
+    ) -> None:
         self.name = name  # of this gateway, for people
         self.on_record: Callable[[Record], None] = lambda _: None
         self.on_abandoned: Callable[[str], None] = lambda _: None
@@ -38,6 +46,8 @@ class SharedOperations:
         self._facts = facts
         self._joined = joined
         self._wake = wake
+        self._failures = failures or Failures()
+        self._turns: Batch = []  # asked for or given back, not sent yet
         self._asking: dict[asyncio.Future[Any], str] = {}  # not sent yet -> what is said; the answer None: no Redis
         self._sent: set[asyncio.Future[Any]] = set()
         self._said: str | None = None  # of the operation that this gateway runs; None if it runs none
@@ -87,7 +97,7 @@ class SharedOperations:
 
     def pending_operations(self) -> Batch:
         """The operations to send now, each with the callback for its answer. They follow the facts of this gateway."""
-        found: Batch = []
+        found, self._turns = self._turns, []
         if self._ended:
             self._ended = False
             found.append((("operated",), ignore))
@@ -125,28 +135,13 @@ class SharedOperations:
             self._foreign = record
             self.on_record(record)
 
-
-class SharedTurn:
-    """The turn of one gateway to start or stop backends for requests, so that two of them do not start the same
-    backend, or make room twice. It ends with the gateway that has it. `wake` is called when there is something to send
-    (`pending_operations`). `joined`: whether Redis answers; while it does not, every gateway has its turn."""
-
-    def __init__(
-        self, gateway: str, wake: Callable[[], None], joined: Callable[[], bool], failures: Failures | None = None
-    ) -> None:
-        self._gateway = gateway
-        self._wake = wake
-        self._joined = joined
-        self._failures = failures or Failures()
-        self._unsent: Batch = []
-
-    def pending_operations(self) -> Batch:
-        found, self._unsent = self._unsent, []
-        return found
+    # -- the turn to start or stop for requests --------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def held(self) -> AsyncIterator[None]:
-        """Wait for the turn, and keep it."""
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for the turn of this gateway to start or stop backends for requests, and keep it: two gateways must not
+        start the same backend, or make room twice. It ends with the gateway that has it. Without Redis every gateway
+        has its turn."""
         while not await self._take():
             await asyncio.sleep(AGAIN)
         renewing = self._failures.task("shared", self._renew)
@@ -154,7 +149,7 @@ class SharedTurn:
             yield
         finally:
             renewing.cancel()
-            self._unsent.append((("give",), ignore))
+            self._turns.append((("give",), ignore))
             self._wake()
 
     async def _renew(self) -> None:
@@ -167,7 +162,7 @@ class SharedTurn:
         if not self._joined():
             return True
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._unsent.append((("take", round(LASTS * 1000)), partial(_answer, answered)))
+        self._turns.append((("take", round(LASTS * 1000)), partial(_answer, answered)))
         self._wake()
         try:
             async with asyncio.timeout(PATIENCE):

@@ -115,7 +115,8 @@ class StateSync:
 
     def pending_operations(self) -> list[Operation]:
         """The operations to send now."""
-        found = [*self._wipes, *(_post(field, fact) for field, fact in self._unsent.items())]
+        facts = self._unsent.items()
+        found = [*self._wipes, *(("post", field, f.at, f.until, _json(f.value).decode()) for field, f in facts)]
         self._wipes, self._unsent = [], {}
         return found
 
@@ -195,10 +196,6 @@ class StateSync:
 def _engine_of(state: BackendState) -> list[object]:
     """Version and start: together they distinguish one running engine from another."""
     return [state.reported.version, state.reported.started]
-
-
-def _post(field: str, fact: Fact) -> Operation:
-    return ("post", field, fact.at, fact.until, _json(fact.value).decode())
 
 
 def _ms() -> float:

@@ -67,7 +67,7 @@ def _print(groups: tuple[str, ...], sums: list[Sums], since: str) -> None:
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, title=f"the last {since}", title_justify="left", show_footer=len(sums) > 1)
-    everything = _total(sums)
+    everything = Sums((), *(sum(column) for column in list(zip(*sums, strict=True))[1:]))
     for name in groups:
         table.add_column(name, "all" if name == groups[0] else "", overflow="fold")
     heads = ("requests", "failed", "seconds", "prompt", "cached", "completion", "reasoning", "audio s", "USD")
@@ -90,7 +90,3 @@ def _cells(row: Sums) -> tuple[str, ...]:
 
 def _audio(row: Sums) -> float:
     return row.audio_in_seconds + row.audio_out_seconds
-
-
-def _total(sums: list[Sums]) -> Sums:
-    return Sums((), *(sum(column) for column in list(zip(*sums, strict=True))[1:]))

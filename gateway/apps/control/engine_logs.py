@@ -8,8 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from shlex import quote
 
-from gateway.apps.control.command import kill, run
-from gateway.apps.control.ssh_errors import problem_of
+from gateway.apps.control.command import kill, problem_of, run
 from gateway.apps.control.unit_commands import SSH, Unit, last_path, units_of, with_credentials
 from gateway.apps.control.units import without_escapes
 from gateway.config.snapshot import Backend, Snapshot

@@ -18,7 +18,7 @@ from gateway.apps.control.operations import Operations
 from gateway.apps.control.switching import restart_steps
 from gateway.apps.control.troubles import found_of
 from gateway.apps.control.unit_commands import units_of
-from gateway.apps.control.units import WORDS_ASKED, UnitState, look
+from gateway.apps.control.units import WORDS_ASKED, look
 from gateway.config.snapshot import Recover
 from gateway.domain.backend import BackendState
 from gateway.domain.events import Event
@@ -112,12 +112,13 @@ class Recovery:
 
     async def _restart(self, state: BackendState, recover: Recover, hang: Hang) -> None:
         units = units_of(state.backend, self._gateway.snapshot.nodes)
-        seen = [one for one in (await look(units, words=WORDS_ASKED)).values() if _is_up(one)]
+        found = await look(units, words=WORDS_ASKED)
+        # A unit that starts is `activating`, until the engine answers.
+        seen = [one for one in found.values() if one is not None and one.active == "active"]
         if not units or len(seen) < len(units) or not seems_hung(state):
             return  # it loads, is down, or its node is not reached
-        found = found_of(state.name, [one for one in seen if one is not None])
-        now = time.monotonic()
-        words = f"; its last words: {found['words'][-1]}" if found["words"] else ""
+        now, said = time.monotonic(), found_of(state.name, seen)["words"]
+        words = f"; its last words: {said[-1]}" if said else ""
         why = f"hung for {now - (hang.since or now):.0f} s ({state.health.reason}){words}"
         snapshot = self._gateway.snapshot
         profile = self._operations.profiles.get(state.name, "")
@@ -136,8 +137,3 @@ class Recovery:
         self.told[name] = f"{name} {text}"
         log.warning("%s %s", name, text)
         self._gateway.emit(Event(time.time(), "operation", name, f"recovery of {name}", after=state))
-
-
-def _is_up(state: UnitState | None) -> bool:
-    """Is its engine loaded? A unit that starts is `activating`, until the engine answers."""
-    return state is not None and state.active == "active"

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from gateway.apps.control.command import problem_of
 from gateway.apps.control.lanes import run_lanes
 from gateway.apps.control.record import Operation, Step
-from gateway.apps.control.ssh_errors import problem_of
 from gateway.apps.control.switching import LOADS, PlannedStep, Steps
 from gateway.apps.control.troubles import StartWatch
 from gateway.apps.control.unit_commands import (
@@ -195,7 +195,9 @@ class Runner:
             case "wait":
                 return await self._wait(step, planned)
             case "resume":
-                return await self._resume(planned.backend)
+                await self._put_in_force()
+                self._state(planned.backend).evidence.resume()
+                return self._state(planned.backend).health.state.value
 
     def _state(self, name: str) -> BackendState:
         state = self._gateway.fleet.states.get(name)
@@ -353,12 +355,6 @@ class Runner:
             await self._changed(self._operation, step)
         if watching.over:
             raise StepFailed("\n".join([*watching.told, watching.over]), watching.over)
-
-    async def _resume(self, name: str) -> str:
-        await self._put_in_force()
-        state = self._state(name)
-        state.evidence.resume()
-        return state.health.state.value
 
     # -- commands -------------------------------------------------------------------------------------------------
 

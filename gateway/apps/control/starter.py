@@ -64,7 +64,7 @@ class Starter:
         self._waiting = gateway.admission.queue_depth
         self._shares = gateway.shared is not None
         # Held while this gateway starts or stops what requests start: no other gateway does then.
-        self._turn_of_gateways = gateway.shared.turn.held if gateway.shared is not None else nullcontext
+        self._turn_of_gateways = gateway.shared.operations.turn if gateway.shared is not None else nullcontext
         self._demands: Demands = {}
         self._turn = asyncio.Lock()  # one start or stop at a time
         self._starts: dict[str, asyncio.Task[Any]] = {}  # backend -> its start
@@ -189,7 +189,8 @@ class Starter:
             decision = self._decide(name, may_stop=may_stop)
             if decision.refusal:
                 return decision.refusal
-            steps = request_steps(self._gateway.snapshot, name, decision.stops, _notes(decision))
+            notes = [f"stops {other}, idle for {idle:.0f} s" for other, idle in decision.stops.items()]
+            steps = request_steps(self._gateway.snapshot, name, decision.stops, [*notes, *decision.notes])
             operation = await self._operate("start", name, steps, "request", decision.stops)
             if operation is not None:
                 return await self._started(name, operation, decision)
@@ -266,7 +267,8 @@ class Starter:
             self._look_after_restart(state)
             if self._has_been_steady(state):
                 self.failed.pop(state.name, None)
-            if self._is_idle(state, waiting) and not why_unstoppable(snapshot, state.backend):
+            is_idle = state.name not in self._stops and self._is_idle(state, waiting)
+            if is_idle and not why_unstoppable(snapshot, state.backend):
                 self._run(self._stops, state.name, self._stop_idle(state), f"stop {state.name}, which is idle")
 
     def _of_requests(self) -> list[BackendState]:
@@ -302,19 +304,17 @@ class Starter:
 
     def _is_idle(self, state: BackendState, waiting: Mapping[str, int]) -> bool:
         after, idle = state.backend.stop_after, self.use.idle(state.name)
-        if after is None or idle is None or idle < after or state.name in self._stops:
-            return False
-        return state.health.state in RUNS and not has_work(state, waiting)
+        is_due = after is not None and idle is not None and idle >= after
+        return is_due and state.health.state in RUNS and not has_work(state, waiting)
 
     async def _stop_idle(self, state: BackendState) -> None:
         """It is looked at again when its turn has come: it may have had a request meanwhile."""
         async with self._turn, self._turn_of_gateways():
             while True:
                 await self._operations.finished()
-                waiting, states = self._waiting(), self._of_requests()
-                self.use.look(states, waiting)
-                idle, after = self.use.idle(state.name), state.backend.stop_after
-                if idle is None or after is None or idle < after or state.health.state not in RUNS:
+                waiting = self._waiting()
+                self.use.look(self._of_requests(), waiting)
+                if not self._is_idle(state, waiting):
                     return
                 steps = stop_steps(self._gateway.snapshot, state.name, {})
                 if await self._stop(state.name, steps, "idle", "idle"):
@@ -357,8 +357,3 @@ def _has_stopped(operation: Operation, name: str) -> bool:
 
 def _is_batch(client: Client | None, alias: Alias) -> bool:
     return ((client.priority if client is not None else None) or alias.priority) == "batch"
-
-
-def _notes(decision: StartDecision) -> list[str]:
-    stops = [f"stops {name}, idle for {idle:.0f} s" for name, idle in decision.stops.items()]
-    return [*stops, *decision.notes]

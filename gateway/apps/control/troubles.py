@@ -141,7 +141,10 @@ class StartWatch:
         died = [state for state in known if self._has_died(state)]
         for state in [*known, *died]:  # of several, what the dead one said
             self.words = state.words or self.words
-        self.deaths += [self._death(state) for state in died]
+        for state in died:
+            times = f" ({len(self.deaths) + 1} times)" if self.deaths else ""
+            dead = f"it died at its start on {state.unit.node}, {state.how}{times}"
+            self.deaths.append(self._with_words(state, dead))
         signs = [f"{state.shown} {state.words[-1]}" if state.words else state.shown for state in known]
         self.sign = "; ".join([*signs, *(f"{node} was not reached" for node in away)])
         self.over = self._why_over(known)
@@ -167,10 +170,6 @@ class StartWatch:
         now = state.restarts + waits  # the restart of a death is counted when it begins
         self._restarts[state.unit] = max(before, now)
         return now > before
-
-    def _death(self, state: UnitState) -> str:
-        times = f" ({len(self.deaths) + 1} times)" if self.deaths else ""
-        return self._with_words(state, f"it died at its start on {state.unit.node}, {state.how}{times}")
 
     def _with_words(self, state: UnitState, text: str) -> str:
         self.cause = cause_of(state.words, self._backend, state.unit) or self.cause

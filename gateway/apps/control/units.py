@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Literal
 
-from gateway.apps.control.command import CommandOutcome, run
-from gateway.apps.control.ssh_errors import was_cut
+from gateway.apps.control.command import CommandOutcome, run, was_cut
 from gateway.apps.control.unit_commands import PROFILES, SSH, Command, Unit, park_commands, with_credentials
 from gateway.config.snapshot import Snapshot
 from gateway.printable import visible

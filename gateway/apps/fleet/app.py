@@ -34,15 +34,16 @@ def preflight(snapshot: Snapshot, name: str, profile: str, early: bool) -> Prefl
     targets = {node: snapshot.nodes[node].ssh for node in backend.nodes}
     looked = look_at_all([(node, targets[node.name]) for node in expected_nodes(alone) if node.name in targets])
     passing = STOPS_MEND if early else ()
-    unreached = [line for one in looked if one.problem is not None for line in _unreached(one)]
+    unreached = [
+        line
+        for one in looked
+        if one.problem is not None
+        for line in (f"{one.node} ({one.where}) was not reached: {one.problem}", *_mend(one.mend))
+    ]
     found = {
         verdict: [line for one in looked for line in _lines(one, verdict, passing)] for verdict in ("fail", "warn")
     }
     return PreflightFindings([*unreached, *found["fail"]], found["warn"])
-
-
-def _unreached(looked: NodeReport) -> list[str]:
-    return [f"{looked.node} ({looked.where}) was not reached: {looked.problem}", *_mend(looked.mend)]
 
 
 def _lines(looked: NodeReport, verdict: str, passing: Collection[str]) -> list[str]:

@@ -18,7 +18,7 @@ COMMANDS: CommandTable = {
         "Write what engines said of their memory into routes.yaml, where the plan reads it.",
         f"{_HERE}.learning.command:command",
     ),
-    "pull": ("Put the weights and the image of a backend onto its nodes.", f"{_HERE}.pulling.command:command"),
+    "pull": ("Put the weights and the image of a backend onto its nodes.", f"{_HERE}.pulling.pull:command"),
     "render": (
         "Write systemd units, launch scripts and a compose file for every node.",
         f"{_HERE}.render.command:command",

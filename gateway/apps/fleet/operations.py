@@ -268,7 +268,9 @@ def run(asking: GatewayClient, path: str, body: Mapping[str, Any], *, as_json: b
     if as_json:
         click.echo(json.dumps(operation, indent=2))
     else:
-        _print_end(operation)
+        failed = f"Failed: {operation['error']}\nWhat to do: {operation['hint']}."
+        done = operation["state"] == "done"
+        click.echo("Done." if done else failed, err=not done)
     sys.exit(0 if operation["state"] == "done" else 1)
 
 
@@ -365,14 +367,6 @@ def print_step(step: Mapping[str, Any]) -> None:
     if state == "failed" or warned or (state == "running" and len(lines) > 1):
         for line in lines:
             click.echo(f"            {line}")
-
-
-def _print_end(operation: Mapping[str, Any]) -> None:
-    if operation["state"] == "done":
-        click.echo("Done.")
-        return
-    click.echo(f"Failed: {operation['error']}", err=True)
-    click.echo(f"What to do: {operation['hint']}.", err=True)
 
 
 @examples("gateway fleet logs qwen36", "gateway fleet logs ds4 --node spark2 --follow")

@@ -157,28 +157,20 @@ def _print(fleet: FleetPlan, snapshot: Snapshot, live: LiveFleet | None) -> None
     if not fleet.nodes:
         click.echo("\nNothing to plan: no backend is on a node, and no node has `memory`.")
     for node in fleet.nodes.values():
-        click.echo(f"\n{_head(node)}\n  {visible(node.reason)}")
+        size = f", {node.memory:.2f} GiB" if node.memory is not None else ""
+        click.echo(f"\n{node.name}{size}: {node.fits}\n  {visible(node.reason)}")
         if node.demands:
             click.echo(f"  load {', then '.join(node.order)}")
             _print_table(node)
         for line in live.lines(node) if live is not None else ():
             click.echo(f"  {visible(line)}")
-    if loose := _without_node(fleet, snapshot):
+    names = snapshot.modes[fleet.mode].backends if fleet.mode is not None else tuple(snapshot.backends)
+    local = [one for name in names if not (one := snapshot.backends[name]).cloud]
+    if loose := [one.name for one in local if not one.nodes and (fleet.mode or one.run == "always")]:
         click.echo(f"\nNot planned, because they are on no node: {', '.join(loose)}")
     if fleet.uncounted:
-        names = ", ".join(fleet.uncounted)
-        click.echo(f"\nNot counted, because nothing says what they hold (launch.resident): {names}")
-
-
-def _head(node: NodePlan) -> str:
-    size = f", {node.memory:.2f} GiB" if node.memory is not None else ""
-    return f"{node.name}{size}: {node.fits}"
-
-
-def _without_node(fleet: FleetPlan, snapshot: Snapshot) -> list[str]:
-    names = snapshot.modes[fleet.mode].backends if fleet.mode is not None else tuple(snapshot.backends)
-    chosen = [snapshot.backends[name] for name in names]
-    return [one.name for one in chosen if not one.nodes and not one.cloud and (fleet.mode or one.run == "always")]
+        uncounted = ", ".join(fleet.uncounted)
+        click.echo(f"\nNot counted, because nothing says what they hold (launch.resident): {uncounted}")
 
 
 def _print_table(node: NodePlan) -> None:

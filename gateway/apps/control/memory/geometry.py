@@ -80,13 +80,10 @@ def read_geometry(config: Any) -> Geometry | str:
     if not isinstance(config, Mapping):
         return "config.json is not an object"
     try:
-        return _geometry_of(_text_model(config), config)
+        text = next((config[key] for key in _NESTED if isinstance(config.get(key), Mapping)), config)
+        return _geometry_of(text, config)
     except _GeometryUnknown as unknown:
         return str(unknown)
-
-
-def _text_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    return next((config[key] for key in _NESTED if isinstance(config.get(key), Mapping)), config)
 
 
 def _geometry_of(text: Mapping[str, Any], whole: Mapping[str, Any]) -> Geometry:

@@ -225,12 +225,8 @@ def _checked(
     try:
         return read(path, row) if not unknown else None
     except _MISTAKES as error:
-        report.error(path, _why(error))
+        report.error(path, f"`{error.args[0]}` is missing" if isinstance(error, KeyError) else str(error))
         return None
-
-
-def _why(error: Exception) -> str:
-    return f"`{error.args[0]}` is missing" if isinstance(error, KeyError) else str(error)
 
 
 def _model(path: Path, row: Mapping[str, Any]) -> ModelRow:

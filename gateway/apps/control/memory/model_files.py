@@ -47,17 +47,16 @@ def read_models(snapshot: Snapshot, roots: Sequence[Path] = ()) -> dict[str, Mod
             kept = (Path(snapshot.server.data) / KEPT,)
             files = _find(model, backend, roots) or _find(model, backend, kept)
             if files is not None:
-                drafter = _drafter(backend.launch)
-                found[backend.name] = _with_drafter(files, drafter, backend, (*roots, *kept))
+                config = backend.launch.parsed.flags.get("speculative-config")
+                drafter = config.get("model") if isinstance(config, Mapping) else None
+                if isinstance(drafter, str):
+                    files = replace(files, drafter=_find(drafter, backend, (*roots, *kept)))
+                found[backend.name] = files
     return found
 
 
 def _find(model: str, backend: Backend, roots: Sequence[Path]) -> ModelFiles | None:
     return next((read for folder in _folders(model, backend, roots) if (read := _read_folder(folder))), None)
-
-
-def _with_drafter(files: ModelFiles, name: str | None, backend: Backend, roots: Sequence[Path]) -> ModelFiles:
-    return files if name is None else replace(files, drafter=_find(name, backend, roots))
 
 
 def keep(folder: Path, model: str, config: str, weights: int) -> None:
@@ -69,12 +68,6 @@ def keep(folder: Path, model: str, config: str, weights: int) -> None:
     here.mkdir(parents=True, exist_ok=True)
     (here / "config.json").write_text(config, "utf-8")
     (here / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": weights}}), "utf-8")
-
-
-def _drafter(launch: Launch) -> str | None:
-    config = launch.parsed.flags.get("speculative-config")
-    model = config.get("model") if isinstance(config, Mapping) else None
-    return model if isinstance(model, str) else None
 
 
 # -- where a model may be ---------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.apps.control.memory.geometry import Geometry
 from gateway.config.units import number_of
-from gateway.launch.command import Mistake, ServeCommand
+from gateway.launch.command import ServeCommand
 from gateway.launch.flags import is_reference
 
 UTILIZATION = 0.92  # vLLM 0.32's default; older ones have 0.90
@@ -29,6 +29,7 @@ _DECIDING = (
     "quantization",
     "speculative-config",
 )
+_REFUSED = ("flag-value", "flag-range", "flag-json")  # rules of launch/command.py
 _ELEMENT_BYTES: Mapping[str, float] = {
     **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla", "int8"), 1.0),
     **dict.fromkeys(("bfloat16", "float16", "half"), 2.0),
@@ -89,7 +90,10 @@ def engine_settings(command: ServeCommand) -> EngineSettings:
     flags = command.flags
     drafts, draft_model, own_head = _drafts(flags.get("speculative-config"))
     window = flags.get("max-model-len")
-    cache = _count(flags, "kv-cache-memory-bytes", 0, 2**50)
+    cache, prefix_caching = _count(flags, "kv-cache-memory-bytes", 0, 2**50), flags.get("enable-prefix-caching")
+    deciding = (*_DECIDING, "max-num-seqs")
+    # What every version of vLLM refuses: another version may have choices that are not known here.
+    refused = (one.message for one in command.mistakes if one.rule in _REFUSED and one.flag in deciding)
     return EngineSettings(
         utilization=_share(flags.get("gpu-memory-utilization")),
         window=_count(flags, "max-model-len", 0) or None,
@@ -102,20 +106,15 @@ def engine_settings(command: ServeCommand) -> EngineSettings:
         drafts=drafts,
         draft_model=draft_model,
         own_head=own_head,
-        prefix_caching=_switch(flags),
+        prefix_caching=prefix_caching if isinstance(prefix_caching, bool) else None,
         cache_gib=cache / 2**30 if cache else None,
         quantization=str(flags["quantization"]) if flags.get("quantization") else None,
         graphs=flags.get("enforce-eager") is not True,
         encodes=_encodes(flags),
         picture_cache_gib=min(number_of(flags.get("mm-processor-cache-gb")) or 0.0, 1024.0),
-        refused=next((one.message for one in command.mistakes if _is_refused(one)), ""),
+        refused=next(refused, ""),
         open=tuple(flag for flag in _DECIDING if is_reference(str(flags.get(flag, "")))),
     )
-
-
-def _is_refused(mistake: Mistake) -> bool:
-    """Whether every version of vLLM refuses the value: another version may have choices that are not known here."""
-    return mistake.rule in ("flag-value", "flag-range", "flag-json") and mistake.flag in (*_DECIDING, "max-num-seqs")
 
 
 def _encodes(flags: Mapping[str, Any]) -> bool:
@@ -123,11 +122,6 @@ def _encodes(flags: Mapping[str, Any]) -> bool:
         return False
     limits = flags.get("limit-mm-per-prompt")
     return not isinstance(limits, Mapping) or not limits or any(limit != 0 for limit in limits.values())
-
-
-def _switch(flags: Mapping[str, Any]) -> bool | None:
-    written = flags.get("enable-prefix-caching")
-    return written if isinstance(written, bool) else None
 
 
 def _drafts(config: object) -> tuple[int, str | None, bool]:

@@ -15,14 +15,15 @@ from gateway.config.aliases import HERMES_WINDOW, first_window
 from gateway.config.snapshot import Alias, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import traits_of
-from gateway.domain.request import InferenceRequest
 from gateway.domain.token_ratio import room_needed
 from gateway.launch.families import family_of
-from gateway.routing.needs import Resort, resort_of
+from gateway.routing.needs import resort_of
 from gateway.routing.plan import make_plan
 from gateway.routing.serving import Need, all_ready, reason_of, request_with, with_tokens
 from gateway.routing.why_not import SkipReason
 
+# Need -> why a backend gets no requests with it, and whether `on_unsupported` gives it those that no other can serve.
+Unmet = dict[Need, tuple[SkipReason, bool]]
 _NOW = 0.0  # the plan of a fleet that is all ready does not depend on the time
 
 _CLOUD_WHEN = {
@@ -90,7 +91,7 @@ def alias_facts(snapshot: Snapshot) -> list[AliasFacts]:
 
 
 def _facts(alias: Alias, snapshot: Snapshot, states: Mapping[str, BackendState]) -> AliasFacts:
-    unmet = unmet_needs(alias, states, _NOW)
+    unmet = _unmet_needs(alias, states)
     return AliasFacts(
         name=alias.name,
         also=alias.also,
@@ -158,7 +159,7 @@ def _thinks_by_default(state: BackendState) -> bool | None:
 
 
 def _skipped(
-    alias: Alias, states: Mapping[str, BackendState], state: BackendState, number: int, unmet: Mapping[Need, UnmetNeed]
+    alias: Alias, states: Mapping[str, BackendState], state: BackendState, number: int, unmet: Unmet
 ) -> Iterator[str]:
     backend = state.backend
     if backend.parked is not None:
@@ -179,7 +180,7 @@ def _skipped(
     if backend.cloud:
         yield "for local_only clients and requests"
     if Need.CHAT in unmet:
-        yield f"always: it {reason_of(unmet[Need.CHAT].why, state, _NOW)}"
+        yield f"always: it {reason_of(unmet[Need.CHAT][0], state, _NOW)}"
         return
     if Need.LONG in unmet and backend.context is not None:
         yield f"beyond {backend.context:,} tokens"
@@ -187,45 +188,29 @@ def _skipped(
     yield from (words for need, words in _WITHOUT.items() if need in unmet)
 
 
-def _tool_calls(alias: Alias, unmet: Mapping[Need, UnmetNeed]) -> Iterator[str]:
+def _tool_calls(alias: Alias, unmet: Unmet) -> Iterator[str]:
     tools, call = unmet.get(Need.TOOLS), unmet.get(Need.CALL) or unmet.get(Need.NAMED_CALL)
     words = "for requests with tools" if tools else "when a tool call is required"
     if tools and not call:
         words += ", unless a call is required"
     lacks = [lack for lack in (tools, call) if lack]
     if lacks:
-        rescued = all(lack.rescued for lack in lacks)
+        rescued = all(rescued for _, rescued in lacks)
         yield words + (f" (on_unsupported: {alias.on_unsupported}, when no other can)" if rescued else "")
 
 
-@dataclass(frozen=True, slots=True)
-class UnmetNeed:
-    """Why a backend gets no requests with a need. `rescued`: the mode of `on_unsupported` in which it gets them if
-    no other backend can serve."""
-
-    why: SkipReason
-    rescued: Resort | None = None
-
-
-def unmet_needs(alias: Alias, states: Mapping[str, BackendState], now: float) -> dict[str, dict[Need, UnmetNeed]]:
-    """Backend -> the needs with which it gets no request of this alias, and why; `{}` = it gets every request."""
-    found: dict[str, dict[Need, UnmetNeed]] = {name: {} for step in alias.steps for name in step}
-    largest = max((states[name].window(now) or 0 for name in found), default=0)
+def _unmet_needs(alias: Alias, states: Mapping[str, BackendState]) -> dict[str, Unmet]:
+    """Backend -> the needs with which it gets no request of this alias; `{}` = it gets every request."""
+    found: dict[str, Unmet] = {name: {} for step in alias.steps for name in step}
+    largest = max((states[name].window(_NOW) or 0 for name in found), default=0)
     for need in Need:
         request = request_with(need)
         if need is Need.LONG:
             with_tokens(request, max(0, largest - room_needed(request, alias.min_max_tokens)), states)
-        rescued = _rescued(alias, states, request, now)
-        for skip in make_plan(alias, states, request, now).skipped:
-            name = skip.state.name
-            found[name][need] = UnmetNeed(SkipReason(skip.kind, skip.reason, skip.lacks), rescued.get(name))
+        resort = resort_of(alias, None) if request.tools else None
+        last = [] if resort is None else make_plan(alias, states, request, _NOW, resort=resort).candidates
+        rescued = {candidate.state.name for candidate in last}
+        for skip in make_plan(alias, states, request, _NOW).skipped:
+            why = SkipReason(skip.kind, skip.reason, skip.lacks)
+            found[skip.state.name][need] = (why, skip.state.name in rescued)
     return found
-
-
-def _rescued(
-    alias: Alias, states: Mapping[str, BackendState], request: InferenceRequest, now: float
-) -> dict[str, Resort]:
-    resort = resort_of(alias, None) if request.tools else None
-    if resort is None:
-        return {}
-    return {c.state.name: resort for c in make_plan(alias, states, request, now, resort=resort).candidates}

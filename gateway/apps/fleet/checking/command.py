@@ -68,7 +68,10 @@ def command(file: Path | None, config: Path, live: bool, whole: bool, mode: str 
     except ConfigError as error:
         _fail(error, as_json)
     snapshot = in_mode_or_exit(loaded.snapshot, mode)
-    found = _findings(loaded, as_json)  # of the file itself: it has all modes and profiles
+    try:
+        found = findings_of(loaded)  # of the file itself: it has all modes and profiles
+    except ConfigError as error:
+        fail_with(error, as_json=as_json)
     loaded = replace(loaded, snapshot=snapshot)
     answers = asyncio.run(ask_fleet(loaded.snapshot)) if live else []
     seen = seen_by_gateway(loaded.snapshot)
@@ -87,13 +90,6 @@ def _verdict(loaded: LoadedFile, found: list[Finding]) -> str:
     if lacks_cloud(backend.engine for backend in loaded.snapshot.backends.values()):
         return "an extra is not installed"
     return "a mode cannot run" if mode_cannot_run(found) else FINE
-
-
-def _findings(loaded: LoadedFile, as_json: bool) -> list[Finding]:
-    try:
-        return findings_of(loaded)
-    except ConfigError as error:
-        fail_with(error, as_json=as_json)
 
 
 def _fail(error: ConfigError, as_json: bool) -> NoReturn:

@@ -51,7 +51,9 @@ async def _ask(client: ProbeClient, backend: Backend) -> BackendAnswer:
                 return _absent(backend, late=health.silent)
             status = None if health is None else health.status
             if probe.models is None:
-                return _only_health(backend, status)
+                fine = status is not None and status < 500
+                problems = () if fine else (f"{backend.health.path} answers {status}",)
+                return BackendAnswer(backend.name, f"health {status}", problems)
             models = await client.get(backend, probe.models)
             if isinstance(models, ProbeFailure):
                 return _absent(backend, late=models.silent)
@@ -88,11 +90,6 @@ def _absent(backend: Backend, *, late: bool) -> BackendAnswer:
     return BackendAnswer(backend.name, reason, (reason,))
 
 
-def _only_health(backend: Backend, health: int | None) -> BackendAnswer:
-    fine = health is not None and health < 500
-    return BackendAnswer(backend.name, f"health {health}", () if fine else (f"{backend.health.path} answers {health}",))
-
-
 def _judge(backend: Backend, health: int | None, models: ProbeResponse, server: str | None) -> BackendAnswer:
     results = [] if health is None else [f"health {health}"]
     problems = [f"{backend.health.path} answers {health}"] if health is not None and health >= 500 else []
@@ -102,7 +99,8 @@ def _judge(backend: Backend, health: int | None, models: ProbeResponse, server: 
         problems.append(f"models answers {models.status}")
     else:
         answer = decoded(models, None)
-        served = _served(answer) or dict(ENGINES[backend.engine].read_models(answer))
+        windows = {card["id"]: reported_window(card.get("max_model_len")) for card in model_cards(answer)}
+        served = windows or dict(ENGINES[backend.engine].read_models(answer))
         results.append("serves " + (", ".join(visible(name[:NAME_SHOWN]) for name in list(served)[:5]) or "nothing"))
         results += [server] if server not in (None, backend.engine) else []
         front_end = front_end_of(server or declared_server(backend), owners_of(answer), None)
@@ -111,12 +109,8 @@ def _judge(backend: Backend, health: int | None, models: ProbeResponse, server: 
     return BackendAnswer(backend.name, ", ".join(results) or "answered", tuple(problems))
 
 
-def _served(answer: Any) -> dict[str, int | None]:
-    """Model names with their windows (tokens; None if not reported, or not as vLLM does)."""
-    return {card["id"]: reported_window(card.get("max_model_len")) for card in model_cards(answer)}
-
-
 def _differences(backend: Backend, served: dict[str, int | None], remote: dict[str, str]) -> list[str]:
+    """`served`: model -> its window in tokens; None if not reported."""
     if not served:
         return ["its list of models is empty"]
     name = backend.model or next(iter(served))

@@ -80,9 +80,8 @@ def command(targets: tuple[str, ...], config: Path, backend: str | None, contain
 def _learned(
     targets: tuple[str, ...], snapshot: Snapshot, backend: str | None, container: str | None
 ) -> Iterator[Learned]:
-    for name in (backend,) if backend is not None else ():
-        if name not in snapshot.backends:
-            raise click.UsageError(f"no backend '{visible(name)}': there are {', '.join(snapshot.backends)}")
+    if backend is not None and backend not in snapshot.backends:
+        raise click.UsageError(f"no backend '{visible(backend)}': there are {', '.join(snapshot.backends)}")
     named = [target for target in targets if target in snapshot.backends]
     for target in targets:
         if target not in named:
@@ -95,7 +94,9 @@ def _learned(
     with ThreadPoolExecutor(_AT_A_TIME) as threads:
         yield from threads.map(lambda one: _from_node(one, snapshot, container or unit_name(one.name)), chosen)
     if not targets:
-        yield from _reserves(snapshot)
+        for name, gib in asyncio.run(idle_nodes(snapshot)).items():  # what they hold without a running backend
+            if gib >= _FEWEST_RESERVED:
+                yield Learned(name, ("nodes", name), "reserve", f"{gib:.1f}GiB")
 
 
 def _is_reached(backend: Backend, snapshot: Snapshot) -> bool:
@@ -142,13 +143,6 @@ def _from_node(backend: Backend, snapshot: Snapshot, container: str) -> Learned:
     if start is None:
         return Learned(backend.name, problem=f"docker logs and journal of {container} on {node.name}: {_NO_FIGURES}")
     return _figures(backend, start)
-
-
-def _reserves(snapshot: Snapshot) -> Iterator[Learned]:
-    """What nodes without a running backend hold all the same."""
-    for name, gib in asyncio.run(idle_nodes(snapshot)).items():
-        if gib >= _FEWEST_RESERVED:
-            yield Learned(name, ("nodes", name), "reserve", f"{gib:.1f}GiB")
 
 
 # -- how it is written ------------------------------------------------------------------------------------------------

@@ -131,7 +131,8 @@ def command(config: FilePath, as_json: bool) -> None:
         click.echo(json.dumps({"findings": [one.as_json() for one in found]}, indent=2))
     else:
         print_findings(found)
-        click.echo(_sum(found))
+        kinds = [counted(n, kind) for kind in _COLOURS if (n := sum(one.severity == kind for one in found))]
+        click.echo(", ".join(kinds) or "nothing found")
     sys.exit(1 if any(one.severity == "error" for one in found) else 0)
 
 
@@ -153,8 +154,3 @@ def print_findings(found: list[Finding]) -> None:
     for one in found:
         severity, _, rest = str(one).partition("  ")
         click.echo(f"{click.style(severity, fg=_COLOURS[severity], bold=True)}  {rest}\n")
-
-
-def _sum(found: list[Finding]) -> str:
-    kinds = [counted(n, kind) for kind in _COLOURS if (n := sum(one.severity == kind for one in found))]
-    return ", ".join(kinds) if kinds else "nothing found"

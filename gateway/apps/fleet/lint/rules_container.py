@@ -20,6 +20,8 @@ VOLUMES: Path = ("launch", "volumes")
 _VOLUME_NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 DOCKER_RUN = "docker run --help"
 LOOPBACK = ("localhost", "::1")
+_VOLUMES = f"{GUIDE}, 4"
+_TWICE = "DeepSeek V4 Flash on two Sparks, failure 6"
 _SHELLS = ("sh", "bash", "dash")
 _PROGRAMS = ("vllm", "python", "python3")
 
@@ -219,7 +221,8 @@ def volumes(one: Subject) -> Iterator[Finding]:
     yield from odd
     if odd or not (one.whole or one.env.get("MODEL_PATH")):
         return
-    inside = [path for volume in one.launch.mounts if (path := _inside(volume))]
+    parts = (next((part for part in volume.split(":")[1:] if part.startswith("/")), "") for volume in one.launch.mounts)
+    inside = list(filter(None, parts))
     if len(inside) < len(one.launch.mounts) or one.docker.has("mount"):
         return  # mounts that are not read here
     path = one.command.model or one.env.get("MODEL_PATH") or ""
@@ -230,18 +233,17 @@ def volumes(one: Subject) -> Iterator[Finding]:
     if "$" in wanted + compiled:
         return
     if not any(PurePosixPath(wanted).is_relative_to(folder) for folder in inside):
-        what = (
-            "is not mounted: vLLM takes it for a name to download"
-            if path.startswith("/")
-            else ("is not mounted: the weights are downloaded again with every new container")
+        again = "the weights are downloaded again with every new container"
+        what = "vLLM takes it for a name to download" if path.startswith("/") else again
+        yield Finding(
+            "warning", f"{wanted} is not mounted: {what}", f"volumes: [FOLDER:{wanted}]", f"{GUIDE}, 4", where
         )
-        yield Finding("warning", f"{wanted} {what}", f"volumes: [FOLDER:{wanted}]", f"{GUIDE}, 4", where)
     elif "VLLM_DISABLE_COMPILE_CACHE" not in one.env and not any(
         PurePosixPath(compiled).is_relative_to(folder) for folder in inside
     ):
         message = f"{compiled} is not mounted: a new container compiles again, and starts slower"
         fix = f"volumes: [..., ~/.cache/vllm:{compiled}]"
-        yield Finding("note", message, fix, f"{GUIDE}, 4", where)
+        yield Finding("note", message, fix, _VOLUMES, where)
 
 
 def _odd_volume(volume: str, one: Subject) -> Finding | None:
@@ -263,33 +265,22 @@ def _odd_volume(volume: str, one: Subject) -> Finding | None:
     return None
 
 
-def _inside(volume: str) -> str | None:
-    return next((part for part in volume.split(":")[1:] if part.startswith("/")), None)
-
-
 def shell_quotes(one: Subject) -> Iterator[Finding]:
     """JSON that lost its quotes on the way through a shell, or will lose them."""
     if one.profile is not None or not one.launched:
         return
     stated = {mistake.flag for mistake in one.command.mistakes}
     for flag, value in one.flags.items():
-        if flag not in stated and isinstance(value, str) and _is_bare_json(value):
-            yield Finding("error", _bare(flag), f"--{flag} '{_quoted(value)}'", *_TWICE)
+        bare = isinstance(value, str) and re.match(r"\s*\{\s*[A-Za-z_]", value) and '"' not in value and ":" in value
+        if flag not in stated and bare:
+            message = (
+                f"--{flag} without quotes: the shell eats those inside, and vLLM falls back to its default or does"
+            )
+            yield Finding("error", f"{message} not start", f"--{flag} '{_quoted(value)}'", _TWICE)
     program = one.command.words[0].rsplit("/", 1)[-1] if one.command.words else ""
     if program in ("ssh", "docker") and "{" in one.command.text:
         message = f"JSON through {program} and a second shell: each shell takes one layer of quotes"
-        yield Finding("warning", message, "write the line as the engine's own, `vllm serve ...`", *_TWICE)
-
-
-_TWICE = ("DeepSeek V4 Flash on two Sparks, failure 6",)
-
-
-def _bare(flag: str) -> str:
-    return f"--{flag} without quotes: the shell eats those inside, and vLLM falls back to its default or does not start"
-
-
-def _is_bare_json(value: str) -> bool:
-    return bool(re.match(r"\s*\{\s*[A-Za-z_]", value)) and '"' not in value and ":" in value
+        yield Finding("warning", message, "write the line as the engine's own, `vllm serve ...`", _TWICE)
 
 
 def _quoted(value: str) -> str:

@@ -139,7 +139,9 @@ def text_only_step(fleet: DeclaredFleet) -> Iterator[Finding]:
             if facts is None or facts.media != () or backend.vision is not None or backend.name in stated:
                 continue
             stated.add(backend.name)
-            message = f"an image for alias '{alias.name}' is tried here, and {_named(backend)} takes text only"
+            family = family_of(backend.model)
+            named = family.name if family is not None else f"'{backend.model}'"
+            message = f"an image for alias '{alias.name}' is tried here, and {named} takes text only"
             yield Finding("note", message, "vision: false", facts.source_of("media"), ("backends", backend.name))
 
 
@@ -147,11 +149,6 @@ def _takes_images(backend: Backend, subjects: Mapping[str, Subject]) -> bool:
     if backend.vision is not None or backend.name not in subjects:
         return bool(backend.vision)
     return "image" in (subjects[backend.name].facts.media or ())
-
-
-def _named(backend: Backend) -> str:
-    family = family_of(backend.model)
-    return family.name if family is not None else f"'{backend.model}'"
 
 
 def _members(alias: Alias, snapshot: Snapshot) -> list[Backend]:

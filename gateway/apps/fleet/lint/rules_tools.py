@@ -20,8 +20,9 @@ def auto_tool_choice(one: Subject) -> Iterator[Finding]:
     if parser and not auto and one.rust_front_end:
         return  # there the parser is enough
     if parser and not auto:
-        severity: Severity = "error" if one.launched else "warning"
-        yield Finding(severity, f"a tool parser without --enable-auto-tool-choice: {_400}", *_auto(one))
+        message = f"a tool parser without --enable-auto-tool-choice: {_400}"
+        fix = "--enable-auto-tool-choice" if one.launched else "auto_tools: true (and --enable-auto-tool-choice there)"
+        yield Finding("error" if one.launched else "warning", message, fix, GUIDE, one.at("enable-auto-tool-choice"))
     elif auto and not one.flags.get("tool-call-parser") and one.whole:
         message = "--enable-auto-tool-choice without --tool-call-parser: vLLM does not start"
         yield Finding("error", message, f"--tool-call-parser {best or 'NAME'}", GUIDE)
@@ -30,11 +31,6 @@ def auto_tool_choice(one: Subject) -> Iterator[Finding]:
         fix = f"--enable-auto-tool-choice --tool-call-parser {best or 'NAME'}"
         published = one.facts.tool_parsers != ()
         yield Finding("warning" if published else "note", message, fix if published else "", GUIDE)
-
-
-def _auto(one: Subject) -> tuple[str, str, tuple[str | int, ...]]:
-    fix = "--enable-auto-tool-choice" if one.launched else "auto_tools: true (and --enable-auto-tool-choice there)"
-    return fix, GUIDE, one.at("enable-auto-tool-choice")
 
 
 def parser_family(one: Subject) -> Iterator[Finding]:
@@ -84,6 +80,7 @@ def reasoning_parser(one: Subject) -> Iterator[Finding]:
     if not traits_of(one.backend).launch_flags or wanted is None or not one.chats:
         return
     given, where = one.text("reasoning-parser"), one.at("reasoning-parser")
+    has_none = one.whole if one.launched else one.backend.reasoning_parser == "none"
     source = one.facts.source_of("reasoning_parsers") or "vLLM's table of parsers"
     if given and not wanted:
         message = f"{one.named} writes no thoughts: with a reasoning parser its whole answer may count as one"
@@ -94,15 +91,11 @@ def reasoning_parser(one: Subject) -> Iterator[Finding]:
             f"'{given}' is not the reasoning parser of {one.named}: thoughts land in the answer, or the answer in them"
         )
         yield Finding("warning", message, _fix(one, "reasoning-parser", wanted[0]), source, where)
-    elif not given and wanted and "none" not in wanted and _has_none(one):
+    elif not given and wanted and "none" not in wanted and has_none:
         thinks = one.family is not None and one.family.thinks_by_default
         when = "thinks unless told not to" if thinks else "thinks when told to"
         message = f"{one.named} {when}, and no reasoning parser takes its thoughts out of the answer"
         yield Finding("warning" if thinks else "note", message, _fix(one, "reasoning-parser", wanted[0]), source, where)
-
-
-def _has_none(one: Subject) -> bool:
-    return one.whole if one.launched else one.backend.reasoning_parser == "none"
 
 
 def parser_plugin(one: Subject) -> Iterator[Finding]:

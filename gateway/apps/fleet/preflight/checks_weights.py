@@ -23,6 +23,7 @@ from gateway.apps.fleet.preflight.host import (
     warn,
 )
 
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.\w+$")
 _LEAST = GIB  # free bytes without which no model is downloaded
@@ -67,15 +68,10 @@ def _model(backend: ExpectedBackend, model: str, host: Host) -> HostCheck:
     if free is not None and free < needed and not local:
         mend = f"docker system df; docker image prune   # or other weights: du -sh {quote(outside)}/*"
         return fail(f"{seen}; {gib(needed)} are to be downloaded, and {gib(free)} of disk are free", mend, backend.name)
-    if local or _offline(backend):
+    offline = any(backend.env.get(name, "").lower() in ("1", "true") for name in _OFFLINE)
+    if local or offline:
         return fail(seen + ("" if local else "; the engine may not download"), mend, backend.name)
     return warn(f"{seen}; the first start downloads them{room}", mend, backend.name)
-
-
-def _offline(backend: ExpectedBackend) -> bool:
-    return any(
-        backend.env.get(name, "").lower() in ("1", "true") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    )
 
 
 def cache_of(backend: ExpectedBackend) -> str:

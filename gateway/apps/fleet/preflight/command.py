@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from gateway.apps.fleet.preflight.expect import expected_nodes, without_node
-from gateway.apps.fleet.preflight.host import ExpectedNode, HostCheck
+from gateway.apps.fleet.preflight.host import ExpectedNode
 from gateway.apps.fleet.preflight.run import NodeReport, look_at_all
 from gateway.cli.options import config_option, examples, json_option, load_or_exit
 from gateway.config.snapshot import Snapshot
@@ -48,7 +48,7 @@ def command(config: Path, node: str | None, here: bool, as_json: bool) -> None:
         )
 
     looked = look_at_all(nodes)
-    skipped += _without_node(snapshot, node)
+    skipped += [(f"backend {name}", "has no `node`") for name in (without_node(snapshot) if node is None else ())]
     ok = not any(one.failed for one in looked)
     if as_json:
         click.echo(json.dumps(_as_json(looked, skipped, ok=ok), indent=2))
@@ -75,11 +75,6 @@ def _chosen(snapshot: Snapshot, name: str | None, *, here: bool) -> tuple[Nodes,
     return nodes, skipped
 
 
-def _without_node(snapshot: Snapshot, node: str | None) -> list[tuple[str, str]]:
-    names = [] if node is not None else without_node(snapshot)
-    return [(f"backend {name}", "has no `node`") for name in names]
-
-
 def _as_json(looked: list[NodeReport], skipped: list[tuple[str, str]], *, ok: bool) -> dict[str, Any]:
     nodes = {
         one.node: {
@@ -104,16 +99,12 @@ def _print(looked: list[NodeReport], skipped: list[tuple[str, str]]) -> None:
         counts = Counter[str](check.verdict for check in one.checks)
         click.echo(f"{one.node} ({one.where}): " + ", ".join(f"{counts[v]} {v}" for v in _COLOURS if counts[v]))
         for check in one.checks:
-            _print_check(check)
+            mark = click.style(f"{check.verdict:7}", fg=_COLOURS[check.verdict])
+            whose = f"{check.backend}: " if check.backend is not None else ""
+            click.echo(f"  {mark}  {check.check:14}  {whose}{check.seen}")
+            _print_mend(check.mend)
     for what, why in skipped:
         click.echo(f"skipped: {what}: {why}")
-
-
-def _print_check(check: HostCheck) -> None:
-    mark = click.style(f"{check.verdict:7}", fg=_COLOURS[check.verdict])
-    whose = f"{check.backend}: " if check.backend is not None else ""
-    click.echo(f"  {mark}  {check.check:14}  {whose}{check.seen}")
-    _print_mend(check.mend)
 
 
 def _print_mend(mend: str | None) -> None:

@@ -4,7 +4,6 @@ there."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from gateway.apps.control.memory.model_catalog import models_of
 from gateway.apps.control.memory.model_files import read_models
@@ -77,10 +76,11 @@ def _backend(backend: Backend, node: str, snapshot: Snapshot, weights: Mapping[s
         return ExpectedBackend(backend.name, port, served=backend.model, nodes=spans, worker=worker)
     flags = launch.parsed.flags
     program = launch.parsed.program[0] if launch.parsed.program else "vllm"
+    meet = flags.get("master-port")
     return ExpectedBackend(
         name=backend.name,
         port=launch.host_port(launch.parsed.port or DEFAULT_PORT),
-        master_port=_whole(flags.get("master-port"), MASTER_PORT) if spans > 1 else None,
+        master_port=None if spans < 2 else meet if type(meet) is int else MASTER_PORT,
         utilization=_utilization(launch),
         image=launch.image,
         program=None if launch.image else program,
@@ -94,10 +94,6 @@ def _backend(backend: Backend, node: str, snapshot: Snapshot, weights: Mapping[s
         by_unit=bool(units_of(backend, snapshot.nodes)),
         weights=int(weights[backend.name] * GIB) if backend.name in weights else None,
     )
-
-
-def _whole(value: Any, default: int) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else default
 
 
 def _utilization(launch: Launch) -> float | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from gateway.apps.control.ssh_errors import problem_of
+from gateway.apps.control.command import problem_of
 from gateway.apps.control.unit_commands import SSH, with_credentials
 from gateway.apps.fleet.preflight.checks_memory import UPDATE as DRIVER_UPDATE
 from gateway.apps.fleet.preflight.host import CommandResult, ExpectedNode, HostCheck, fetch_bounded, run_bounded

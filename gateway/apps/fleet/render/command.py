@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -14,11 +14,11 @@ from gateway.apps.control.memory.model_files import read_models
 from gateway.apps.control.memory.plan import weights_gib
 from gateway.apps.fleet.lint.catalog import catalog_of
 from gateway.apps.fleet.lint.findings import findings_of
-from gateway.apps.fleet.render.files import Comparison, RenderedFile, Rendering, compare, write_files
+from gateway.apps.fleet.render.files import RenderedFile, Rendering, compare, write_files
 from gateway.apps.fleet.render.rendering import render
 from gateway.apps.fleet.render.templates import BadTemplate, Templates
 from gateway.apps.fleet.render.words import masked
-from gateway.cli.options import config_option, counted, examples, fail_with, json_option, load_or_exit
+from gateway.cli.options import config_option, counted, examples, fail, fail_with, json_option, load_or_exit
 from gateway.config.load import LoadedFile
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Snapshot
@@ -81,12 +81,18 @@ def command(
     for name in profiles:
         if name not in snapshot.backends or snapshot.backends[name].launch is None:
             raise click.UsageError(f"--profile: no backend '{name}' with a launch block")
-    weights = _weights(snapshot, as_json)
+    try:
+        weights = weights_gib(snapshot, catalog_of(snapshot).memory, read_models(snapshot))  # decide how long it starts
+    except ConfigError as error:
+        fail_with(error, as_json=as_json)
     try:
         refused = {} if force else _errors(loaded)
         rendering = render(snapshot, profiles, weights, Templates(directory), refused)
     except BadTemplate as error:
-        _fail_for_template(str(error), as_json)
+        if not as_json:
+            fail(visible(str(error)))
+        click.echo(json.dumps({"ok": False, "problems": [{"level": "error", "message": str(error)}]}, indent=2))
+        sys.exit(1)
     fine = bool(rendering.files) and not any(note.severity == "error" for note in rendering.notes)
     if as_diff:
         fine = _compare(rendering, snapshot, as_json) and fine
@@ -100,14 +106,6 @@ def command(
             )
         fine = fine and not edited
     sys.exit(0 if fine else 1)
-
-
-def _weights(snapshot: Snapshot, as_json: bool) -> dict[str, float]:
-    """The models of each backend, which decide how long its start may take."""
-    try:
-        return weights_gib(snapshot, catalog_of(snapshot).memory, read_models(snapshot))
-    except ConfigError as error:
-        fail_with(error, as_json=as_json)
 
 
 def _errors(loaded: LoadedFile) -> dict[str, str]:
@@ -128,21 +126,12 @@ def _profile(text: str) -> tuple[str, str]:
     return backend, name
 
 
-def _fail_for_template(problem: str, as_json: bool) -> NoReturn:
-    if as_json:
-        click.echo(json.dumps({"ok": False, "problems": [{"level": "error", "message": problem}]}, indent=2))
-    else:
-        click.echo(visible(problem), err=True)
-    sys.exit(1)
-
-
 def _write(rendering: Rendering, directory: Path, force: bool) -> dict[str, str]:
     """Place of each file -> what writing it changed. Exits 1 where one cannot be written."""
     try:
         return {file.place: state for file, state in write_files(rendering.files, directory, force)}
     except OSError as error:
-        click.echo(f"cannot write '{error.filename or directory}': {error.strerror or error}", err=True)
-        sys.exit(1)
+        fail(f"cannot write '{error.filename or directory}': {error.strerror or error}")
 
 
 def _list(rendering: Rendering, written: dict[str, str], as_json: bool) -> None:
@@ -165,7 +154,8 @@ def _compare(rendering: Rendering, snapshot: Snapshot, as_json: bool) -> bool:
     """Whether everything is installed as it would be rendered."""
     found = compare(rendering, snapshot.nodes)
     if as_json:
-        _print_json(rendering, [_comparison(one) for one in found])
+        states = ({"state": one.state, "reason": one.reason or None, "diff": one.diff or None} for one in found)
+        _print_json(rendering, [{**_file(one.file), **state} for one, state in zip(found, states, strict=True)])
     else:
         for one in found:
             if one.diff:
@@ -173,10 +163,6 @@ def _compare(rendering: Rendering, snapshot: Snapshot, as_json: bool) -> bool:
         _print_rows([(one.file.node, one.file.path, one.state, visible(one.reason)) for one in found])
         _print_notes(rendering)
     return all(one.state == "same" for one in found)
-
-
-def _comparison(one: Comparison) -> dict[str, Any]:
-    return {**_file(one.file), "state": one.state, "reason": one.reason or None, "diff": one.diff or None}
 
 
 def _file(file: RenderedFile) -> dict[str, Any]:

@@ -55,7 +55,11 @@ def compose_values(
     containers: list[NodeLaunch], starts: Mapping[tuple[str, str], UnitStart], modes: Mapping[str, Mode]
 ) -> dict[str, Any]:
     """The values of `compose.yaml.j2` for the containers of one node."""
-    profiles = {launch.name: _profiles(launch, modes) for launch in containers}
+    in_modes = {
+        launch.name: [mode.name for mode in modes.values() if launch.backend.name in mode.backends]
+        for launch in containers
+    }
+    profiles = {name: found or [_key(name)] for name, found in in_modes.items()}
     services = [_service(one, starts[one.backend.name, one.node.name], profiles) for one in containers]
     volumes = (_NAMED_VOLUME.match(volume) for launch in containers for volume in launch.volumes)
     return {
@@ -69,10 +73,6 @@ def compose_values(
 
 def _key(unit: str) -> str:
     return unit.removeprefix("spark-")
-
-
-def _profiles(launch: NodeLaunch, modes: Mapping[str, Mode]) -> list[str]:
-    return [mode.name for mode in modes.values() if launch.backend.name in mode.backends] or [_key(launch.name)]
 
 
 def _service(launch: NodeLaunch, start: UnitStart, profiles: Mapping[str, list[str]]) -> dict[str, Any]:

@@ -170,7 +170,8 @@ def _on_nodes(snapshot: Snapshot, backend: Backend, launch: Launch, profile: str
             f"{path}.command", "begins with a flag: on the host itself (no `image`) a program comes first"
         )
     nodes = [snapshot.nodes[name] for name in backend.nodes]
-    if len(nodes) > 1 and not _takes_flags(command):
+    # The flags of a rank can only be appended to words that are vLLM's own, not to those of a shell that starts vLLM.
+    if len(nodes) > 1 and not (command.is_vllm and command.parts.script is None):
         raise CannotRender(
             f"{path}.command", "only a command line of vLLM itself can be split over nodes (no `bash -c`, no script)"
         )
@@ -200,11 +201,6 @@ def _command(backend: Backend, launch: Launch, profile: str | None) -> ServeComm
     return with_changes(launch.parsed, backend.profiles[profile])
 
 
-def _takes_flags(command: ServeCommand) -> bool:
-    """Whether flags can be appended to the words: they are vLLM's own, not those of a shell that starts vLLM."""
-    return command.is_vllm and command.parts.script is None
-
-
 def _on_node(
     snapshot: Snapshot, backend: Backend, launch: Launch, command: ServeCommand, nodes: list[Node], rank: int
 ) -> NodeLaunch:
@@ -212,6 +208,7 @@ def _on_node(
     if container.problem is not None:
         raise CannotRender(f"backends.{backend.name}.launch.docker", container.problem)
     node = nodes[rank]
+    name, at, _ = (node.ssh or "").partition("@")
     several = len(nodes) > 1
     if several:
         command = _of_rank(backend, command, nodes, rank)
@@ -221,7 +218,7 @@ def _on_node(
     env = {**given, **launch.env, **words.env}
     if several and node.address and not _differs_by_node(env):
         env["VLLM_HOST_IP"] = node.address
-    port = _engine_port(backend, command)
+    port = command.port if command.is_vllm else backend.origin[2] if backend.url else None
     made = NodeLaunch(
         backend=backend,
         launch=launch,
@@ -236,9 +233,9 @@ def _on_node(
         volumes=launch.mounts,
         port=port,
         url=None,
-        user=_user(node),
+        user=name if at and _USER.fullmatch(name) and name != "root" else None,
     )
-    notes = (*_notes_of_flags(made), *_notes_of_entrypoint(made, own))
+    notes = tuple(_notes_of_container(made, own))
     return replace(made, url=None if rank else _url(made), notes=notes)
 
 
@@ -299,13 +296,6 @@ def _of_rank(backend: Backend, command: ServeCommand, nodes: list[Node], rank: i
     return with_changes(command, {**changes, "headless": True if rank else "none"})
 
 
-def _engine_port(backend: Backend, command: ServeCommand) -> int | None:
-    """The port on which the engine listens (in its container); None = not known."""
-    if command.is_vllm:
-        return command.port
-    return backend.origin[2] if backend.url else None
-
-
 def _url(launch: NodeLaunch) -> str | None:
     """Where the head answers, as the head itself sees it: from the launch block, not from the gateway's `url`, which
     may lead through a proxy."""
@@ -323,11 +313,6 @@ def published_port(launch: NodeLaunch) -> int | None:
     return None if launch.port is None else launch.launch.host_port(launch.port)
 
 
-def _user(node: Node) -> str | None:
-    name, at, _ = (node.ssh or "").partition("@")
-    return name if at and _USER.fullmatch(name) and name != "root" else None
-
-
 def _check_references(launch: NodeLaunch) -> None:
     try:
         for text in launch.texts:
@@ -340,14 +325,11 @@ def _check_references(launch: NodeLaunch) -> None:
 # -- notes ------------------------------------------------------------------------------------------------------------
 
 
-def _notes_of_flags(launch: NodeLaunch) -> Iterator[Note]:
+def _notes_of_container(launch: NodeLaunch, own: str | None) -> Iterator[Note]:
     given = launch.launch.container.given
     left_out = [flag.option for flag in given if flag.name in _OF_THE_UNIT and flag.name not in ("rm", "detach")]
     if left_out:
         yield Note(f"{launch.path}.docker", f"left out, the unit sees to it: {', '.join(left_out)}")
-
-
-def _notes_of_entrypoint(launch: NodeLaunch, own: str | None) -> Iterator[Note]:
     image = launch.launch.image
     if image is not None and own is None and launch.command.entrypoint is None:
         message = f"what {image} runs by itself is not known: the words of `command` stay as they are"

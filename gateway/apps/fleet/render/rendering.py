@@ -152,12 +152,14 @@ class _Files:
             values = {"user": user, "units": [launch.name for launch in launches]}
             files.append(self._made(node, SUDOERS, 0o440, "sudoers.j2", values))
         yield from files
+        at_boot = [launch for launch in launches if self._is_at_boot(launch)]
+        first = next(iter(self.snapshot.modes.values()), None)
         values = {
             "files": [_installed(file) for file in files],
             "units": [file.path.rpartition("/")[2] for file in files if file.path.startswith(UNITS)],
-            "boot": [launch.name for launch in launches if self._is_at_boot(launch)],
+            "boot": [launch.name for launch in at_boot],
             "folder": bool(self.snapshot.modes) or any(launch.backend.profiles for launch in launches),
-            "parked": [launch.name for launch in launches if self._is_at_boot(launch) and not self._is_first(launch)],
+            "parked": [one.name for one in at_boot if first is not None and one.backend.name not in first.backends],
             "parked_file": PARKED,
             "profiles_folder": PROFILES,
             "user": user,
@@ -183,10 +185,6 @@ class _Files:
             return launch.backend.run == "always"
         own = any(launch.backend.name in mode.backends for mode in self.snapshot.modes.values())
         return own and launch.backend.run != "on_request"
-
-    def _is_first(self, launch: NodeLaunch) -> bool:
-        first = next(iter(self.snapshot.modes.values()), None)
-        return first is None or launch.backend.name in first.backends
 
     def _of_gateway(self, nodes: Iterable[Node]) -> Iterator[RenderedFile]:
         """What the gateway needs to start and stop units over ssh: drop-ins for its own units, which hand them a key

@@ -10,7 +10,7 @@ import json
 import re
 import shlex
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -120,10 +120,6 @@ def _plain(text: str) -> QuotedText:
     return QuotedText(text)
 
 
-def _join(texts: Iterable[Any], separator: str = "") -> QuotedText:
-    return QuotedText(separator.join(str(_checked(text)) for text in texts))
-
-
 def _yaml(value: Any, indent: int = 0) -> QuotedText:
     """YAML with all texts in double quotes, so that no reader takes one for a number, a time or a truth value."""
     out = io.StringIO()
@@ -151,5 +147,5 @@ FILTERS: dict[str, Any] = {
     "unit": lambda text: QuotedText(unit_text(text)),
     "yaml": _yaml,
     "json": lambda value: json.dumps(value, ensure_ascii=False),
-    "join": _join,
+    "join": lambda texts, separator="": QuotedText(separator.join(str(_checked(text)) for text in texts)),
 }

@@ -140,14 +140,10 @@ _PLACES = (
 )
 
 
-def _is_long(secret: str) -> bool:
-    """Whether the value hardly is anywhere by chance. A shorter one is found by its place alone."""
-    return len(secret) >= 6
-
-
 def masked(text: str, secrets: Iterable[str] = ()) -> str:
-    """The text with `********` in the place of every secret. `secrets`: values known to be in it."""
-    for secret in sorted(filter(_is_long, secrets), key=len, reverse=True):
+    """The text with `********` in the place of every secret. `secrets`: values known to be in it; a short one may be
+    anywhere by chance, and is found by its place alone."""
+    for secret in sorted((one for one in secrets if len(one) >= 6), key=len, reverse=True):
         for written in (shlex.quote(secret), json.dumps(secret)[1:-1], secret.replace("$", "$$"), secret):
             text = text.replace(written, MASK)
     for place in _PLACES:

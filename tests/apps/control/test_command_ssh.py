@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.apps.control.ssh_errors import problem_of, was_cut
+from gateway.apps.control.command import problem_of, was_cut
 
 CHANGED = """\
 @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
