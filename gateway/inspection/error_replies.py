@@ -74,8 +74,7 @@ def judge(
     model: str | None = None,
     echoed: Echoed = _not_echoed,
 ) -> Verdict:
-    """The meaning of an HTTP answer with `status` >= 300. `endpoint` is the inference endpoint's name, `model` the
-    model name that the request carried."""
+    """The meaning of an HTTP answer of 300 and more. `endpoint`: its name; `model`: the one that the request named."""
     message, param, code, shape = read_error(body, headers.get("content-type", ""))
     reason = quoting(f"answered {status}", message)
     if status in (401, 403):
@@ -251,6 +250,8 @@ def read_error(body: bytes, content_type: str) -> tuple[str, str | None, str | N
 
 def _unwrapped(value: dict[str, Any]) -> dict[str, Any]:
     """An error whose text is the whole body of another server's error (Ollama's are llama-server's), as that body."""
+    if isinstance(said := value.get("base_resp"), dict) and "error" not in value:  # MiniMax's cloud
+        return {"error": {"message": said.get("status_msg")}}
     text = value.get("error")
     if not isinstance(text, str) or text[:1] != "{" or len(text) > 4 * MESSAGE_MOST:
         return value

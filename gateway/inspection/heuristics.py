@@ -69,8 +69,7 @@ def is_garbage(text: str, least: int = GARBAGE_LEAST) -> bool:
 
 
 def swallowed(size: int, usage: Any) -> bool:
-    """Were far more tokens generated than an answer of `size` bytes can have? Then a parser took the rest for a call
-    and lost it."""
+    """Were far more tokens generated than `size` bytes can have? Then a parser took the rest for a call: lost."""
     spent = read_usage(usage).completion
     return size > 0 and spent >= SWALLOWED_FROM and size < spent * 1.2
 
@@ -113,7 +112,7 @@ def begins_plainly(text: str, usual: Thoughts | None) -> bool:
 
 def is_plain_under(policy: InspectionPolicy, text: str) -> bool:
     """Is this whole content, which is not blank, plain text by what the policy looks for?"""
-    if policy.must_call or policy.reasoning_field != "as_is":
+    if policy.must_call or policy.reasoning_field != "as_is" or (policy.schema and text.lstrip()[:1] == "`"):
         return False
     found = policy.thoughts
     if found is not None and (found.implied or any(tag in text for tag in found.tags)):
