@@ -94,8 +94,7 @@ async def answer(
     work: Callable[[Question], Awaitable[bytes]],
     style: Style = OPENAI,
 ) -> Response:
-    """The answer whose body `work` makes; it may raise GatewayError and ClientGone. Counted as `endpoint` in
-    gateway_requests_total."""
+    """The answer whose body `work` makes, which may raise GatewayError and ClientGone. Counted as `endpoint`."""
     exchange = AsgiExchange(request.scope, request.receive, _unsent, gateway.memory)
     asked, count = Question(exchange, request_id(exchange.headers.get(b"x-request-id"))), gateway.metrics.requests.inc
     try:
