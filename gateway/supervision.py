@@ -6,10 +6,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from typing import Any, Protocol, TypeVar
 
 log = logging.getLogger("gateway.supervision")
+
+K = TypeVar("K")
+Start = Callable[[], Coroutine[Any, Any, object]]
 
 AGAIN = 1.0  # seconds until failed work is restarted
 
@@ -56,6 +59,16 @@ class Failures:
         """A task that is not restarted when it fails, because it will be started again for another reason."""
         task: asyncio.Task[object] = asyncio.create_task(work, name=name or part)
         task.add_done_callback(lambda done: self._ended(part, done))
+        return task
+
+    def only(
+        self, running: MutableMapping[K, asyncio.Task[Any]], key: K, part: str, run: Start, name: str
+    ) -> asyncio.Task[Any]:
+        """The task of this key that is `running`, else a new one of `once`, which leaves `running` when it ends."""
+        task = running.get(key)
+        if task is None:
+            task = running[key] = self.once(part, run(), name)
+            task.add_done_callback(lambda _: running.pop(key, None))
         return task
 
     def thread(self, part: str, run: Callable[[], object], stop: threading.Event) -> threading.Thread:

@@ -25,8 +25,7 @@ from gateway.config.snapshot import Snapshot
 from gateway.domain.health_state import State
 from gateway.domain.request_timer import TICK, Pulse, RequestTimer
 from gateway.metrics.registry import Metrics
-from gateway.observe.log import EventLine
-from gateway.observe.log_writer import LogWriter
+from gateway.observe.log import EventLine, LogWriter
 from gateway.supervision import Failures
 from tests.raw_client import chat
 from tests.scripted import Turn, json_answer, scripted
@@ -147,7 +146,7 @@ WAITED_FOR = {
     "health/prober.py": "first looks, awaited; a hurried look, which catches everything",
     "apps/alerts/channels.py": "one message to a service of apprise: its error is the answer",
     "observe/usage_report.py": "awaited, shielded",
-    "observe/log_writer.py": "has its own guard: what fails there cannot be logged there",
+    "observe/log.py": "has its own guard: what fails there cannot be logged there",
     "transport/event_loop.py": "a lookup: its error is the answer",
     "engines/ollama/loading.py": "a load: its error is that of the requests that wait for it",
     "apps/tracing/traces.py": "the end of the exporter, joined",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.config.snapshot import Alias, LogForm, Snapshot
     from gateway.domain.backend import BackendState
     from gateway.http.app import App
-    from gateway.observe.log_writer import LogWriter
+    from gateway.observe.log import LogWriter
     from gateway.runtime.gateway import Gateway
 
 log = logging.getLogger("gateway")
@@ -65,7 +65,7 @@ def command(config: Path, host: str | None, port: int | None, strict: bool, take
 
 def set_up_logs(form: LogForm) -> LogWriter:
     """Log to standard error, in this form. Returns the writer."""
-    from gateway.observe.log_writer import open_log
+    from gateway.observe.log import open_log
 
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it would write a line for each of its requests
     return open_log(form)

@@ -10,9 +10,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
-from typing import Any
 
-from gateway.config.backends import names_cloud_model
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import Probe, traits_of
@@ -21,12 +19,6 @@ from gateway.domain.fleet import Fleet
 from gateway.domain.health_machine import ASLEEP
 from gateway.domain.health_state import SERVING, WELL
 from gateway.domain.progress import IDLE, Work
-from gateway.domain.reason import quoting
-from gateway.domain.recognition import front_end_of, owners_of
-from gateway.engines.ollama.installed_models import pull, remote_models, runs_elsewhere
-from gateway.engines.openai.engine import loaded_models
-from gateway.engines.registry import engine_of
-from gateway.engines.vllm import read_flags, read_start_time
 from gateway.health.canary_schedule import CanarySchedule
 from gateway.health.engine_look import EngineLooks, looks_at_engine, pause
 from gateway.health.nodes import Machine, NodeHealth, read_machine
@@ -43,7 +35,6 @@ from gateway.health.recogniser import Recogniser
 from gateway.health.suspect_probes import SuspectProbes
 from gateway.health.voices import Voices
 from gateway.health.warm_standby import OllamaLoader, WarmStandby
-from gateway.printable import visible
 from gateway.shortage import Kind
 from gateway.supervision import Failures, cancel
 from gateway.transport.prometheus_text import in_turns
@@ -51,8 +42,6 @@ from gateway.transport.prometheus_text import in_turns
 log = logging.getLogger("gateway.health")
 
 FIRST_CHECKS_WAIT = 0.3  # seconds that a start or reload waits for the first health checks of backends
-NAME_SHOWN = 100  # characters of a model name in a reason
-VERSION_MOST = 100  # characters of a version that are kept
 RECENT = 10.0  # seconds for which an event of a stream, or progress of the engine, shows that the backend works
 EXPORTER_EVERY = 5.0  # seconds between two readings of a node's exporter
 QUIET = PROBE_TIMEOUT  # seconds: nothing came while a check waited for its answer
@@ -234,11 +223,7 @@ class Prober:
         if probe is None or not looks_at_engine(probe):
             return None
         key = f"look at {state.name}'s engine"
-        task = self._immediate_checks.get(key)
-        if task is None:
-            task = self._immediate_checks[key] = self._failures.once("probe", self.look_at_engine(state), key)
-            task.add_done_callback(lambda _: self._immediate_checks.pop(key, None))
-        return task
+        return self._failures.only(self._immediate_checks, key, "probe", partial(self.look_at_engine, state), key)
 
     def hurry(self, state: BackendState, *, read_models: bool = False) -> asyncio.Task[None] | None:
         """Check the backend now, because something may have changed there; None = it is never checked. `read_models`:
@@ -246,12 +231,8 @@ class Prober:
         state = state.host or state
         if probe_of(state.backend) is None:
             return None
-        task = self._immediate_checks.get(id(state))
-        if task is None:
-            task = asyncio.create_task(self._try_check(state, read_models=read_models), name=f"look at {state.name}")
-            self._immediate_checks[id(state)] = task
-            task.add_done_callback(lambda _: self._immediate_checks.pop(id(state), None))
-        return task
+        check, name = partial(self._try_check, state, read_models=read_models), f"look at {state.name}"
+        return self._failures.only(self._immediate_checks, id(state), "probe", check, name)
 
     def _check_again(self, state: BackendState) -> None:
         """Another check of a backend that has not answered the last one, so that it is soon known whether it hangs."""
@@ -305,7 +286,7 @@ class Prober:
             return
         read_models = read_models or (state.reported.loaded is not None and probe.held is None)  # models come and go
         if read_models or state.health.state not in WELL:
-            is_right = await self._read_description(state, probe)
+            is_right = await self._recogniser.read(state, probe)
             if not is_right and not state.health.asleep:  # whether it is awake has to be asked all the same
                 return
         if (node := self._down_node(state)) is not None:
@@ -360,81 +341,6 @@ class Prober:
             return None
         return self._nodes.down_node_of(state.name, nodes)
 
-    async def _read_description(self, state: BackendState, probe: Probe) -> bool:
-        """Read the model names, the window, the version, the start time and the flags. False = the backend is
-        misconfigured or did not answer."""
-        backend, told = state.backend, None
-        if probe.version is not None:
-            response = await self._client.get(backend, probe.version)
-            if not isinstance(response, ProbeFailure) and response.status == 200:
-                told = decoded(response, {})
-                version = reported_version(told)
-                if version is not None:
-                    state.saw_version(version)
-        if probe.metrics is not None:
-            response = await self._client.get(backend, probe.metrics)
-            if not isinstance(response, ProbeFailure) and response.status == 200:
-                state.saw_start(await in_turns(read_start_time(response.body)))
-                state.saw_flags(await in_turns(read_flags(response.body)))
-        if probe.models is None:
-            return True
-        response = await self._client.get(backend, probe.models)
-        if isinstance(response, ProbeFailure):
-            if not response.own:
-                state.evidence.dead(response.reason, refused=response.refused)
-            return False
-        if response.status in (401, 403):
-            state.evidence.misconfigured(f"refuses our credential ({response.status}); check its api_key")
-            return False
-        if response.status == 200:
-            model_list = decoded(response, {})
-            await self._recogniser.look(state, model_list, response.headers)
-            if (recognised := state.traits.probe) is not None and recognised.models != probe.models:
-                return await self._read_description(state, recognised)
-            state.saw_front_end(front_end_of(state.server, owners_of(model_list), told))
-            is_right = self._record_models(state, model_list)
-            if state.siblings and (listed := engine_of(state).read_models(model_list)):
-                for adapter in state.siblings:
-                    adapter.saw_listed(listed)
-            if not is_right:
-                return False
-            await self._recogniser.read_details(state)
-        return True
-
-    def _record_models(self, state: BackendState, model_list: Any) -> bool:
-        """Record the decoded model list. False = the backend does not serve its model."""
-        backend = state.backend
-        models = engine_of(state).read_models(model_list)
-        if not models:
-            return True  # not a model list: keep what is known
-        traits = state.traits
-        if traits.lists_cache and backend.model in (None, traits.default_model) and traits.model_optional:
-            state.saw_model(traits.default_model, state.reported.context)  # a listed one would be loaded
-            state.evidence.configured()
-            return True
-        remote = {} if backend.cloud else remote_models(model_list)
-        if backend.model is None and not backend.cloud:
-            remote |= {name: "ollama.com" for name in models if names_cloud_model(name)}
-        local = [name for name in models if name not in remote]
-        unlisted = backend.cloud and names_cloud_model(backend.model)  # Ollama serves such a model without listing it
-        if backend.model is not None and backend.model not in models and not unlisted:
-            listed = "it serves: " + ", ".join(visible(name[:NAME_SHOWN]) for name in list(models)[:5])
-            state.evidence.misconfigured(
-                quoting(f"does not serve model '{backend.model}'{pull(state.server, backend.model)}", listed, "; ")
-            )
-            return False
-        loaded = loaded_models(model_list, state.traits.loaded)
-        here = local or models
-        name = backend.model or next((name for name in here if loaded.get(name)), next(iter(here)))
-        if name in remote:
-            state.evidence.misconfigured(runs_elsewhere(name, remote[name]))
-            return False
-        if traits.probe is None or traits.probe.held is None:
-            state.saw_loaded(loaded.get(name))
-        state.saw_model(name, models.get(name) or state.reported.context)
-        state.evidence.configured()
-        return True
-
 
 def probe_of(backend: Backend) -> Probe | None:
     """How this backend is probed; None if it is not probed (as clouds without `health.every`, and adapters, whose
@@ -442,11 +348,3 @@ def probe_of(backend: Backend) -> Probe | None:
     if backend.url is None or backend.health.every is None or backend.on is not None:
         return None
     return traits_of(backend).probe
-
-
-def reported_version(body: Any) -> str | None:
-    """The version in the decoded body of a response; None if it has none that is usable text."""
-    version = body.get("version") if isinstance(body, dict) else None
-    if not isinstance(version, str) or not version.strip():
-        return None
-    return visible(version[:VERSION_MOST])

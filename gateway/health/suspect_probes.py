@@ -101,12 +101,8 @@ class SuspectProbes:
         return self._start(state, probe)
 
     def _start(self, state: BackendState, probe: StartProbe) -> RunningProbe:
-        key = state.backend.identity
-        task = self._under_way.get(key)
-        if task is None:
-            task = self._under_way[key] = self._failures.once("canary", probe(), f"suspicion of {state.name}")
-            task.add_done_callback(lambda _: self._under_way.pop(key, None))
-        return task
+        name = f"suspicion of {state.name}"
+        return self._failures.only(self._under_way, state.backend.identity, "canary", probe, name)
 
     async def _probe(self, state: BackendState, endpoint: Endpoint, *, stream: bool, after: float) -> ProbeResult:
         if after:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 from gateway.config.snapshot import Backend
@@ -60,12 +61,8 @@ class Voices:
         await cancel(*self._reading.values())
 
     def _refresh(self, backend: Backend) -> asyncio.Task[None]:
-        key = backend.identity
-        task = self._reading.get(key)
-        if task is None:
-            task = self._reading[key] = self._failures.once("probe", self._ask(backend), f"voices of {backend.name}")
-            task.add_done_callback(lambda _: self._reading.pop(key, None))
-        return task
+        ask, name = partial(self._ask, backend), f"voices of {backend.name}"
+        return self._failures.only(self._reading, backend.identity, "probe", ask, name)
 
     async def _ask(self, backend: Backend) -> None:
         path = backend.paths.get("voices", PATH)

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from typing import Protocol
 
 from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.domain.backend import BackendState
@@ -45,18 +44,8 @@ MEMORY_TIMES = 1.5  # memory of a loaded model (with its window) per byte of its
 MARGIN = 1 << 30  # bytes of a machine's memory that stay free
 
 
-class Loader(Protocol):
-    """A server that loads models on demand: the size of a model, whether it is loaded, and how to load it."""
-
-    async def size(self, state: BackendState) -> int | None: ...
-
-    async def has_loaded(self, state: BackendState) -> bool: ...
-
-    async def load(self, state: BackendState, keep_alive: str | int) -> bool: ...
-
-
 class OllamaLoader:
-    """The `Loader` for Ollama's native API. Raises nothing."""
+    """Asks an Ollama: the size of a model, whether it is loaded, and to load it. Raises nothing."""
 
     def __init__(self, client: ProbeClient) -> None:
         self._client = client
@@ -109,7 +98,7 @@ class WarmStandby:
     well."""
 
     def __init__(
-        self, fleet: Fleet, loader: Loader, machines: Mapping[str, Machine], failures: Failures | None = None
+        self, fleet: Fleet, loader: OllamaLoader, machines: Mapping[str, Machine], failures: Failures | None = None
     ) -> None:
         self._fleet = fleet
         self._failures = failures or Failures()

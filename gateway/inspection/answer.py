@@ -21,7 +21,7 @@ from gateway.inspection.heuristics import (
 )
 from gateway.inspection.markers import markers_of
 from gateway.inspection.mender import Mender
-from gateway.inspection.other_words import ENDS, OTHER_THOUGHTS, usual_delta
+from gateway.inspection.other_words import ENDS, OTHER_THOUGHTS, as_tool_call, usual_delta
 from gateway.inspection.policy import InspectionPolicy, ReasoningField
 from gateway.inspection.reasoning import THINK, ImpliedThoughts, Thoughts
 from gateway.inspection.schema_fit import answer_in
@@ -69,6 +69,7 @@ class ChoiceAnswer:
         # Thoughts, which may be the answer, or end with calls; bytes are as JSON writes a string, without its quotes.
         calls = policy.tools is not None and not policy.unread
         self._spoken: list[str | bytes] | None = [] if policy.schema or calls else None
+        self._fence: str | None = None  # the content so far, which may be JSON in a fence
         self._given: object = None  # the finish_reason that was received
         self.called = False
         self.unfinished = False
@@ -112,9 +113,11 @@ class ChoiceAnswer:
     def plain(self, text: str, finish_reason: object) -> bool:
         """`delta` and `end` for a usual text. True: there is nothing to look for in this text of a stream, nor in this
         end, and they are noted. Most events are like that."""
-        if self._armed or "</think>" in text:
+        if self._armed or self._fence is not None or "</think>" in text:
             return False
         if text:
+            if self._begins_fence(text):
+                return False
             if self._content_start is not None:
                 if self._content_start or not begins_plainly(text, self._usual):
                     return False
@@ -125,6 +128,17 @@ class ChoiceAnswer:
                 return False
             self._given = finish_reason
         return True
+
+    def _begins_fence(self, text: object) -> bool:
+        """Does the answer begin with a fence, where JSON was asked for?"""
+        if self.has_content or not self._policy.schema or not isinstance(text, str):
+            return False
+        return text.lstrip()[:1] == "`"
+
+    def _without_fenced(self, delta: Delta) -> Delta:
+        """The delta without its content, which is held: whether it is JSON in a fence shows at its end."""
+        self._fence = (self._fence or "") + str(delta.get("content") or "")
+        return {name: value for name, value in delta.items() if name != "content"}
 
     def text(self, text: str) -> list[Delta] | None:
         """The same as `delta` for a delta with only this content. None = it is passed on unchanged."""
@@ -165,12 +179,12 @@ class ChoiceAnswer:
         nothing was done, because their beginning is still checked."""
         if self._thoughts_start is not None or not self.has_reasoning or self._policy.reasoning_field != "as_is":
             return False
-        if self._spoken is not None:
-            if len(self._spoken) > PIECES_MOST:
-                return False
-            self._spoken.append(text)
+        if self._spoken is not None and len(self._spoken) > PIECES_MOST:
+            return False
         if self._unread is not None and not self._unread.passes_thoughts(decoded_piece(text)):
             return False
+        if self._spoken is not None:
+            self._spoken.append(text)
         if self._armed:
             self.size += len(text) - text.count(b"\\") + text.count(b"\\\\")  # each escape is one byte
         return True
@@ -242,6 +256,10 @@ class ChoiceAnswer:
         """The deltas to send to the client for this one: `[delta]` itself if nothing has to change."""
         if type(delta.get("content")) is list or not OTHER_THOUGHTS.isdisjoint(delta):
             delta = usual_delta(delta)
+        if self._fence is not None or self._begins_fence(delta.get("content")):
+            delta = self._without_fenced(delta)
+        if self._policy.tools is not None and isinstance(old := delta.get("function_call"), dict):
+            delta = as_tool_call(delta) if self.called or old.get("name") in self._policy.tools else delta
         if self._unread is None:
             return self._delta(delta)
         return [made for one in self._unread.take(delta) for made in self._delta(one)]
@@ -300,6 +318,10 @@ class ChoiceAnswer:
             self.violations.add("reasoning_as_text")  # they stay in the content: the text before them has been sent
         if self._implied is not None:
             deltas += self._deltas(self._implied.finish(cut=finish_reason == "length"))
+        if self._fence is not None:
+            content = answer_in(self._fence, self._policy.schema) or self._fence
+            deltas.append({"content": content})
+            self._note_content(content)
         if self._spoken and finish_reason in _ENDED and not (self.has_content or self.called):
             deltas += self._end_spoken()
         if self.called and (rest := self._calls.finish(cut=finish_reason == "length")):
@@ -375,6 +397,8 @@ class ChoiceAnswer:
         given = ENDS.get(given, given) if isinstance(given, str) else given
         if self._policy.tools is None:
             return given
+        if self.called and given == "function_call":
+            return "tool_calls"
         if self.called and given == "stop":
             if "tool_calls" not in self.mended:
                 self.violations.add("finish_reason")

@@ -251,6 +251,8 @@ def read_error(body: bytes, content_type: str) -> tuple[str, str | None, str | N
 
 def _unwrapped(value: dict[str, Any]) -> dict[str, Any]:
     """An error whose text is the whole body of another server's error (Ollama's are llama-server's), as that body."""
+    if isinstance(said := value.get("base_resp"), dict) and "error" not in value:  # MiniMax's cloud
+        return {"error": {"message": said.get("status_msg")}}
     text = value.get("error")
     if not isinstance(text, str) or text[:1] != "{" or len(text) > 4 * MESSAGE_MOST:
         return value

@@ -113,7 +113,7 @@ def begins_plainly(text: str, usual: Thoughts | None) -> bool:
 
 def is_plain_under(policy: InspectionPolicy, text: str) -> bool:
     """Is this whole content, which is not blank, plain text by what the policy looks for?"""
-    if policy.must_call or policy.reasoning_field != "as_is":
+    if policy.must_call or policy.reasoning_field != "as_is" or (policy.schema and text.lstrip()[:1] == "`"):
         return False
     found = policy.thoughts
     if found is not None and (found.implied or any(tag in text for tag in found.tags)):

@@ -40,6 +40,13 @@ def usual_delta(delta: dict[str, Any]) -> dict[str, Any]:
     return rest | ({"reasoning": thoughts} if thoughts else {}) | ({"content": content} if "content" in delta else {})
 
 
+def as_tool_call(delta: dict[str, Any]) -> dict[str, Any]:
+    """The delta with its `function_call`, the one call of the API of 2023, as the first of its `tool_calls`."""
+    rest = {name: value for name, value in delta.items() if name not in ("function_call", "tool_calls")}
+    calls = delta.get("tool_calls") or [{"index": 0, "type": "function", "function": {**delta["function_call"]}}]
+    return {**rest, "tool_calls": calls}
+
+
 def _other_thoughts(delta: dict[str, Any]) -> str:
     named = next((delta[name] for name in ("thinking", "reasoning_text") if isinstance(delta.get(name), str)), "")
     return named or _text(delta.get("reasoning_details"))

@@ -137,18 +137,6 @@ class Route:
         kinds = Tokens.__struct_fields__  # prompt, completion, cached, reasoning
         self._tokens: list[MetricValue] = [metrics.tokens.child(client, alias, backend, kind) for kind in kinds]
 
-    def count_answer(self, used: Tokens, first_token: float) -> None:
-        """A request was answered, with the first attempt. `first_token`: seconds until then."""
-        self.attempt_ok.value += 1
-        self.answered.value += 1
-        self.first_token.observe(first_token)
-        prompt, completion, cached, reasoning = self._tokens
-        prompt.value += used.prompt
-        completion.value += used.completion
-        if used.cached or used.reasoning:
-            cached.value += used.cached
-            reasoning.value += used.reasoning
-
     def count_tokens(self, used: Tokens) -> None:
         for count, tokens in zip(self._tokens, astuple(used), strict=True):
             if tokens:

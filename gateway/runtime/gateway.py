@@ -41,7 +41,7 @@ from gateway.observe.gauges import (
     node_metrics,
 )
 from gateway.observe.history import History
-from gateway.observe.log_writer import LogWriter
+from gateway.observe.log import LogWriter
 from gateway.observe.usage_report import UsageReport
 from gateway.proxy.active import ActiveRequests
 from gateway.proxy.exchange import Exchange

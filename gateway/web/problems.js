@@ -4,6 +4,7 @@ import { h } from "./dom.js";
 import { number, percent, span, time, usd } from "./format.js";
 
 const OUT = new Set(["down", "misconfigured", "suspect", "warming"]);
+const TOGETHER = 30; // seconds within which backends of one node fall by one cause
 
 /** [{level: bad | warn, text, more, since}], the worst first. `text` and `more` contain no running time. */
 export function problemsOf(status, gone) {
@@ -21,11 +22,11 @@ export function problemsOf(status, gone) {
     const loaded = status.config.loaded_at ? ` The version of ${time(status.config.loaded_at)} stays in force.` : "";
     add("bad", `${status.config.path || "routes.yaml"} was edited and is not valid.${loaded}`, status.config.error);
   }
-  const under = new Map(); // backend that is out -> the aliases that it takes with it
+  const causes = causesOf(status);
   for (const { course, names, aliases, by } of awayOf(status)) {
-    const cause = causeOf(status, aliases);
-    if (cause && course !== "cloud") {
-      under.set(cause, [...(under.get(cause) || []), { course, names, by }]);
+    const cause = course === "cloud" ? null : causeOf(causes, aliases);
+    if (cause) {
+      cause.aliases.push({ course, names, by });
       continue;
     }
     const one = names.length === 1;
@@ -35,22 +36,13 @@ export function problemsOf(status, gone) {
     if (course === "cloud") add("bad", `${who} on the cloud: ${by}. Prompts leave the LAN.`, costs(aliases, true), since);
     if (course === "fallback") add("warn", `${who} on a fallback: ${by}.`, costs(aliases, false), since);
   }
-  const fallen = new Set(); // backends that are told with their node
-  for (const [name, node] of Object.entries(status.nodes)) {
-    if (node.state !== "down") continue;
-    const names = node.backends.filter((one) => status.backends[one]?.state === "down" && !fallen.has(one));
-    const mends = [...new Set(names.map((one) => status.backends[one].trouble?.mend).filter(Boolean))];
-    const todo = mends.length ? mends.slice(0, 2).join("; ") : "see whether it runs, and its network";
-    for (const one of names) fallen.add(one);
-    add("bad", `Node ${name} is down${names.length ? `, and with it ${names.join(", ")}` : ""}.${names.map((one) => effects(under.get(one))).join("")}`,
-      `${node.why}. What to do: ${todo}`, names.length ? Math.min(...names.map((one) => status.backends[one].since)) : null);
+  for (const cause of causes) {
+    const bad = cause.state === "down" || cause.state === "misconfigured" || cause.aliases.some(({ course }) => course === "nothing");
+    add(bad ? "bad" : "warn", `${whoOf(cause, status)}.${effects(cause.aliases)}`, whatToDo(cause, status), cause.since);
   }
-  for (const [name, backend] of Object.entries(status.backends)) {
-    if (OUT.has(backend.state) && !fallen.has(name)) {
-      const unserved = (under.get(name) || []).some(({ course }) => course === "nothing");
-      add(backend.state === "down" || backend.state === "misconfigured" || unserved ? "bad" : "warn",
-        `${name} is ${backend.state}.${effects(under.get(name))}`, whatToDo(backend, status), backend.since);
-    }
+  for (const [name, node] of Object.entries(status.nodes)) {
+    const told = causes.some((cause) => cause.node === name && cause.state === "down");
+    if (node.state === "down" && !told) add("bad", `Node ${name} is down.`, node.why);
   }
   for (const [name, backend] of Object.entries(status.backends)) {
     if (backend.drift.length) add("warn", `${name} is not what routes.yaml says.`, backend.drift.join("; "));
@@ -75,12 +67,36 @@ function awayOf(status) {
   return groups.values();
 }
 
-/** The one backend that is out and first in all these aliases; null = there is none, or several. */
-function causeOf(status, aliases) {
-  const firsts = new Set(aliases.map((alias) => (alias.steps[0].length === 1 ? alias.steps[0][0] : null)));
-  const [first] = firsts;
-  const backend = status.backends[first];
-  return firsts.size === 1 && backend && OUT.has(backend.state) ? first : null;
+/** The backends that are out, as [{state, node, names, since, aliases}]: those of one node that fell together have one cause. */
+function causesOf(status) {
+  const causes = [];
+  const out = Object.entries(status.backends).filter(([, one]) => OUT.has(one.state)).sort(([, a], [, b]) => a.since - b.since);
+  for (const [name, { state, since, nodes }] of out) {
+    const node = nodes[0];
+    const whole = status.nodes[node]?.state === "down";
+    const one = node && state === "down" && causes.find((cause) => cause.node === node && cause.state === "down" && (whole || since - cause.last <= TOGETHER));
+    if (!one) causes.push({ state, node, names: [name], since, last: since, aliases: [] });
+    else {
+      one.names.push(name);
+      one.last = since;
+    }
+  }
+  return causes;
+}
+
+/** The one cause for which all these aliases are not served by a backend before; null = there is none, or several. */
+function causeOf(causes, aliases) {
+  const found = new Set(aliases.map(({ steps, step }) => {
+    const before = steps.slice(0, step === null ? steps.length : step - 1).flat();
+    return before.map((name) => causes.find((cause) => cause.names.includes(name))).find(Boolean);
+  }));
+  const [cause] = found;
+  return found.size === 1 && cause ? cause : null;
+}
+
+function whoOf({ state, node, names }, status) {
+  if (state === "down" && status.nodes[node]?.state === "down") return `Node ${node} is down, and with it ${names.join(", ")}`;
+  return names.length === 1 ? `${names[0]} is ${state}` : `${names.length} backends on ${node} are down: ${names.join(", ")}`;
 }
 
 function effects(found) {
@@ -89,12 +105,18 @@ function effects(found) {
   return text.join("");
 }
 
-/** Why it is out, the likely cause, and what mends it. */
-function whatToDo(backend, status) {
-  const { trouble } = backend;
-  if (!trouble) return backend.reason;
-  const likely = trouble.cause ? ` Likely: ${trouble.cause}.` : trouble.words.length ? ` Its last words: ${trouble.words.at(-1)}` : "";
-  return `${backend.reason}.${likely} What to do: ${trouble.mend}${status.you.admin ? " (or Restart, below)" : ""}`;
+/** Why they are out, the likely cause, and what mends it. */
+function whatToDo({ state, node, names }, status) {
+  const backends = names.map((name) => status.backends[name]);
+  const reasons = [...new Set(backends.map(({ reason }) => reason))].join("; ");
+  const [{ trouble }] = backends;
+  const one = names.length === 1 && trouble;
+  const likely = one && trouble.cause ? ` Likely: ${trouble.cause}.` : one && trouble.words.length ? ` Its last words: ${trouble.words.at(-1)}` : "";
+  const mends = [...new Set(backends.map((backend) => backend.trouble?.mend).filter(Boolean))].slice(0, 2);
+  if (!mends.length && state === "warming") return reasons;
+  const gone = status.nodes[node]?.state === "down" ? "see whether the machine runs, and its network" : names.length > 1 ? "gateway fleet status" : `gateway probe ${names[0]}`;
+  const button = mends.length && status.you.admin ? " (or Restart, below)" : "";
+  return `${reasons}.${likely} What to do: ${mends.join("; ") || gone}${button}`;
 }
 
 const whyOf = (aliases) => `${aliases[0].why}.`;

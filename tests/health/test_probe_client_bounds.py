@@ -20,7 +20,7 @@ from gateway.engines.ollama.installed_models import model_names, model_size
 from gateway.engines.registry import ENGINES
 from gateway.health import probe_client as module
 from gateway.health.probe_client import ProbeClient, ProbeFailure, ProbeResponse, decoded
-from gateway.health.prober import reported_version
+from gateway.health.recogniser import reported_version
 from tests.hostile import MIB, Write, body, bomb, dripping, endless, hostile, packed
 from tests.support import running_gateway
 from tests.waiting import standing

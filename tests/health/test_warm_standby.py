@@ -13,7 +13,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import State
 from gateway.health.nodes import Machine
-from gateway.health.warm_standby import LOOK, SELDOM, WarmStandby
+from gateway.health.warm_standby import LOOK, SELDOM, OllamaLoader, WarmStandby
 from simulator import SimOllama, SimVllm
 from tests.support import RunningGateway, running_gateway
 from tests.warming import FAST, ask, sim_of, story
@@ -138,7 +138,7 @@ async def test_on_the_same_node_it_is_loaded_ahead_where_the_exporter_showed_roo
             await gateway.until(lambda: not small.loaded)
 
 
-class Sizes:
+class Sizes(OllamaLoader):
     """A loader of a model of so many GiB."""
 
     def __init__(self, size: int | None) -> None:

@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from gateway.accounting.record import RequestLine
 from gateway.domain.usage import NO_TOKENS, Tokens
-from gateway.observe import log_writer as module
-from gateway.observe.log import EventLine, as_json, as_pretty
-from gateway.observe.log_writer import LogWriter, QueueHandler
+from gateway.observe import log as module
+from gateway.observe.log import EventLine, LogWriter, QueueHandler, as_json, as_pretty
 from gateway.routing.refusal import FailedAttempt
 
 PATIENCE = 10.0

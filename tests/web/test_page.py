@@ -220,6 +220,24 @@ async def test_one_backend_without_a_node_or_an_alias(browser: Browser) -> None:
         seen.quiet(gateway.url)
 
 
+async def test_backends_of_one_node_that_fall_together_are_one_problem(browser: Browser) -> None:
+    """Its exporter still answers."""
+    async with house("  late: [qwen8b]\n") as h, looking(browser, h.url, width=390) as (page, _):
+        for name in ("qwen36", "qwen8b"):
+            await h.sims[name].kill()
+        await shows(page, "#banner", "2 backends on spark1 are down: ", "Nobody serves late.", "coder is on the cloud")
+        await shows(page, "#banner", "What to do: gateway fleet status")
+        await shows(page, "#verdict", "2 problems: nobody serves late")
+
+
+async def test_an_alias_whose_first_step_is_parked_stands_with_the_backend_behind_it(browser: Browser) -> None:
+    on_demand = house("  late: [qwen36, qwen8b]\n", declared=", run: on_demand")
+    async with on_demand as h, looking(browser, h.url, width=390) as (page, _):
+        for name in ("qwen36", "qwen8b"):
+            await h.sims[name].kill()
+        await shows(page, "#banner", "qwen8b is down. Nobody serves late.", "What to do: gateway probe qwen8b")
+
+
 async def test_a_node_that_falls_with_its_backends_is_one_problem(browser: Browser) -> None:
     sims = [SimVllm(name, served=[name]) for name in ("a", "b", "c")]
     async with AsyncExitStack() as stack:
@@ -233,8 +251,10 @@ async def test_a_node_that_falls_with_its_backends_is_one_problem(browser: Brows
         page, _ = await stack.enter_async_context(looking(browser, gateway.url, width=390))
         for sim in sims[:2]:
             await sim.kill()
-        await shows(page, "#banner", "Node spark1 is down, and with it a, b. w is on a fallback: c. Nobody serves x.")
-        await shows(page, "#banner", "What to do: see whether it runs, and its network")
+        await shows(
+            page, "#banner", "Node spark1 is down, and with it ", " w is on a fallback: c.", " Nobody serves x."
+        )
+        await shows(page, "#banner", "What to do: see whether the machine runs, and its network")
         await shows(page, "#verdict", "1 problem: nobody serves x")
         await sims[0].revive()
         await shows(page, "#banner", "b is down. Nobody serves x.")

@@ -22,8 +22,7 @@ log = logging.getLogger("gateway.apps.batches")
 
 
 def app(gateway: Gateway) -> Extension:
-    batches = Batches(gateway.services, gateway.memory, _store(gateway.snapshot.server), gateway.handle)
-    batches.switch_modes(gateway)
+    batches = Batches(gateway, _store(gateway.snapshot.server))
 
     def routers() -> Sequence[APIRouter]:
         from gateway.apps.batches import api

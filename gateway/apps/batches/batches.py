@@ -12,18 +12,17 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from gateway.admission.memory import Memory, Share
+from gateway.admission.memory import Share
 from gateway.apps.batches.lines import URLS
 from gateway.apps.batches.mode_switches import ModeSwitches
 from gateway.apps.batches.records import RUNNING, BatchRecord, FileRecord, Waiting
-from gateway.apps.batches.runner import LOOK, BatchRun, BatchRunner, Handle, now
+from gateway.apps.batches.runner import LOOK, BatchRun, BatchRunner, now
 from gateway.apps.batches.schedule import Schedule
 from gateway.apps.batches.store import DAY, BatchStore, Page, StoreAway, StoreFailed, StoreThreads, Usage
 from gateway.apps.batches.unserved import why_waiting
 from gateway.apps.batches.upload import RETRY_AFTER, Upload, check_bytes, too_much_kept
 from gateway.domain.privacy import NO_MARKS, Privacy
 from gateway.errors import GatewayError
-from gateway.proxy.services import Services
 from gateway.runtime.gateway import Gateway
 from gateway.supervision import cancel
 
@@ -47,12 +46,13 @@ PURPOSES = ("batch", "assistants", "fine-tune", "vision", "user_data", "evals")
 class Batches:
     """`open` starts it. The store is opened with the first use, or when there is one from before."""
 
-    def __init__(self, services: Services, memory: Memory, store: BatchStore, handle: Handle) -> None:
-        self._services = services
-        self._failures = services.metrics.failures
+    def __init__(self, gateway: Gateway, store: BatchStore) -> None:
+        self._services = gateway.services
+        self._failures = gateway.services.metrics.failures
         self._store = store
-        self._threads = StoreThreads(store, services)
-        self._runner = BatchRunner(store, self._threads, services, memory, handle)
+        self._threads = StoreThreads(store, gateway.services)
+        self._runner = BatchRunner(store, self._threads, gateway)
+        self._switches = ModeSwitches(gateway, store, self._threads)
         self._runs: dict[str, BatchRun] = {}
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._opening = asyncio.Lock()
@@ -64,12 +64,7 @@ class Batches:
         self._received = asyncio.Event()  # a file has come, or will not
         self._goes_on = False  # what was unfinished is under way
         self._helpers: list[asyncio.Task[None]] = []  # sweep; with several gateways also renew and follow
-        self._switches: ModeSwitches | None = None  # None: batches with a mode wait until it is in force
         self._latest: list[BatchRecord] = []  # of all clients, the newest first; without those under way
-
-    def switch_modes(self, gateway: Gateway) -> None:
-        """Let batches have the mode that they are for."""
-        self._switches = ModeSwitches(gateway, self._store, self._threads)
 
     async def open(self) -> None:
         """Go on with the batches that a stop has interrupted, and with those of other gateways."""
@@ -308,8 +303,7 @@ class Batches:
             for record in unfinished:
                 self._follow_one(record)
             self._helpers.append(self._failures.task("batches", self._sweep, "files and batches that expire"))
-            if self._switches is not None:
-                self._helpers.append(self._failures.task("batches", self._schedule, "batches with a schedule"))
+            self._helpers.append(self._failures.task("batches", self._schedule, "batches with a schedule"))
 
     async def _open_later(self) -> None:
         while not self._goes_on:
@@ -339,7 +333,7 @@ class Batches:
             self._latest = [run.record, *self._latest][:SHOWN_MOST]
 
     async def _schedule(self) -> None:
-        while self._switches is not None:
+        while True:
             await self._switches.look(self._runs, self._latest)
             await asyncio.sleep(LOOK)
 

@@ -13,14 +13,14 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from gateway.admission.access import Identity, find_alias
-from gateway.admission.memory import Memory, Share
+from gateway.admission.memory import Share
 from gateway.apps.batches.lanes import Lanes, Progress, lines_at_a_time
 from gateway.apps.batches.lines import URLS, LineError, answered_row, failed_row, read_line
 from gateway.apps.batches.records import RUNNING, BatchRecord, LineRecord, Status
@@ -36,15 +36,12 @@ from gateway.apps.batches.store import (
     pause_of,
 )
 from gateway.config.snapshot import OPEN
-from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
 from gateway.large_bodies import LARGE, apart
 from gateway.proxy.exchange import running_task
 from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
-from gateway.proxy.services import Services
+from gateway.runtime.gateway import Gateway
 from gateway.supervision import cancel
-
-Handle = Callable[[Endpoint, InnerExchange, OnBehalf], Awaitable[None]]
 
 log = logging.getLogger("gateway.apps.batches")
 
@@ -128,16 +125,14 @@ class BatchRun:
 
 
 class BatchRunner:
-    """`store` is used in `threads` only. `handle` runs one request like any other."""
+    """`store` is used in `threads` only."""
 
-    def __init__(
-        self, store: BatchStore, threads: StoreThreads, services: Services, memory: Memory, handle: Handle
-    ) -> None:
+    def __init__(self, store: BatchStore, threads: StoreThreads, gateway: Gateway) -> None:
         self._store = store
         self._threads = threads
-        self._services = services
-        self._memory = memory
-        self._handle = handle
+        self._services = gateway.services
+        self._memory = gateway.memory
+        self._handle = gateway.handle
         self._lanes = Lanes(self._limit)
         self._unkept = 0  # results that the store has not taken
 

@@ -64,8 +64,8 @@ def _panels(results: Results) -> list[tuple[str, str, str, dict[str, Points]]]:
     """(title, label of x, label of y, target -> points) of each panel."""
     first: dict[str, Points] = {}
     decode: dict[str, Points] = {}
-    for row, backend in results.singles():
-        if results.expected is not None and backend != results.expected:
+    for row in results.singles():
+        if results.expected is not None and row.backend != results.expected:
             continue
         prompt = row.of(lambda sample: sample.prompt)
         length = prompt.median if prompt else float(row.asked)

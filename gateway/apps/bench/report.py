@@ -58,10 +58,10 @@ def _table(*columns: str) -> Table:
 def _single_table(results: Results) -> Table:
     table = _table("prompt", "via", "first token", "prefill tok/s", "decode tok/s", "runs")
     rows = results.singles()
-    backends = {backend for _, backend in rows if backend is not None}
-    for row, backend in rows:
+    backends = {row.backend for row in rows if row.backend is not None}
+    for row in rows:
         prompt = row.of(lambda sample: sample.prompt)
-        via = row.via if len(backends) < 2 or backend is None or row.via == DIRECT else f"{row.via}: {backend}"
+        via = row.via if len(backends) < 2 or row.backend is None or row.via == DIRECT else f"{row.via}: {row.backend}"
         table.add_row(
             f"{prompt.median:,.0f}" if prompt else f"~{row.asked:,}",
             Text(visible(via)),
@@ -195,8 +195,7 @@ def _on_answers(good: list[RequestSample], tokens: int) -> Iterator[str]:
 
 
 def _on_spreads(results: Results) -> Iterator[str]:
-    rows = [row for row, _ in results.singles()]
-    found = [row.of(value) for row in rows for value in (ttft, decode_rate)]
+    found = [row.of(value) for row in results.singles() for value in (ttft, decode_rate)]
     found += [level.output_rate for level in results.levels()]
     if any(each is not None and each.n >= WIDE_FROM and each.relative / 2 > WIDE_SPREAD for each in found):
         yield (
@@ -242,7 +241,7 @@ def as_json(title: str, settings: Settings, results: Results) -> dict[str, Any]:
         "stopped": results.stopped,
         "notes": remarks(results),
         "errors": [{"via": via, "error": error, "count": count} for (via, error), count in results.errors().items()],
-        "single": [_single(row, backend) for row, backend in results.singles()],
+        "single": [_single(row) for row in results.singles()],
         "prefill": {target: asdict(line) for target, line in results.fits().items()},
         "sweep": [_level(level) for level in results.levels()],
         "added": {
@@ -267,10 +266,10 @@ def _fields(found: Spread | PairedDifference | None) -> dict[str, Any] | None:
     return None if found is None else asdict(found)
 
 
-def _single(row: SingleRequests, backend: str | None) -> dict[str, Any]:
+def _single(row: SingleRequests) -> dict[str, Any]:
     return {
         "via": row.via,
-        "backend": backend,
+        "backend": row.backend,
         "asked": row.asked,
         "runs": len(row.samples),
         "failed": row.failed,

@@ -33,6 +33,7 @@ class SingleRequests:
     """One prompt length, one request at a time. Failed samples give no figure; rates are tokens/s."""
 
     via: str
+    backend: str | None
     asked: int  # tokens of the prompt
     samples: tuple[RequestSample, ...]
 
@@ -164,7 +165,7 @@ class Results:
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
-    def singles(self) -> list[tuple[SingleRequests, str | None]]:
+    def singles(self) -> list[SingleRequests]:
         """A row for each length, target and answering backend: two backends do not make one figure. Failed samples are
         in the row of the expected backend."""
         rows = []
@@ -173,7 +174,7 @@ class Results:
             by_backend: dict[str | None, list[RequestSample]] = {}
             for sample in samples:
                 by_backend.setdefault((sample.backend or usual) if sample.ok else usual, []).append(sample)
-            rows += [(SingleRequests(target, length, tuple(theirs)), backend) for backend, theirs in by_backend.items()]
+            rows += [SingleRequests(target, backend, length, tuple(them)) for backend, them in by_backend.items()]
         return rows
 
     def levels(self) -> list[Level]:

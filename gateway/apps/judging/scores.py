@@ -46,15 +46,10 @@ def by_path(path: str) -> FindScore:
     text."""
     steps: list[str | int] = []
     rest = path.removeprefix("$").removeprefix(".")
-    while rest:
-        step = _STEP.match(rest)
-        if step is None:
-            raise ValueError(
-                f"'{path}' is no path: write keys and indexes, such as scores.overall or criteria[0].score"
-            )
+    while step := _STEP.match(rest):
         steps.append(step[1] if step[1] is not None else int(step[2]))
         rest = rest[step.end() :]
-    if not steps:
+    if rest or not steps:
         raise ValueError(f"'{path}' is no path: write keys and indexes, such as scores.overall or criteria[0].score")
 
     def find(text: str) -> float | None:

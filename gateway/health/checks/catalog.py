@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from gateway.domain.facts import Observation
 from gateway.health.checks import graders, requests
+from gateway.health.checks.graders import is_garbage
 from gateway.health.checks.profile import Profile
 from gateway.health.checks.reply import CheckReply, ParsedAnswer, read_stream, read_whole, short
 from gateway.health.checks.requests import BRIEF_THOUGHT, Body
-from gateway.health.checks.validators import is_garbage
 from gateway.inspection.error_replies import Verdict
 from gateway.inspection.error_replies import judge as verdict_of
 

@@ -33,7 +33,7 @@ def test_only_runs_of_one_backend_are_compared() -> None:
     assert first is not None
     assert first.n == 2
     assert first.median == pytest.approx(0.1)
-    assert [(row.via, backend, len(row.samples)) for row, backend in found.singles()] == [
+    assert [(row.via, row.backend, len(row.samples)) for row in found.singles()] == [
         (GATEWAY, "a", 2),
         (GATEWAY, "b", 1),
         (DIRECT, "a", 3),

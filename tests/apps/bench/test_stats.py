@@ -90,7 +90,7 @@ def test_quantiles_lie_within_the_values_and_in_order(values: list[float], a: fl
 
 
 def test_failed_runs_are_counted_and_give_no_figure() -> None:
-    row = SingleRequests("url", 1000, (sample(ttft=1.0), FAILED, sample(ttft=3.0)))
+    row = SingleRequests("url", None, 1000, (sample(ttft=1.0), FAILED, sample(ttft=3.0)))
     assert row.failed == 1
     found = row.of(lambda each: each.ttft)
     assert found is not None

@@ -14,9 +14,17 @@ from tests.raw_client import chat, raw_client
 from tests.support import RunningGateway, from_clients, running_gateway
 
 CHAT = "/v1/chat/completions"
+
+
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
 CALLER = "00f067aa0ba902b7"
+
+
 SECRET = "what-was-asked-in-confidence"
+
+
 SERVER, CLIENT = 2, 3  # SpanKind in OTLP
 
 
@@ -139,9 +147,6 @@ async def test_a_client_that_leaves_is_no_failure(receiver: Receiver) -> None:
     assert request.attributes["gateway.backend"] == "a"
 
 
-# -- who belongs to whom ----------------------------------------------------------------------------------------------
-
-
 def parent_of(sim: SimVllm) -> list[str]:
     return from_clients(sim.requests)[-1].headers["traceparent"].split("-")
 
@@ -208,9 +213,6 @@ async def test_without_traces_the_callers_headers_go_up_as_they_are() -> None:
         assert {name: sim.requests[-1].headers[name] for name in given} == given
 
 
-# -- prompts ----------------------------------------------------------------------------------------------------------
-
-
 async def test_prompts_and_answers_are_not_exported(receiver: Receiver) -> None:
     sim = SimVllm("a")
     async with traced(sim, to=receiver.url) as gateway:
@@ -260,22 +262,3 @@ async def test_what_goes_on_from_a_prompt_that_must_stay_is_traced_without_it(re
     assert sum(span.kind == SERVER for span in receiver.spans) == 2
     assert SECRET not in str(receiver.spans)
     assert CALLER not in sim.requests[-1].headers["traceparent"], "the backend's span is a child of the attempt's"
-
-
-async def test_a_new_snapshot_may_trace_elsewhere_or_not_at_all(receiver: Receiver) -> None:
-    from dataclasses import replace
-
-    async with traced(SimVllm("a"), to="http://127.0.0.1:9") as gateway:
-        core = gateway.gateway
-        assert core.snapshot.traces is not None
-        endpoint = type(core.snapshot.traces.endpoint)(receiver.url)
-        core.snapshot = replace(core.snapshot, traces=replace(core.snapshot.traces, endpoint=endpoint))
-        await core.apps.follow(core.snapshot)
-        await gateway.client.post(CHAT, json=chat("chain"))
-        await sent(gateway, receiver)
-        core.snapshot = replace(core.snapshot, traces=None)
-        await core.apps.follow(core.snapshot)
-        assert core.apps.tracing.tracing is None
-        assert (await gateway.client.post(CHAT, json=chat("chain"))).status_code == 200
-        await gateway.until(gateway.idle)
-    assert len(receiver.spans) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.health.checks.test_graders import look
-from tests.health.checks.test_validators import stream
+from tests.health.checks.test_graders_flaws import stream
 
 
 def test_a_call_in_fragments_is_put_together() -> None:

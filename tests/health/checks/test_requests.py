@@ -13,7 +13,7 @@ from gateway.health.canary_schedule import SHORT, WARM_UP
 from gateway.health.checks import ALL, CHECKS, CheckReply, Profile, judge, profile_of
 from gateway.health.checks.requests import BRIEF_THOUGHT, LIFE, LONG, SCHEMA, TOOLS
 from tests.health.checks.test_graders import QWEN36, STREAMED, VLLM
-from tests.health.checks.test_validators import PRODUCT
+from tests.health.checks.test_graders_flaws import PRODUCT
 
 
 @pytest.mark.parametrize("check", ALL)

@@ -16,8 +16,7 @@ import httpx
 import pytest
 
 from bench.ports import free_ports
-from gateway.observe.log import as_json
-from gateway.observe.log_writer import LogWriter
+from gateway.observe.log import LogWriter, as_json
 from simulator import SimVllm
 from tests.demo_process import GATEWAY, PATIENCE, gateway_ready
 from tests.raw_client import chat, raw_client
