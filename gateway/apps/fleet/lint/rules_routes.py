@@ -134,10 +134,7 @@ def text_only_step(fleet: DeclaredFleet) -> Iterator[Finding]:
     seeing = {name for name, one in fleet.subjects.items() if "image" in (one.facts.media or ())}
     for alias in fleet.snapshot.aliases.values():
         members = _members(alias, fleet.snapshot)
-        media = {name: one.facts.media or () for name, one in fleet.subjects.items()}
-        sees = [
-            one for one in members if (one.vision if one.vision is not None else "image" in media.get(one.name, ()))
-        ]
+        sees = [one for one in members if (one.name in seeing if one.vision is None else one.vision)]
         for backend in members if sees else ():
             facts = fleet.subjects[backend.name].facts if backend.name in fleet.subjects else None
             if facts is None or facts.media != () or backend.vision is not None or backend.name in stated:
