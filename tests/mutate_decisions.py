@@ -22,14 +22,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import gateway.proxy.handler as handler
-import tests.test_decided_ahead  # noqa: F401  (its scenarios are added by the import)
+import tests.proxy.test_decided_ahead  # noqa: F401  (its scenarios are added by the import)
 from tests.scenarios import SCENARIOS, outcome
 
 ROOT = Path(__file__).parent.parent
 PROXY = Path("gateway/proxy")
 TABLE = PROXY / "decided.py"
 FILES = (PROXY / "decisions.py",)
-# Where the scenarios of tests/test_decided_ahead.py all come to the same.
+# Where the scenarios of tests/proxy/test_decided_ahead.py all come to the same.
 TESTS = (
     "tests/proxy",
     "tests/apps/tracing/test_traces.py",
@@ -150,7 +150,7 @@ def put(source: str, file: Path) -> None:
 
 
 class Scenarios:
-    """Those of tests/test_decided_ahead.py, with what they come to when nothing is decided ahead."""
+    """Those of tests/proxy/test_decided_ahead.py, with what they come to when nothing is decided ahead."""
 
     def __init__(self) -> None:
         self._anew: dict[str, list[object]] = {}

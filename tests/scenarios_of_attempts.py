@@ -1,5 +1,5 @@
 """Scenarios in which something is seen of a backend, or of an attempt, after its requests were decided
-(tests/test_decided_ahead.py runs them)."""
+(tests/proxy/test_decided_ahead.py runs them)."""
 
 from __future__ import annotations
 

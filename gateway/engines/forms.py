@@ -167,8 +167,7 @@ def _messages_in_form(raw: Raw, forms: Forms) -> Raw:
 
 
 def _turns(messages: list[Message], forms: Forms) -> list[Message]:
-    """Messages of roles that the server does not read, as part of the system message at the beginning, and of the
-    user's turn behind it."""
+    """Messages of roles that the server does not read, in the system message at first, then in the user's turn."""
     foreign = () if forms.developer else ("developer",)
     if forms.system and not forms.turns and not any(message.get("role") in foreign for message in messages):
         return messages

@@ -186,8 +186,7 @@ def bound_in_pool(fields: dict[str, Raw], request: InferenceRequest, state: Back
 def send_limit(
     name: str, fields: Mapping[str, Raw], request: InferenceRequest, alias: Alias, state: BackendState, now: float
 ) -> int | None:
-    """The limit of the answer to send in field `name` (tokens), raised to the alias' least and clamped to the window;
-    None if it is sent as it is."""
+    """The limit (tokens) for field `name`, at least the alias' least and clamped to the window; None: as it is sent."""
     asked = request.limits.get(name)
     if asked is None:  # from the alias' params, or no valid limit: then the backend refuses it
         asked = value_of(fields[name])

@@ -32,8 +32,7 @@ PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
 
 
 def engine_of(state: BackendState) -> Engine:
-    """The client for this backend. A server that shows itself to be an Ollama is asked through its own API, because its
-    `/v1` cuts prompts silently."""
+    """The client for this backend. What proves to be an Ollama is asked by its own API: its `/v1` cuts prompts."""
     return ENGINES["ollama" if state.server == "ollama" else state.backend.engine]
 
 

@@ -211,8 +211,7 @@ def _plain_name(name: str, tools: OfferedTools) -> str:
 
 
 def _is_another(call: _ToolCall, id_: object) -> bool:
-    """Is a part with a name and this id of another call than `call`, which has its index? Some servers give each of
-    several calls the index 0."""
+    """Is a part with a name and this id of another call than `call`? Some servers give all calls the index 0."""
     return bool(call.name and call.id and id_) and id_ != call.id
 
 

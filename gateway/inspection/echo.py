@@ -22,8 +22,7 @@ def mentions(request: InferenceRequest, phrase: str, unknown: bool) -> bool:
 
 
 def client_mentions(request: InferenceRequest, phrase: str) -> bool:
-    """Do the client's messages (all except the model's own earlier turns) contain this phrase? True if they are too
-    large to be searched."""
+    """Do the client's messages (not the model's own turns) contain this phrase? True if they are too large."""
     raw = request.fields.get("messages")
     if raw is None or len(memoryview(raw)) > READ_MOST:
         return raw is not None

@@ -74,8 +74,7 @@ def judge(
     model: str | None = None,
     echoed: Echoed = _not_echoed,
 ) -> Verdict:
-    """The meaning of an HTTP answer with `status` >= 300. `endpoint` is the inference endpoint's name, `model` the
-    model name that the request carried."""
+    """The meaning of an HTTP answer of 300 and more. `endpoint`: its name; `model`: the one that the request named."""
     message, param, code, shape = read_error(body, headers.get("content-type", ""))
     reason = quoting(f"answered {status}", message)
     if status in (401, 403):

@@ -190,8 +190,7 @@ class CallFinder:
         return match.end()
 
     def _parse_at(self, start: int, found: str, final: bool) -> Parsed:
-        """Parse the text at `start`, which begins with the marker `found`: NEED_MORE, calls, or no call. The first
-        format that does not refuse decides."""
+        """Parse the text at `start`, where the marker `found` is. The first format that does not refuse decides."""
         if self._base + start < self._not_before:
             return NO_CALL
         if self._at_start and self._space is None and self._text_before(start):

@@ -69,8 +69,7 @@ def is_garbage(text: str, least: int = GARBAGE_LEAST) -> bool:
 
 
 def swallowed(size: int, usage: Any) -> bool:
-    """Were far more tokens generated than an answer of `size` bytes can have? Then a parser took the rest for a call
-    and lost it."""
+    """Were far more tokens generated than `size` bytes can have? Then a parser took the rest for a call: lost."""
     spent = read_usage(usage).completion
     return size > 0 and spent >= SWALLOWED_FROM and size < spent * 1.2
 

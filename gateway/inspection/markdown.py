@@ -128,8 +128,7 @@ class MarkdownContext:
         return self._ticks < _FENCE and before == (self._quote or "`")
 
     def behind(self, text: str, at: int) -> tuple[int, bool]:
-        """Skip white space behind a call inside code or a quotation. Returns (the offset behind it, whether the line
-        ends there; always False in a block)."""
+        """Skip white space behind a call in code or a quotation: (offset, does the line end; False in a block)."""
         rest = _REST if self._ticks >= _FENCE else _LINE_REST
         match = rest.match(text, at)
         assert match is not None  # the pattern also matches nothing

@@ -80,8 +80,7 @@ class Mender:
 
     @property
     def finder(self) -> CallFinder | None:
-        """What alone looks at content without a line end, until other content is fed. None = there is none, or more
-        than that."""
+        """The one check of content without a line end, until other content is fed; None = none, or several."""
         return self._content if self._is_in_line else None
 
     @property

@@ -219,8 +219,7 @@ class ImpliedThoughts:
         return [Reasoning("".join(held)), segment] if held else [segment]
 
     def finish(self, *, cut: bool) -> list[Segment]:
-        """The text that was held: no closing tag came, so it was the answer. `cut`: by the limit, perhaps before the
-        tag: then this proves nothing."""
+        """The text that was held is the answer. `cut`: a limit may have cut off the tag, so this proves nothing."""
         held, self._held = self._held, None
         self.never_closed = bool(held) and not cut
         return [Text("".join(held))] if held else []

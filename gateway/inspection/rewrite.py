@@ -35,8 +35,7 @@ class Identity:
         self.role_sent = False
 
     def fix(self, id_: Any, created: Any) -> None:
-        """Set both from the first chunk. Only a string is accepted as id, and only a number as time: chunks of later
-        attempts get them too."""
+        """Set both from the first chunk; only a string as id and a number as time: later attempts get them too."""
         if self.id is None and isinstance(id_, str):
             self.id, self.created = id_, created if isinstance(created, int) else None
 
@@ -164,8 +163,7 @@ def with_field(event: bytes, name: str, value: Raw) -> bytes:
 
 
 def with_ends(event: bytes, choices: Sequence[Choice]) -> bytes:
-    """The event with the indexes and finish_reasons of `choices`, which correspond to its own choices. Raises
-    ProtocolFailure if the event cannot be read."""
+    """The event with the indexes and finish_reasons of `choices`, its own ones in turn. Raises ProtocolFailure."""
     data = data_of(event)
     assert data is not None  # it was read as a chunk before
     try:

@@ -42,8 +42,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def fault_in_delta(delta: object) -> str | None:
-    """The fault in the `delta` of a streamed choice; None = it is valid. A part of a call may lack fields that an
-    earlier part had."""
+    """The fault in the `delta` of a streamed choice. A part of a call may lack fields that an earlier part had."""
     return None if delta is None else _fault_in(delta, "delta", False)
 
 

@@ -230,8 +230,7 @@ class StreamTrack(Inspector):
         return self.content and answer.passes_arguments(frame.call, text)
 
     def pass_event(self, event: bytes) -> bytes | None:
-        """What `feed` returns for an event that goes on with the text, where no text is inspected any more. None = it
-        is something else; nothing was done."""
+        """What `feed` returns for more text that is not inspected any more. None = something else; nothing done."""
         same = self._same + 1 if event == self._last else 0
         if same == REPEATS or not self._raw or event.find(b"</think>") >= 0 or not is_plain(event):
             return None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from gateway.domain.forms import USUAL_FORMS, Forms, learned_forms, nearest_effort
+from gateway.domain.forms import USUAL_FORMS, Forms, learned_forms
 from gateway.engines.forms import put_in_form, reminder, safe_id
 
 USER = {"role": "user", "content": "How many?"}
@@ -119,10 +119,6 @@ def test_the_limit_has_the_name_that_is_read() -> None:
 def test_an_effort_is_one_that_is_known() -> None:
     assert formed(Forms(efforts=("low", "xhigh")), reasoning_effort="high") == {"reasoning_effort": "xhigh"}
     assert formed(Forms(efforts=()), reasoning_effort="high") == {}
-    assert nearest_effort("high", ("low", "medium")) == "medium"
-    assert nearest_effort("minimal", ("none", "low")) == "low"
-    assert nearest_effort("none", ("none", "low")) == "none"
-    assert nearest_effort("extreme", ("low",)) is None
 
 
 def test_a_thinking_budget_is_spelled_as_the_server_does() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.admission.access import Caller
 from gateway.domain.request import CHAT
-from gateway.http.request_head import REPEATED_MOST, Head, RepeatedHead, parse_head, repeated_head
+from gateway.http.request_head import END, REPEATED_MOST, Head, RepeatedHead, parse_head, repeated_head
 from gateway.proxy.header_map import header_map
 from tests.editing import editor_of
 from tests.raw_client import raw_client
@@ -135,3 +135,22 @@ async def test_a_key_that_was_taken_away_ends_with_the_edit_for_new_connections(
                 await client.send(post(ONE, "x" * number))
                 found.append((await client.answer())[0])
         assert found == [200] * 5 + [401] * 3
+
+
+NUMBERS = (b"12", b"012", b"1", b"", b"+1", b"1 ", b"\xb2", b"9" * 19)
+
+
+@given(st.binary(max_size=40), st.sampled_from(NUMBERS), st.binary(max_size=4), st.booleans())
+def test_a_request_is_taken_whole_only_as_it_would_be_read(
+    body: bytes, number: bytes, more: bytes, right: bool
+) -> None:
+    raw = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %s\r\naccept: */*"
+    known = repeated_head(raw % b"5", head := parse_head(raw % b"5"), Caller(header_map(head.headers), "local"), CHAT)
+    assert known is not None
+    number = b"%d" % len(body) if right else number
+    taken = known.body_of(raw % number + END + body + more)
+    again = known.match(raw % number)
+    if again is not None and again.length == len(body + more):
+        assert taken == body + more
+    else:
+        assert taken is None

@@ -28,8 +28,7 @@ ID_MOST = 200  # characters of an id
 
 
 class Conversations:
-    """`is_on`: responses are kept. `paced`: work on large ones. The store is opened with the first use, or when there
-    is one from before."""
+    """`is_on`: responses are kept. `paced`: work on large ones. The store is opened when used, or when it is there."""
 
     def __init__(self, server: Server, failures: Failures, on_short: Callable[[Kind], object]) -> None:
         keep = server.keep_responses
@@ -155,8 +154,7 @@ class Conversations:
         return await self._in_thread(work, *args, **more)
 
     async def _in_thread(self, work: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        """Run a method of the store in its thread. Raises `resources_exhausted` when the disk does not take it, or has
-        no usable file."""
+        """Run a method of the store in its thread. Raises `resources_exhausted` where disk or file is unusable."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(*args, **more))
         except (OSError, sqlite3.Error) as error:

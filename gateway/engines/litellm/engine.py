@@ -51,8 +51,7 @@ class LiteLLMEngine(Engine):
             log.error("%s: its backends serve nothing - %s", CLOUD_MISSING, INSTALL_CLOUD)
 
     async def load(self) -> Any:
-        """The SDK. The first call imports it in a thread, which takes seconds. Raises ImportError when the extra
-        `cloud` is not installed."""
+        """The SDK. The first call imports it in a thread (seconds). Raises ImportError without the extra `cloud`."""
         if self._sdk is None:
             self._sdk = await asyncio.to_thread(import_sdk)
         return self._sdk
@@ -100,8 +99,7 @@ class LiteLLMEngine(Engine):
 
 
 def import_sdk() -> Any:
-    """Import litellm. It is configured before and after the import to load no price lists or `.env` files and to send
-    no telemetry."""
+    """Import litellm, so configured that it loads no price lists or `.env` files and sends no telemetry."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
     sdk: Any = importlib.import_module("litellm")

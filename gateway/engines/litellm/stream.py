@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from gateway.domain.upstream import ResetFailure, TooLarge, UpstreamFailure
+from gateway.domain.upstream import ResetFailure, UpstreamFailure, read_counted
 from gateway.engines.base import error_of
 from gateway.engines.litellm.errors import status_of, text_of, unwrapped
 
 _encode = msgspec.json.Encoder().encode
-_OWN = ("provider_specific_fields",)  # litellm's copy of fields that the message already has
+_OWN = "provider_specific_fields"  # litellm's copy of fields that the message already has
 
 
 def whole_body(reply: Any, request_id: str) -> bytes:
@@ -24,7 +24,7 @@ def whole_body(reply: Any, request_id: str) -> bytes:
     for choice in body.get("choices") or []:
         choice["message"].setdefault("content", None)
         choice.setdefault("finish_reason", None)
-        _strip(choice["message"])
+        choice["message"].pop(_OWN, None)
     return _encode(body)
 
 
@@ -38,7 +38,7 @@ def chunk_body(chunk: Any, request_id: str) -> dict[str, Any]:
     body["id"] = "chatcmpl-" + request_id
     for choice in body.get("choices") or []:
         choice.setdefault("finish_reason", None)
-        _strip(choice.get("delta") or {})
+        (choice.get("delta") or {}).pop(_OWN, None)
     if "usage" in body and not any(_has_output(choice) for choice in body.get("choices") or []):
         body["choices"] = []
     return body
@@ -46,11 +46,6 @@ def chunk_body(chunk: Any, request_id: str) -> dict[str, Any]:
 
 def _has_output(choice: Mapping[str, Any]) -> bool:
     return bool(choice.get("finish_reason")) or any((choice.get("delta") or {}).values())
-
-
-def _strip(message: dict[str, Any]) -> None:
-    for name in _OWN:
-        message.pop(name, None)
 
 
 class LiteLLMStream:
@@ -123,14 +118,7 @@ class LiteLLMStream:
         return bool(self._stream.received_finish_reason or self._stream.intermittent_finish_reason)
 
     async def read_all(self, limit: int) -> bytes:
-        parts, size = [], 0
-        while data := await self.read_some():
-            parts.append(data)
-            size += len(data)
-            if size > limit:
-                self.abort(failure := TooLarge(f"the body is larger than {limit} bytes"))
-                raise failure
-        return b"".join(parts)
+        return await read_counted(self, limit)
 
     def abort(self, reason: UpstreamFailure | None = None) -> None:
         if self._closing is not None:

@@ -103,8 +103,7 @@ async def _send_otherwise(state: BackendState, call: EngineRequest) -> Response:
 
 
 async def _unless_dead(response: Response, texts: tuple[str, ...]) -> Response:
-    """An error answer as it is. Raises EngineDied if its message is one of `texts` (regular expressions), because its
-    status may blame the client."""
+    """An error answer as it is. Raises EngineDied where it matches one of `texts`: its status may blame the client."""
     if not texts:
         return response
     body = await read_out(response)

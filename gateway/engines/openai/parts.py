@@ -54,8 +54,7 @@ class StreamOfParts(TranslatedResponse):
         self._filter = ChunkFilter(chat=self.endpoint is CHAT, stops=self._stops, index=len(self._usages))
 
     async def next(self) -> list[Object | None] | None:
-        """The next chunks, at the end one with the whole usage; None in the list stands for a comment. None at the end.
-        Raises UpstreamFailure."""
+        """The next chunks (None: a comment), at last one with the whole usage. None at the end."""
         if self.ended:
             return None
         data = await self.upstream.read_some()

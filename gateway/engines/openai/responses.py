@@ -60,8 +60,7 @@ def own_body(request: InferenceRequest, chat: Fields, how: OwnResponses) -> dict
 
 
 def _adapt(fields: dict[str, Raw], own: Fields, asked: Fields, sent: Fields) -> bool:
-    """Write the differences between `asked` and `sent`, two bodies of a chat, into `fields`. False if this API has no
-    words for one of them."""
+    """Write the differences between `asked` and `sent`, bodies of a chat, into `fields`. False: no words for one."""
     worded = True
     for name in asked.keys() | sent.keys():
         value = sent.get(name)

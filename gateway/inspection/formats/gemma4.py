@@ -71,8 +71,7 @@ class Gemma4(Format):
         return key
 
     def _value(self, cursor: Cursor, depth: int, shape: Shape, bare: re.Pattern[str]) -> Any:
-        """Read a value. Models also quote values that are no strings, so the schema decides; without a declared type a
-        quoted value is a string."""
+        """Models also quote values that are no strings: the schema decides; without a type a quoted one is a string."""
         cursor.space()
         if depth <= 0:
             cursor.fail()

@@ -53,8 +53,7 @@ def stop_of(finish_reason: object, stop_reason: object) -> tuple[str, str | None
 
 
 def usage_of(usage: Any) -> dict[str, int]:
-    """Token counts in Anthropic's form, where cached prompt tokens are counted separately. Without a valid count of
-    cached tokens the field is left out."""
+    """Token counts in Anthropic's form, which counts cached tokens separately, where a valid count of them came."""
     used = read_usage(usage)
     details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
     cached = details.get("cached_tokens") if isinstance(details, dict) else None

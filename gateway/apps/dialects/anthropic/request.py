@@ -106,10 +106,6 @@ def _system(raw: Raw | None) -> list[dict[str, Any]]:
     return [{"role": "system", "content": text}] if text else []
 
 
-def _stop(sequences: Any) -> dict[str, Any]:
-    return {"stop": sequences}
-
-
 def _thinking(thinking: Any) -> dict[str, Any]:
     """Passed on: `gateway/engines/thinking.py` understands it. (`display: omitted` is ignored, because the thoughts
     must come back with the calls that they led to.)"""
@@ -135,7 +131,7 @@ def _output_format(form: Any) -> dict[str, Any]:
 
 _TRANSLATED: dict[str, Callable[[Any], dict[str, Any]]] = {
     "tool_choice": chat_tool_choice,
-    "stop_sequences": _stop,
+    "stop_sequences": lambda sequences: {"stop": sequences},
     "output_config": _output_config,
     "output_format": _output_format,  # the older name of `output_config.format`
     "thinking": _thinking,

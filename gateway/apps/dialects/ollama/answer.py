@@ -51,8 +51,7 @@ def time_text(at: float) -> str:
 
 
 class OllamaAnswer:
-    """The answer to one request. `generates`: of `/api/generate`, whose text is `response` and no message. `clock`:
-    monotonic nanoseconds."""
+    """The answer to one request. `generates`: of `/api/generate`, whose text is `response`. `clock`: nanoseconds."""
 
     def __init__(self, model: str, at: float, *, generates: bool, clock: Callable[[], int]) -> None:
         self._head = {"model": model, "created_at": time_text(at)}
@@ -161,8 +160,7 @@ def embeddings_of(body: bytes, model: str, *, older: bool) -> bytes:
 
 
 def _call(call: dict[str, Any]) -> dict[str, Any]:
-    """A whole call of a chat in Ollama's form, whose arguments are an object. Others are kept as text: the tool refuses
-    them, and the model sees why."""
+    """A whole call in Ollama's form. Arguments that are no object are kept as text, for the tool to refuse."""
     function = call.get("function") or {}
     text = function.get("arguments") or "{}"
     arguments = arguments_of(text)

@@ -57,8 +57,7 @@ class OllamaTranslation(Translation):
         return OllamaAnswer(model, time.time(), generates=generates, clock=time.monotonic_ns)
 
     def request(self, body: bytes) -> bytes:
-        """Raises AnsweredAtOnce for a request without a prompt, which makes Ollama load or unload the model: backends
-        are started otherwise here."""
+        """Raises AnsweredAtOnce without a prompt: Ollama would load or unload the model; backends start otherwise."""
         self._asked = asked = READ[self._endpoint](body, self._resolve)
         self._answer, self.left_out = self._answer_to(asked.model), asked.left_out
         if asked.empty:

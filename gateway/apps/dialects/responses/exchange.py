@@ -12,8 +12,7 @@ from gateway.apps.dialects.translated import Translation
 
 
 class ResponseTranslation(Translation):
-    """Errors are the same as a chat's. `ended`: the response as it was sent, when it has come to its end. `suffix`
-    distinguishes its ids from the request's."""
+    """`ended`: the response as it was sent, at its end. `suffix` distinguishes its ids from the request's."""
 
     def __init__(self) -> None:
         self.previous: str | None = None  # the kept response that this one goes on from
