@@ -303,8 +303,7 @@ class Backend:
 
     @cached_property
     def checkpoint(self) -> str | None:
-        """The model that the launch command loads, where its name says more than the served name: it tells the
-        family."""
+        """The model that the launch command loads, where its name says more than the served one: the family."""
         loaded = self.launch.parsed.model if self.launch is not None else None
         return loaded if family_of(loaded) is not None else None
 
@@ -326,8 +325,7 @@ class Backend:
         return self.api_path.removesuffix("/v1")
 
     def without_key(self, answer: bytes) -> bytes:
-        """An error body with the backend's key masked, so that it may be shown: a server may repeat the key that it
-        received."""
+        """An error body with the backend's key masked: a server may repeat the key that it received."""
         key = self.api_key
         return answer if key is None or not key.reveal() else answer.replace(key.reveal().encode(), b"***")
 

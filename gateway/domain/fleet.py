@@ -46,8 +46,7 @@ class Fleet:
         return self.states[name]
 
     def prepare(self, snapshot: Snapshot) -> list[BackendState]:
-        """Make the records of the backends that are new in this snapshot, so that they can be checked before
-        `apply`."""
+        """Make the records of the backends that are new in this snapshot: they can be checked before `apply`."""
         known = {state.backend.identity for state in self.states.values()}
         self._fresh = {
             backend.identity: self._new(backend)

@@ -78,18 +78,15 @@ class CanarySchedule:
             self._tasks[key_of(state)] = self._failures.once("canary", self._confirm(state), f"canary {state.name}")
 
     def seen_elsewhere(self, state: BackendState, at: float) -> None:
-        """Another gateway ran a canary at `at` (monotonic seconds) and shared its observations: postpone the next
-        one."""
+        """Another gateway ran a canary at `at` (monotonic seconds), and shared what it saw: postpone the next."""
         self._last_run[key_of(state)] = max(at, self._last_run.get(key_of(state), at))
 
     def proved_elsewhere(self, state: BackendState, at: float) -> None:
-        """The backend passed another gateway's canary at `at` (monotonic seconds), which replaces one that is due
-        here."""
+        """It passed another gateway's canary at `at` (monotonic seconds), which replaces one that is due here."""
         self._proved[key_of(state)] = at
 
     def _confirmation_due(self, state: BackendState, now: float) -> bool:
-        """Is a confirming canary due? Only backends that are well and idle get one, `health.canary` seconds after the
-        last one."""
+        """Is a confirming canary due, `health.canary` seconds after the last? Only what is well and idle gets one."""
         every = state.backend.health.canary
         if every is None or not state.traits.chats or state.health.state not in (*WELL, State.UNKNOWN):
             return False

@@ -126,8 +126,7 @@ class NodeHealth:
         self._excused: dict[str, set[str]] = {}  # backend -> nodes that seem down, but it works
 
     def record_backend(self, node: str, backend: str, *, reachable: bool) -> None:
-        """Record the health check of a backend that runs on this node alone. `reachable`: its port accepts
-        connections."""
+        """A backend that runs on this node alone was checked. `reachable`: its port accepts connections."""
         self._backends.setdefault(node, {})[backend] = reachable
         self._record_up(node)
 
@@ -137,8 +136,7 @@ class NodeHealth:
         self._record_up(node)
 
     def keep_only(self, backends: Mapping[str, str], exporters: Collection[str]) -> None:
-        """Drop the evidence of all others. `backends`: backend -> the one node it runs on; `exporters`: the nodes that
-        have an exporter."""
+        """Drop the evidence of all others. `backends`: with their one node; `exporters`: nodes that have one."""
         for node, recorded in self._backends.items():
             self._backends[node] = {name: up for name, up in recorded.items() if backends.get(name) == node}
         self._exporters = {node: up for node, up in self._exporters.items() if node in exporters}
@@ -156,8 +154,7 @@ class NodeHealth:
         return next((node for node in nodes if node not in excused and self.is_down(node)), None)
 
     def excuse(self, backend: str, nodes: Sequence[str]) -> None:
-        """The backend works: those of its nodes that seem down are ignored for it until they have been seen up
-        again."""
+        """The backend works: those of its nodes that seem down are ignored for it until they are seen up again."""
         down = {node for node in nodes if self.is_down(node)}
         if down:
             self._excused.setdefault(backend, set()).update(down)

@@ -37,8 +37,7 @@ class Voices:
         self._reading: dict[Identity, asyncio.Task[None]] = {}
 
     async def of(self, backends: Iterable[Backend]) -> list[Voice]:
-        """The voices of these servers, each once. Waits `WAIT` seconds at most, and only for servers that were never
-        asked."""
+        """The voices of these servers, each once. Waits `WAIT` seconds at most, for servers never asked before."""
         asked, now = list(backends), time.monotonic()
         new = set()
         for backend in asked:
@@ -75,8 +74,7 @@ class Voices:
 
 
 def read_voices(answer: Any) -> list[Voice]:
-    """The voices in a server's answer, which is not trusted: a list of names or of objects, by itself or under
-    `voices` or `data`."""
+    """The voices in an untrusted answer: names or objects, by themselves or under `voices` or `data`."""
     if isinstance(answer, dict):
         answer = answer.get("voices", answer.get("data"))
     found = [_voice(one) for one in answer[:VOICES_MOST]] if isinstance(answer, list) else []

@@ -43,8 +43,7 @@ def _view(node: Node, backends: list[BackendState], machine: Machine | None) -> 
 
 
 def _verdict(backends: Sequence[BackendState], machine: Machine | None) -> tuple[NodeState, str]:
-    """(state, why). One answering backend or exporter proves that the machine is up; it is down when all of them
-    are."""
+    """(state, why). One answering backend or exporter proves that it is up; it is down when all of them are."""
     answering = [b.name for b in backends if b.health.state in _ANSWERING]
     if machine is not None and machine.there:
         return "up", "its exporter answers"
