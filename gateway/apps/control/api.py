@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.admin import admit, backend_of
-from gateway.api.answering import body_of
+from gateway.api.answering import body_as
 from gateway.api.caller import caller_of, identify_caller
 from gateway.api.status import STALLED, until_left
 from gateway.apps.control.engine_logs import LINES_MOST, follow_log, read_log, unit_of
@@ -95,8 +95,7 @@ def router(gateway: Gateway, operations: Operations) -> APIRouter:
     followers: set[FollowedLog] = set()
 
     async def obey(request: Request, kind: Kind, name: str | None) -> Response:
-        async with body_of(gateway, request) as body:
-            order = _order(body)
+        order = await body_as(gateway, request, Order)
         if not (name := name or order.mode):
             raise GatewayError("invalid_request_body", "`mode` is missing: the mode to switch to.", param="mode")
         if order.profile is not None and kind != "start":
@@ -180,15 +179,6 @@ def _whose(gateway: Gateway, request: Request) -> str:
     """The client whose key it is; empty without `clients`."""
     client = identify_caller(gateway, caller_of(request.scope)).client
     return client.name if client is not None else ""
-
-
-def _order(body: bytes) -> Order:
-    if not body.strip():
-        return Order()
-    try:
-        return msgspec.json.decode(body, type=Order)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise GatewayError("invalid_request_body", f"The request body is not valid: {error}") from None
 
 
 class FollowedLog(Response):
