@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from gateway.config.machines import Identity
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.domain.backend import BackendState, Observers
 from gateway.domain.engine_traits import canaried
@@ -23,7 +24,6 @@ log = logging.getLogger("gateway.fleet")
 STILL_USED = 0.1  # seconds between two checks whether all requests on a removed backend have ended
 
 OpenClient = Callable[[Backend], UpstreamClient | None]
-Identity = tuple[str, str, str | None]  # name, engine, url: as Backend.identity
 
 
 class Fleet:
