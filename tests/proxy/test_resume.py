@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from gateway.domain.health_state import State
 from simulator import SimVllm
 from tests.accounting.test_settle_once import samples, settled
 from tests.raw_client import chat, raw_client
-from tests.resuming import CHAT, INTERRUPTED, WITH_USAGE, WORDS, chain, of
+from tests.resuming import CHAT, WITH_USAGE, WORDS, chain, of
 from tests.scripted import RawReply, raw_post
 
 pytestmark = pytest.mark.decided_both_ways
@@ -89,53 +87,6 @@ async def test_the_record_says_where_the_stream_went_on() -> None:
         await c.ask()
         await c.gateway.until(c.gateway.idle)
         assert records == [("200", "b", 2)]
-
-
-SCRIPT = (
-    "One line.\n\n  Two,  with spaces   and\ttabs\n```py\nif x:\n    y = '\u00e9\U0001f600\u4e2d'\n```\nthe end \n\n so"
-)
-STOPS = [None, "the end", "y = '\u00e9"]
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    cut=st.integers(1, 60), limit=st.none() | st.integers(1, 60), stop=st.sampled_from([None, "the end", "y = '\u00e9"])
-)
-@example(cut=4, limit=None, stop=None)
-def test_no_cut_loses_or_repeats_anything(cut: int, limit: int | None, stop: str | None) -> None:
-    async def joined() -> None:
-        async with chain() as c:
-            more: dict[str, Any] = {"vllm_xargs": {"script": SCRIPT}, **WITH_USAGE}
-            more |= {"max_tokens": limit} if limit is not None else {}
-            more |= {"stop": stop} if stop is not None else {}
-            whole = await c.ask(**more)
-            tokens = whole.chunks[-1]["usage"]["completion_tokens"]
-            c.sims["a"].fault("die_mid", after=min(cut, tokens - 1))
-            reply = await c.ask(**more)
-            c.sims["a"].clear()
-            if tokens == 1:
-                assert INTERRUPTED in reply.body or reply.ended
-                return
-            if reply.ended:
-                assert reply.text == whole.text
-                assert reply.chunks[-1]["usage"] == whole.chunks[-1]["usage"]
-            else:  # nothing but white space was sent
-                assert INTERRUPTED in reply.body
-                assert not reply.text.strip()
-
-    asyncio.run(joined())
-
-
-async def test_the_client_that_counts_along_sees_the_tokens_of_both() -> None:
-    async with chain() as c:
-        options: dict[str, Any] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
-        whole = await c.ask(**options)
-        c.sims["a"].fault("die_mid", after=7, count=1)
-        reply = await c.ask(**options)
-        counts = [chunk["usage"]["completion_tokens"] for chunk in reply.chunks if chunk.get("usage")]
-        assert counts == sorted(counts)
-        assert reply.chunks[-1]["usage"] == whole.chunks[-1]["usage"]
-        c.sims["a"].clear()
 
 
 async def test_an_answer_that_was_complete_but_for_its_end_gets_its_end() -> None:

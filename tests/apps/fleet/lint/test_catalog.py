@@ -135,14 +135,6 @@ def test_own_rows_come_first_and_replace_those_of_the_same_name(tmp_path: Path) 
     assert found.variables["VLLM_USE_V1"].no_op_from is None
 
 
-def test_own_models_and_reports_come_before_the_gateways(tmp_path: Path) -> None:
-    report = "{model: M, utilization: 0.5, window: 1, sequences: 1, verdict: no}"
-    found = load_catalog(own(tmp_path, f'models: {{M: {{match: ["qwen3-4b*"]}}}}\nfield: [{report}]\n'))
-    assert [row.name for row in found.memory.models[:2]] == ["M", SHIPPED.memory.models[0].name]
-    assert [one.model for one in found.memory.field[:2]] == ["m", SHIPPED.memory.field[0].model]
-    assert found.families == SHIPPED.families
-
-
 def test_the_path_of_the_own_file_is_relative_to_routes_yaml(tmp_path: Path) -> None:
     own(tmp_path, "models: {mine: {}}")
     snapshot = Snapshot({}, {}, source=str(tmp_path / "routes.yaml"), own_catalog="mine.yaml")

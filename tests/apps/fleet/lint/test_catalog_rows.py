@@ -22,34 +22,6 @@ def mistakes(folder: Path, text: str) -> list[str]:
     return [re.sub(r"^.*/mine", "mine", str(problem)) for problem in caught.value.problems]
 
 
-def test_the_rows_of_the_planner_have_their_mistakes_told_too(tmp_path: Path) -> None:
-    text = """\
-modles: {}
-models:
-  a: {weight: {x: 1GiB}}
-  b: 5
-  c: {match: x}
-field:
-  - {model: x, utilisation: 0.5}
-  - 1
-"""
-    assert mistakes(tmp_path, text) == [
-        "mine.yaml:1  modles: unknown section 'modles' - did you mean 'models'?",
-        "mine.yaml:3  models.a.weight: unknown field 'weight' - did you mean 'weights'?",
-        "mine.yaml:4  models.b: must be a mapping of fields - there are match, config, weights, quantized, measured, "
-        "window, source",
-        "mine.yaml:5  models.c: `match` must be a list",
-        "mine.yaml:7  field.utilisation: unknown field 'utilisation' - did you mean 'utilization'?",
-        "mine.yaml:8  field: must be a mapping of fields - there are model, utilization, memory, window, sequences, "
-        "cache_dtype, verdict, reason, resident, overhead, source",
-    ]
-
-
-def test_a_number_beyond_all_numbers_is_a_mistake(tmp_path: Path) -> None:
-    told = mistakes(tmp_path, "models: {m: {window: 1e999}}\n")
-    assert told[0] == "mine.yaml:1  models.m.window: a number that is too large"
-
-
 def test_every_mistake_is_told_with_its_line(tmp_path: Path) -> None:
     text = """\
 familes: {}
