@@ -54,7 +54,7 @@ class Budgets:
         self._reserved: dict[Account, float] = {}
         self._spent_elsewhere: Mapping[Account, Mapping[int, float]] = {}
         self._reserved_elsewhere: Mapping[Account, float] = {}
-        self.on_change: Callable[[Account, int | None], None] | None = None
+        self.on_change: Callable[[Account, int | None], None] = lambda *_: None
 
     def add_history(self, rows: Iterable[tuple[int, str, str, float]]) -> None:
         """Add spending from before the start: rows (day, backend, client, USD)."""
@@ -75,13 +75,11 @@ class Budgets:
         if len(days) > 2 * LONGEST:
             for old in [d for d in days if d <= day - LONGEST]:
                 del days[old]
-        if self.on_change is not None:
-            self.on_change(account, day)
+        self.on_change(account, day)
 
     def reserve(self, account: Account, usd: float) -> None:
         self._reserved[account] = self._reserved.get(account, 0.0) + usd
-        if self.on_change is not None:
-            self.on_change(account, None)
+        self.on_change(account, None)
 
     def release(self, account: Account, usd: float) -> None:
         """Give back a reservation; an account without reservations is exactly 0 again, without rounding errors."""
@@ -90,8 +88,7 @@ class Budgets:
             self._reserved[account] = rest
         else:
             self._reserved.pop(account, None)
-        if self.on_change is not None:
-            self.on_change(account, None)
+        self.on_change(account, None)
 
     def spent(self, account: Account, budget: Budget, today: int) -> float:
         """USD of the running period; reservations not counted."""
@@ -144,13 +141,13 @@ class Budgets:
 def shares(snapshot: Snapshot, budgets: Budgets, day: int) -> dict[str, float]:
     """Name of a budget, for people -> share of it that is spent in the running period (1 = all; reservations do not
     count). `day`: UTC days since 1970-01-01."""
-    return {name: budgets.spent(account, budget, day) / budget.usd for name, account, budget in _budgets(snapshot)}
-
-
-def _budgets(snapshot: Snapshot) -> Iterator[tuple[str, Account, Budget]]:
+    found: dict[str, float] = {}
     for backend in snapshot.backends.values():
         if backend.budget is not None and backend.budget.usd > 0:
-            yield backend.name, Account("backend", backend.name), backend.budget
+            spent = budgets.spent(Account("backend", backend.name), backend.budget, day)
+            found[backend.name] = spent / backend.budget.usd
     for client in snapshot.clients.values():
         if client.budget is not None and client.budget.usd > 0:
-            yield f"client {client.owner}", Account("client", client.owner), client.budget
+            spent = budgets.spent(Account("client", client.owner), client.budget, day)
+            found[f"client {client.owner}"] = spent / client.budget.usd
+    return found

@@ -48,9 +48,8 @@ class Scheduler:
         self.sharing: SlotSharing | None = None  # None = no other gateways
         self.decides = True
         self.waiters: dict[Waiter, None] = {}
-        self._queues: dict[
-            int, BackendQueue
-        ] = {}  # by id of the state: for a while there may be two backends of one name
+        # By id of the state: for a while there may be two backends of one name.
+        self._queues: dict[int, BackendQueue] = {}
         # Client -> requests with slots; counted for all clients, because an edit may add a limit.
         self._running: dict[str, int] = {}
         self._count = 0

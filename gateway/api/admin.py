@@ -50,8 +50,7 @@ def router(gateway: Gateway) -> APIRouter:
 
     @routes.post("/backends/{name}/drain")
     async def drain_backend(request: Request, name: str) -> Response:
-        """Requests that run there may end, and no new ones are sent, until it is resumed or the gateway is
-        restarted."""
+        """Requests that run there may end, and no new ones are sent, until it is resumed or the gateway restarts."""
         admit(gateway, request)
         state = backend_of(gateway, name)
         state.evidence.drain()

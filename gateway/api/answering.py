@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+import msgspec
 from fastapi import Request
 from fastapi.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -19,6 +20,7 @@ from gateway.proxy.exchange import AsgiExchange, ClientGone
 from gateway.proxy.reply import Header, base_headers, request_id
 from gateway.runtime.gateway import Gateway
 
+T = TypeVar("T")
 BODY_MOST = 256 * 1024  # bytes of a body that has no prompt
 
 
@@ -37,6 +39,15 @@ async def body_of(gateway: Gateway, request: Request, most: int = BODY_MOST) -> 
         yield body
     finally:
         exchange.share.close()
+
+
+async def body_as(gateway: Gateway, request: Request, kind: type[T]) -> T:
+    """The body of a request as this type; an empty one is `{}`. Raises `invalid_request_body`, and as `body_of`."""
+    async with body_of(gateway, request) as body:
+        try:
+            return msgspec.json.decode(body.strip() or b"{}", type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise GatewayError("invalid_request_body", f"The request body is not valid: {error}") from None
 
 
 class HeldAnswer(Response):
@@ -83,8 +94,7 @@ async def answer(
     work: Callable[[Question], Awaitable[bytes]],
     style: Style = OPENAI,
 ) -> Response:
-    """The answer whose body `work` makes; it may raise GatewayError and ClientGone. Counted as `endpoint` in
-    gateway_requests_total."""
+    """The answer whose body `work` makes, which may raise GatewayError and ClientGone. Counted as `endpoint`."""
     exchange = AsgiExchange(request.scope, request.receive, _unsent, gateway.memory)
     asked, count = Question(exchange, request_id(exchange.headers.get(b"x-request-id"))), gateway.metrics.requests.inc
     try:

@@ -72,8 +72,7 @@ def owner_of(gateway: Gateway, scope: Scope) -> str:
 
 
 class Keeping(NamedTuple):
-    """A request for something that is kept: whose it is (`owner_of`), what it says about privacy, the memory that it
-    holds."""
+    """A request for something kept: whose it is (`owner_of`), what it says about privacy, its memory."""
 
     owner: str
     privacy: Privacy

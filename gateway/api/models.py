@@ -75,8 +75,7 @@ def describe(gateway: Gateway, alias: Alias, name: str, now: float) -> dict[str,
 
 
 def first_window(gateway: Gateway, alias: Alias) -> int | None:
-    """The window that the first step (in the mode in force) always has: the smallest one of its backends; None if one
-    is not known yet."""
+    """The smallest window of the first step (in the mode in force); None if one is not known yet."""
     now = time.monotonic()
     first = first_step(alias.steps, gateway.snapshot.backends)
     windows = [gateway.fleet.states[name].window(now) for name in first]

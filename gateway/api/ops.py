@@ -20,8 +20,7 @@ from gateway.runtime.gateway import Gateway
 
 
 def pages(gateway: Gateway) -> dict[str, Page]:
-    """`/health`, `/ready`, `/version`, `/metrics`: answered from memory, and open except for the parts that name
-    aliases."""
+    """`/health`, `/ready`, `/version`, `/metrics`, from memory; open but for the parts that name aliases."""
 
     def known(caller: Caller) -> Identity | None:
         """The caller; None for a caller who may not see the aliases."""

@@ -163,8 +163,7 @@ def load_or_exit(config: Path, *, as_json: bool = False) -> LoadedFile:
 
 
 def load_or_last_good(config: Path, *, as_json: bool = False) -> tuple[LoadedFile, ConfigError | None]:
-    """(the file, None); where it has mistakes: (its last good version, the mistakes). Exits as `load_or_exit` where
-    none is kept."""
+    """(the file, None), else (its last good version, the mistakes). Exits as `load_or_exit` without one."""
     from gateway.config.load import last_good, load
     from gateway.config.problems import ConfigError
 

@@ -220,8 +220,7 @@ def embedding_model(backend: Backend) -> str | None:
 
 
 def first_window(steps: tuple[tuple[str, ...], ...], backends: Mapping[str, Backend]) -> int | None:
-    """Tokens that fit into every backend of the first step: its smallest window; None when one of them is unknown, or
-    is no window of chats."""
+    """The smallest window of the first step; None when one is unknown, or is no window of chats."""
     first = first_step(steps, backends)
     if any(backends[name].serves and "chat" not in backends[name].serves for name in first):
         return None

@@ -46,8 +46,7 @@ ASSUMED_SLOTS = defaultdict(lambda: 8, ollama=1, llamacpp=4, transformers=1)
 
 
 def names_cloud_model(model: str | None) -> bool:
-    """Does Ollama pass requests for a model of this name on to ollama.com? It decides by the tag alone: `cloud`, or
-    one that ends in `-cloud`."""
+    """Does Ollama pass a model of this name on to ollama.com? By the tag alone: `cloud`, or `...-cloud`."""
     _, found, tag = (model or "").rpartition(":")
     tag = tag.strip().lower()
     return bool(found) and (tag == "cloud" or (tag.endswith("-cloud") and "/" not in tag))
@@ -93,8 +92,7 @@ _OF_SEVERAL = ("vllm", "openai", "llamacpp")  # engines that run several models 
 def _adapter(
     name: str, section: Section, file: Section, engines: Mapping[str, Backend], report: Report
 ) -> Backend | None:
-    """Another model of the engine of one of `engines`: what belongs to the engine is as it is there. None: the engine
-    is not known."""
+    """Another model of the engine of one of `engines`, which has the rest of its keys; None: it is not known."""
     path: Path = ("backends", name)
     host = engines.get(section.on)
     if host is None:

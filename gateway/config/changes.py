@@ -19,8 +19,7 @@ SHOWN_MOST = 60  # characters of a value
 
 
 def changes(before: Snapshot, after: Snapshot) -> list[str]:
-    """One line each: `+ backends.gemma4`, `- aliases.writer`, `~ backends.qwen36.slots: 4 -> 2`. `server` is
-    left to `needs_restart`."""
+    """Lines: `+ backends.gemma4`, `~ backends.qwen36.slots: 4 -> 2`. `server` is left to `needs_restart`."""
     found = [*_entries("nodes", before.nodes, after.nodes), *_entries("backends", before.backends, after.backends)]
     found += _entries("aliases", _written(before.aliases), _written(after.aliases))
     found += _entries("clients", before.clients, after.clients)

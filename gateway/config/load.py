@@ -86,8 +86,7 @@ def load_text(
     environ: Mapping[str, str] | None = None,
     sources: Sources | None = None,
 ) -> LoadedFile:
-    """As `load`, from text. Relative paths in it start at the directory of `source`. Other files are read through
-    `sources`."""
+    """As `load`, from text. Relative paths begin at the folder of `source`; other files are read through `sources`."""
     report = Report(source)
     sources = Sources() if sources is None else sources
     data = read_document(text, report)

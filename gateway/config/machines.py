@@ -32,6 +32,7 @@ Serves = Literal[
     "transcriptions", "translations", "speech", "images", "image_edits", "image_variations",
     "chat", "completions", "embeddings", "rerank", "score",
 ]  # fmt: skip
+Identity = tuple[str, str, str | None]  # of a running server: name, engine, url
 _KEPT_PATH = re.compile(r"/(v\d+\w*|openai)$")
 
 
@@ -297,14 +298,13 @@ class Backend:
         return self.engine == "openai"
 
     @property
-    def identity(self) -> tuple[str, str, str | None]:
+    def identity(self) -> Identity:
         """Equal in two snapshots: the same running server, whose health, slots and connections carry over."""
         return (self.name, self.engine if self.on is None else f"{self.engine} of {self.on}", self.url)
 
     @cached_property
     def checkpoint(self) -> str | None:
-        """The model that the launch command loads, where its name says more than the served name: it tells the
-        family."""
+        """The model that the launch command loads, where its name says more than the served one: the family."""
         loaded = self.launch.parsed.model if self.launch is not None else None
         return loaded if family_of(loaded) is not None else None
 
@@ -326,8 +326,7 @@ class Backend:
         return self.api_path.removesuffix("/v1")
 
     def without_key(self, answer: bytes) -> bytes:
-        """An error body with the backend's key masked, so that it may be shown: a server may repeat the key that it
-        received."""
+        """An error body with the backend's key masked: a server may repeat the key that it received."""
         key = self.api_key
         return answer if key is None or not key.reveal() else answer.replace(key.reveal().encode(), b"***")
 

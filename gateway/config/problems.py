@@ -125,8 +125,7 @@ class Report:
         return any(path[:end] in self.dropped for end in range(1, len(path) + 1))
 
     def lost(self, *path: str | int) -> bool:
-        """True when the value at `path`, or something inside it, was written but wrong: what is missing there may be
-        just that."""
+        """True when the value at `path`, or something inside it, was written but wrong: it may be what is missing."""
         return self.was_dropped(*path) or any(one[: len(path)] == path for one in self.dropped)
 
     def renumber(self, removed: Iterable[Path]) -> None:

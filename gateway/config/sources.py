@@ -90,8 +90,7 @@ def read_kept(file: Path, kind: type[K], log: logging.Logger, otherwise: str, mo
 
 
 def keep(file: Path, value: object, log: logging.Logger) -> None:
-    """Keep this value as JSON. A write that fails is logged and ignored: the value counts until the next start.
-    Blocks."""
+    """Keep this value as JSON. A write that fails is logged: the value counts until the next start. Blocks."""
     try:
         replace_file(file, msgspec.json.encode(value))
     except OSError as error:

@@ -73,8 +73,7 @@ class HeldModel(NamedTuple):
 
 
 class ModelLoad(Protocol):
-    """A load of a model that the gateway has asked for. `window`: tokens, None = the server's own default. `since`:
-    monotonic seconds."""
+    """A load that the gateway has asked for. `window`: tokens, None = the server's own. `since`: monotonic seconds."""
 
     window: int | None
     since: float
@@ -156,8 +155,7 @@ class LearnedFacts:
         self.believe_lack(capability, now + LEARNED_FOR, source.request if source is not None else "")
 
     def believe_lack(self, capability: str, until: float, request: str) -> None:
-        """Believe until `until` that the backend cannot do this. `request`: the id of the request it was learned
-        from."""
+        """Believe until then that the backend cannot do this. `request`: the id of the one it was learned from."""
         self.lacks = MappingProxyType({**self.lacks, capability: until})
         self._note_source(capability, request)
         self._on_change("lack", capability)

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from gateway.config.machines import Identity
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.domain.backend import BackendState, Observers
 from gateway.domain.engine_traits import canaried
@@ -23,7 +24,6 @@ log = logging.getLogger("gateway.fleet")
 STILL_USED = 0.1  # seconds between two checks whether all requests on a removed backend have ended
 
 OpenClient = Callable[[Backend], Client | None]
-Identity = tuple[str, str, str | None]  # name, engine, url: as Backend.identity
 
 
 class Fleet:
@@ -46,8 +46,7 @@ class Fleet:
         return self.states[name]
 
     def prepare(self, snapshot: Snapshot) -> list[BackendState]:
-        """Make the records of the backends that are new in this snapshot, so that they can be checked before
-        `apply`."""
+        """Make the records of the backends that are new in this snapshot: they can be checked before `apply`."""
         known = {state.backend.identity for state in self.states.values()}
         self._fresh = {
             backend.identity: self._new(backend)

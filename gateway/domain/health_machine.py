@@ -186,8 +186,7 @@ class Health(HealthRecord):
     # -- progress -------------------------------------------------------------------------------------------------
 
     def stalled(self, reason: str, now: float) -> Transition | None:
-        """The engine makes no progress, whatever `/health` answers. The backend is down at once; each stall doubles the
-        pause."""
+        """The engine makes no progress: the backend is down at once, and each stall doubles the pause."""
         if self.state in (State.PARKED, State.DRAINING):
             return None
         forgotten = self.well and is_steady(now - self.well_since, self.settings.every)

@@ -54,8 +54,7 @@ def pause_after(stalls: int) -> float:
 
 
 def quiet_needed(falls: int, every: float | None) -> float:
-    """Seconds without a failed check that are required after so many falls; 0 after the first. `every`: seconds between
-    checks."""
+    """Seconds of good checks required after so many falls; 0 after the first. `every`: seconds between checks."""
     return 0.0 if falls < 2 else _doubled(QUIET_LEAST, falls - 2, QUIET_MOST) * _pace(every)
 
 

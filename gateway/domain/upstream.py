@@ -112,20 +112,16 @@ class Response(Protocol):
         A body that ends early (short of its content-length, or without the terminating chunk) raises `ResetFailure`.
         At most 256 KiB are read ahead: a caller that stops reading stops the peer (TCP backpressure).
         """
-        ...
 
     async def read_all(self, limit: int) -> bytes:
         """The whole decoded body. Raises `TooLarge` beyond `limit` bytes, else as `read_some`."""
-        ...
 
     def abort(self, reason: UpstreamFailure | None = None) -> None:
         """Close the socket now, so that the backend stops working on it. A pending or later read raises `reason`
         (default `ResetFailure`)."""
-        ...
 
     def release(self) -> None:
         """Return the connection to the pool after the body was read to its end. Before that, this is `abort`."""
-        ...
 
 
 def _ignored(_: int) -> None:
@@ -203,8 +199,6 @@ class Client(Protocol):
         skipped. Cancelling the call closes the socket. Raises `ConnectFailure` (also when the connect timeout passes),
         `StaleConnection`, `ResetFailure`, `ProtocolFailure`. There is no timeout on the answer: the caller cancels.
         """
-        ...
 
     async def close(self) -> None:
         """Close all connections, idle and busy."""
-        ...

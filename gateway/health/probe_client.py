@@ -88,8 +88,7 @@ class ProbeClient:
         return await self._ask(backend.origin, "GET", target_of(backend, path), headers_of(backend), path, most=most)
 
     async def page(self, url: str) -> bytes | ProbeFailure:
-        """The body at `url`, which does not belong to a backend; b"" for an error status or a body that is too
-        large."""
+        """The body at `url`, which is no backend's; b"" for an error status or a body that is too large."""
         parts = urlsplit(url)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         answer = await self._ask(origin_of(url), "GET", target, [_ACCEPT], url)
@@ -180,8 +179,7 @@ def target_of(backend: Backend, path: str) -> str:
 
 
 def decoded(answer: ProbeResponse, default: Any) -> Any:
-    """The body decoded from JSON; `default` when it is not JSON, is nested too deeply or has more than `VALUES_MOST`
-    values."""
+    """The decoded body; `default` when it is no JSON, too deep or has more than `VALUES_MOST` values."""
     body = answer.body
     if body.count(b",") + body.count(b"[") + body.count(b"{") > VALUES_MOST:
         return default

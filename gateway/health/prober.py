@@ -87,8 +87,7 @@ class Prober:
         self.standby = WarmStandby(fleet, self._loader, self.machines, self._failures)
 
     async def start(self, snapshot: Snapshot) -> None:
-        """Start probing. Waits up to `FIRST_CHECKS_WAIT` for the first health checks, so that the first request finds
-        the backends checked."""
+        """Start probing. Waits `FIRST_CHECKS_WAIT` at most, so that the first request finds the backends checked."""
         waiters = [asyncio.create_task(done.wait()) for done in self.follow_fleet(snapshot)]
         if waiters:
             _, unfinished = await asyncio.wait(waiters, timeout=FIRST_CHECKS_WAIT)
@@ -116,8 +115,7 @@ class Prober:
         return first_checks
 
     def _forget(self, snapshot: Snapshot, exporters: Collection[str]) -> None:
-        """Drop the records of nodes and backends that are not in `snapshot`. `exporters`: the nodes that have an
-        exporter."""
+        """Drop the records of what is not in `snapshot`. `exporters`: the nodes that have an exporter."""
         for name in self.machines.keys() - exporters:
             del self.machines[name]
         backends = snapshot.backends.values()
@@ -246,8 +244,7 @@ class Prober:
             self._failures.note("probe", f"the probe of {state.name}")
 
     async def check(self, state: BackendState, *, read_models: bool) -> None:
-        """Run one health check. With `read_models`, and for a backend that is not well, it also reads the backend's
-        models."""
+        """Run one health check. With `read_models`, and for what is not well, its models are read too."""
         probe = probe_of(state.backend) and state.traits.probe
         assert probe is not None
         path = probe.liveness or state.backend.health.path
@@ -322,8 +319,7 @@ class Prober:
         return f"{ASLEEP}{level}"
 
     def _record_for_node(self, state: BackendState, *, reachable: bool) -> None:
-        """Record a backend that runs on a single node as evidence about that node. A backend that is stopped on purpose
-        is no evidence."""
+        """A backend on a single node is evidence about it, unless it is stopped on purpose."""
         nodes = state.backend.nodes
         is_evidence = state.backend.run == "always" and not state.health.held
         if is_evidence and len(nodes) == 1 and nodes[0] in self._spanned_nodes:
@@ -343,8 +339,7 @@ class Prober:
 
 
 def probe_of(backend: Backend) -> Probe | None:
-    """How this backend is probed; None if it is not probed (as clouds without `health.every`, and adapters, whose
-    engine is)."""
+    """How it is probed; None if it is not (clouds without `health.every`, and adapters, whose engine is)."""
     if backend.url is None or backend.health.every is None or backend.on is not None:
         return None
     return traits_of(backend).probe

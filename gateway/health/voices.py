@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
-from gateway.config.snapshot import Backend
+from gateway.config.machines import Backend, Identity
 from gateway.health.probe_client import ProbeClient, ProbeFailure, decoded
 from gateway.supervision import Failures, cancel
 
@@ -18,8 +18,6 @@ VOICES_MOST = 1000  # of one server
 NAME_MOST = 200  # characters
 PAGE_MOST = 256 * 1024  # bytes of a list
 PATH = "audio/voices"  # below the API path
-
-Identity = tuple[str, str, str | None]  # `Backend.identity`: equal for the same running backend
 
 
 class Voice(NamedTuple):
@@ -37,8 +35,7 @@ class Voices:
         self._reading: dict[Identity, asyncio.Task[None]] = {}
 
     async def of(self, backends: Iterable[Backend]) -> list[Voice]:
-        """The voices of these servers, each once. Waits `WAIT` seconds at most, and only for servers that were never
-        asked."""
+        """The voices of these servers, each once. Waits `WAIT` seconds at most, for servers never asked before."""
         asked, now = list(backends), time.monotonic()
         new = set()
         for backend in asked:
@@ -75,8 +72,7 @@ class Voices:
 
 
 def read_voices(answer: Any) -> list[Voice]:
-    """The voices in a server's answer, which is not trusted: a list of names or of objects, by itself or under
-    `voices` or `data`."""
+    """The voices in an untrusted answer: names or objects, by themselves or under `voices` or `data`."""
     if isinstance(answer, dict):
         answer = answer.get("voices", answer.get("data"))
     found = [_voice(one) for one in answer[:VOICES_MOST]] if isinstance(answer, list) else []

@@ -87,27 +87,21 @@ class ClientConnection(Protocol):
     @property
     def request_whole(self) -> bool:
         """The request was read to its end."""
-        ...
 
     def default_lines(self) -> bytes:
         """The header fields of every answer, each with its line end."""
-        ...
 
     def on_leave(self, callback: Callable[[], object] | None) -> None:
         """Call `callback` once when the client leaves; None = no longer."""
-        ...
 
     def start(self, exchange: Answering) -> None:
         """Run the exchange; the request's body is complete, or was refused."""
-        ...
 
     def ended(self, exchange: Answering) -> None:
         """The exchange has run."""
-        ...
 
     def discard_input(self) -> None:
         """Read no further request, and discard later bytes."""
-        ...
 
     def on_response_complete(self) -> None: ...
 
@@ -115,7 +109,6 @@ class ClientConnection(Protocol):
 
     def refuse(self, error: GatewayError) -> None:
         """Answer an incomplete request with an error, and close the connection."""
-        ...
 
     def is_answering(self) -> bool: ...
 

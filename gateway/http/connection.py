@@ -222,8 +222,7 @@ class Connection(PacedReader, asyncio.Protocol):
             self.flow.resume_reading()
 
     def recheck_pipelined(self, now: float) -> None:
-        """Reading has been paused for a while: resume it within the larger limit, so that the client's leaving
-        shows."""
+        """Reading has been paused for a while: resume it within the larger limit, so that leaving shows."""
         listener = self.listener
         if self._crowded_at is not None and now - self._crowded_at >= listener.limits.ahead_longest:
             self.discard_input()
@@ -236,8 +235,7 @@ class Connection(PacedReader, asyncio.Protocol):
             self._pause_when_full()
 
     def discard_input(self) -> None:
-        """Read no further request; later bytes are discarded, and reading goes on so that the client's leaving
-        shows."""
+        """Read no further request; later bytes are discarded, and read, so that the client's leaving shows."""
         self.read_nothing()
         self._pipelined, self._pipelined_at = b"", 0
         self.listener.bodies.pop(self, None)
@@ -383,8 +381,7 @@ class Connection(PacedReader, asyncio.Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def shutdown(self) -> None:
-        """Called by uvicorn when the gateway stops: no further request. `Listener.stop` ends what is read or
-        answered."""
+        """Of uvicorn, when the gateway stops: no further request. `Listener.stop` ends what is under way."""
         if self in self.listener.idle:
             self.listener.idle.pop(self)
             self.state = PIPELINED

@@ -97,8 +97,7 @@ class DirectExchange:
     # -- the request ----------------------------------------------------------------------------------------------
 
     def authenticate(self) -> bool:
-        """Called as soon as the head is read, so that the body of an unknown client takes no memory. False =
-        refused."""
+        """Called when the head is read, so that the body of an unknown client takes no memory. False = refused."""
         try:
             self.caller.identify(self._gateway.snapshot)
         except GatewayError as error:

@@ -11,8 +11,7 @@ from gateway.http.request_reader import RequestReader
 
 
 class PacedReader(RequestReader):
-    """A `RequestReader` whose listener (listener.py) asks from time to time whether its client goes on. `now` is the
-    loop's time."""
+    """A `RequestReader` that its listener asks whether the client goes on. `now` is the loop's time."""
 
     listener: Listener
     transport: asyncio.Transport

@@ -47,8 +47,7 @@ class ReloadedCertificate:
         self.context.load_cert_chain(*self._files)
 
     def refresh(self) -> None:
-        """Read the files again, if they have changed and two looks in a row find the same: programs write one of them
-        after the other."""
+        """Read changed files again, once two looks find the same: programs write one after the other."""
         marks = marks_of(self._files)
         settled, self._seen = marks == self._seen, marks
         if marks != self._marks and settled:

@@ -35,6 +35,7 @@ Delta = dict[str, Any]
 _ENDED = ("stop", "tool_calls")
 _UNOPENED = THINK.with_opener_implied()
 PIECES_MOST = 100_000  # pieces of thoughts that are kept, where they may be the answer
+SPOKEN_MOST = 1 << 20  # bytes of them
 
 
 class ChoiceAnswer:
@@ -179,7 +180,7 @@ class ChoiceAnswer:
         nothing was done, because their beginning is still checked."""
         if self._thoughts_start is not None or not self.has_reasoning or self._policy.reasoning_field != "as_is":
             return False
-        if self._spoken is not None and len(self._spoken) > PIECES_MOST:
+        if self._spoken is not None and (len(self._spoken) > PIECES_MOST or self.size > SPOKEN_MOST):
             return False
         if self._unread is not None and not self._unread.passes_thoughts(decoded_piece(text)):
             return False
@@ -293,7 +294,7 @@ class ChoiceAnswer:
         self.has_reasoning = True
         if self._spoken is not None and isinstance(thought, str):
             self._spoken.append(thought)
-            if len(self._spoken) > PIECES_MOST:
+            if len(self._spoken) > PIECES_MOST or self.size > SPOKEN_MOST:
                 self._spoken = None
         if self._thoughts_start is not None and isinstance(thought, str):
             self._thoughts_start = self._still_garbage((self._thoughts_start + thought).lstrip())

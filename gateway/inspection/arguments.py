@@ -18,9 +18,10 @@ _BEGUN = re.compile(
     re.ASCII,
 )
 _CLOSES = {"}": "{", "]": "["}
-_DEBRIS = re.compile(
-    r"(?:\s*(?:</?[\w:]{1,40}>|<\|[\w ]{1,40}\|>|```))+\s*\Z"
-)  # marks of the model behind the arguments
+_MARK = re.compile(r"(?:</?[\w:]{1,40}>|<\|[\w ]{1,40}\|>|```)\Z")  # of the model, behind the arguments
+_MARK_MOST = 64  # characters
+_MARKS_MOST = 8
+MENDED_MOST = 128 * 1024  # characters that are mended; more are left as they came
 _WRAPPED = re.compile(r"\A```(?:json)?\s*")
 
 
@@ -84,8 +85,10 @@ class Arguments:
         if is_object(sent + rest):
             self.whole = True
             return rest
+        if len(rest) > MENDED_MOST:
+            return rest
         inner = object_in(rest) if not sent.strip() else None
-        for candidate in (inner, "", _mended(_DEBRIS.sub("", rest), inside=self._broken and self._in_string)):
+        for candidate in (inner, "", _mended(_without_marks(rest), inside=self._broken and self._in_string)):
             if candidate is not None and is_object(sent + candidate) and (candidate or not _is_another(sent, rest)):
                 self.mended = self.whole = True
                 return candidate
@@ -177,6 +180,16 @@ def is_object(text: str) -> bool:
         return False
 
 
+def _without_marks(text: str) -> str:
+    """The text without the marks of the model at its end."""
+    text = text.rstrip()
+    for _ in range(_MARKS_MOST):
+        if (mark := _MARK.search(text[-_MARK_MOST:])) is None:
+            break
+        text = text[: len(text) - len(mark[0])].rstrip()
+    return text
+
+
 def object_in(text: str) -> str | None:
     """The JSON object that is in this text as a string, in a fence, or behind an empty one; {} for null. None: it is
     something else."""
@@ -200,6 +213,7 @@ def _is_another(arguments: str, rest: str) -> bool:
     return is_object(rest) and json.loads(rest) != json.loads(arguments)
 
 
+_TRAILING_COMMA = re.compile(r",\s*+[}\]]")
 _BARE = re.compile(r"""[^,:{}\[\]"'\n]+""")
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
 _CONTROL = re.compile(r"[\x00-\x1f]")
@@ -230,8 +244,7 @@ def _mended(text: str, *, inside: bool) -> str:
             out.append(_bare(bare[0]))
             at = bare.end()
         else:
-            behind = text[at + 1 :].lstrip()[:1]
-            out += [] if text[at] == "," and behind in ("}", "]") else [text[at]]
+            out += [] if _TRAILING_COMMA.match(text, at) else [text[at]]
             at += 1
     return "".join(out)
 

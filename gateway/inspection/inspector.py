@@ -150,11 +150,10 @@ class Inspector:
             answer.has_content = answer.has_content or bool(choice.text)
         elif not whole and self._begins_in_thoughts(delta) and answer.begin_in_thoughts():
             self.stray_close = True
-        if whole and finish != "length" and self._policy.tools is not None and (calls := delta.get("tool_calls")):
-            mended = mended_whole(calls)
-            if mended is not calls:
-                delta = {**delta, "tool_calls": mended}
-                answer.mended.add("tool_calls")
+        calls = delta.get("tool_calls") if whole and finish != "length" and self._policy.mends_arguments else None
+        if calls and (mended := mended_whole(calls)) is not calls:
+            delta = {**delta, "tool_calls": mended}
+            answer.mended.add("tool_calls")
         deltas = answer.delta(delta)
         same = len(deltas) == 1 and deltas[0] is choice.delta
         if finish is None:

@@ -46,6 +46,11 @@ class InspectionPolicy:
     unread: bool = False
 
     @property
+    def mends_arguments(self) -> bool:
+        """Are the arguments of calls mended? (With `unread`, the rest of them may be in the content.)"""
+        return self.tools is not None and not self.unread
+
+    @property
     def must_call(self) -> bool:
         return self.tools is not None and self.call != "auto"
 

@@ -57,8 +57,7 @@ class SeriesGroup:
             series.append(values.get(name))
 
     def known(self, newer: int = 0) -> dict[str, list[float]]:
-        """The series with at least one known value before the newest `newer`. All end there, so that a younger one is
-        shorter."""
+        """The series with a known value before the newest `newer`. All end there: a younger one is shorter."""
         found = ((name, series.last(POINTS, newer)) for name, series in self._series.items())
         return {name: values for name, values in found if any(value == value for value in values)}  # NaN is not itself
 

@@ -177,8 +177,7 @@ class LogWriter:
     # -- the thread -----------------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
-        """The thread's loop, which no line can end. Failures are counted, not logged: a log line would come back
-        here."""
+        """The thread's loop, which no line can end. Failures are counted: a logged one would come back here."""
         while True:
             try:
                 self._run()

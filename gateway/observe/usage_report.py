@@ -26,8 +26,7 @@ class UsageReport:
         self._read_at = float("-inf")
 
     async def read(self) -> dict[str, Any]:
-        """`{at, today: {since, clients: [...]}, week: {...}, error}`; times in Unix seconds, days in UTC like
-        budgets'."""
+        """`{at, today: {since, clients: [...]}, week: {...}, error}`; Unix seconds, days in UTC like budgets'."""
         now = time.monotonic()
         if self._reading is None or (self._reading.done() and now - self._read_at >= FRESH):
             self._read_at = now

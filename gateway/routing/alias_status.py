@@ -176,9 +176,8 @@ class AliasStatusTracker:
         self._looked = time.monotonic()
         self._cost: dict[str, float] = {}  # alias -> USD since it failed over
         self.stale = False  # a backend's state has changed since the latest look
-        self._unplaced: list[
-            tuple[str, float]
-        ] = []  # (alias, USD) spent meanwhile, perhaps by the first answer of a failover
+        # (alias, USD) spent meanwhile, perhaps by the first answer of a failover
+        self._unplaced: list[tuple[str, float]] = []
 
     def look(self) -> None:
         """Update the views now: every alias is planned anew. Called soon after a change of state, every few seconds,

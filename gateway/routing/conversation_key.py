@@ -6,13 +6,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from gateway.domain.body import value_of
-from gateway.domain.request import Endpoint
+from gateway.domain.request import InferenceRequest
 
 TRIES = 7  # attempts to find the end of the first user message in a part of the text
 SHORT = 1024  # bytes of a conversation that is read whole: looking for its beginning would cost more
@@ -35,17 +35,7 @@ _OLDER_USER_ID = re.compile(r"_session_([^\s]+)\Z")  # `user_HASH_account_UUID_s
 _PLAIN = re.compile(r"[\x21-\x7e]+")
 
 
-class PromptRequest(Protocol):
-    """A request, as far as its prompt goes."""
-
-    @property
-    def endpoint(self) -> Endpoint: ...
-
-    @property
-    def fields(self) -> Mapping[str, msgspec.Raw]: ...
-
-
-def affinity_key(request: PromptRequest, session: bytes | None, client: str, alias: str) -> bytes:
+def affinity_key(request: InferenceRequest, session: bytes | None, client: str, alias: str) -> bytes:
     """A key that is the same for all requests of a session, and of this client alone: the client with the id that it
     sends (`session_id`), else with the alias and the beginning of the conversation."""
     if session is not None:
@@ -61,7 +51,7 @@ class _Message(msgspec.Struct):
 _decode_messages = msgspec.json.Decoder(list[_Message]).decode
 
 
-def _beginnings(request: PromptRequest) -> list[bytes]:
+def _beginnings(request: InferenceRequest) -> list[bytes]:
     """The contents of the first user message and of the first system message before it."""
     raw = request.fields.get(request.endpoint.prompt[0])
     if raw is None:

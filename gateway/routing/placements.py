@@ -17,7 +17,7 @@ from hashlib import blake2b
 from itertools import accumulate
 from operator import xor
 
-from gateway.routing.conversation_key import PromptRequest
+from gateway.domain.request import InferenceRequest
 
 ENTRIES_MOST = 65_536
 FORGOTTEN = 1_024  # entries at a time
@@ -69,7 +69,7 @@ class Placements:
         self._tables: OrderedDict[str, OrderedDict[Hashable, dict[str, int]]] = OrderedDict()
         self._entries = 0
 
-    def find(self, request: PromptRequest, key: bytes, client: str) -> Session:
+    def find(self, request: InferenceRequest, key: bytes, client: str) -> Session:
         """What is known of this request's prompt."""
         text, offered = _prompt(request)
         marks = _marks(text, offered)
@@ -142,7 +142,7 @@ class Placements:
         return self._entries
 
 
-def _prompt(request: PromptRequest) -> tuple[bytes, bytes]:
+def _prompt(request: InferenceRequest) -> tuple[bytes, bytes]:
     """(the text that grows, what stands before it in the prompt)"""
     names, fields = request.endpoint.prompt, request.fields
     text = fields.get(names[0]) if names else None

@@ -26,7 +26,6 @@ class Reader(Protocol):
 
     def receive(self, data: bytes) -> None:
         """Pass on what has come."""
-        ...
 
 
 class Round:

@@ -26,11 +26,9 @@ class Carrier(Protocol):
 
     def free(self) -> None:
         """The answer was read: the connection may serve the next exchange."""
-        ...
 
     def drop(self) -> None:
         """Close the socket now."""
-        ...
 
 
 class H1Response:
@@ -94,8 +92,7 @@ class H1Response:
             self.pass_piece(self._take())
 
     def pass_piece(self, data: bytes) -> bool:
-        """Give this piece of the body to the `sink`; its reader is woken where it is to look at the piece. False:
-        nothing was done."""
+        """Give this piece to the `sink`; its reader is woken where it is to look at it. False: nothing was done."""
         sink, waiter = self.sink, self._waiter
         if sink is None or self.pieces or waiter is None or waiter.done():
             return False
@@ -215,8 +212,7 @@ class H1Response:
 
     @property
     def ends_with_connection(self) -> bool:
-        """Is the end of the connection the end of the body (RFC 9112 6.3)? It is without chunks and without a
-        length."""
+        """Does the body end with the connection (RFC 9112 6.3)? It does without chunks and without a length."""
         transfer = self.headers.get("transfer-encoding")
         if transfer is not None:
             return not transfer.lower().rstrip().endswith("chunked")

@@ -34,8 +34,7 @@ def inflater_for(headers: Mapping[str, str]) -> Inflater | None:
 
 
 class Inflater:
-    """Pass received bytes to `feed`, take decoded bytes with `step` until it returns b"", call `finish` at the body's
-    end."""
+    """`feed` it what is received, take what is decoded with `step` until b"", `finish` at the body's end."""
 
     __slots__ = ("_at", "_empty", "_gzip", "_member", "_more", "_pending", "_started", "_stream")
 

@@ -93,8 +93,7 @@ class KnownStreamHead:
 
 
 def known_stream_head(data: bytes) -> KnownStreamHead | None:
-    """What recognises the head of the answer in chunks with which `data` begins, and which the parser has read; None =
-    nothing does."""
+    """What recognises the head of the answer in chunks that begins `data`, as parsed; None = nothing does."""
     end = data.find(_END)
     head = data[: end + len(_END)]
     lower = head.lower()

@@ -192,8 +192,7 @@ async def read_form(
     write: Callable[[bytes], Awaitable[None]],
     count: Callable[[int], object] = lambda _: None,
 ) -> FormReader:
-    """Read a whole form; the bytes of its file go to `write` as they come. `count` as in `FormReader`. Raises
-    MultipartError."""
+    """Read a whole form; its file goes to `write` as it comes. `count` as in `FormReader`. MultipartError."""
     reader = FormReader(content_type, count)
     async for piece in pieces:
         for data in reader.feed(piece):

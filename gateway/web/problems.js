@@ -100,9 +100,13 @@ function whoOf({ state, node, names }, status) {
 }
 
 function effects(found) {
-  const text = (found || []).map(({ course, names, by }) =>
-    course === "nothing" ? ` Nobody serves ${names.join(", ")}.` : ` ${names.join(", ")} ${names.length === 1 ? "is" : "are"} on a fallback: ${by}.`);
-  return text.join("");
+  const like = new Map(); // course and who serves -> the aliases
+  for (const { course, names, by } of found) {
+    const key = course === "nothing" ? "" : by;
+    like.set(key, [...(like.get(key) || []), ...names]);
+  }
+  return [...like].map(([by, names]) =>
+    by ? ` ${names.join(", ")} ${names.length === 1 ? "is" : "are"} on a fallback: ${by}.` : ` Nobody serves ${names.join(", ")}.`).join("");
 }
 
 /** Why they are out, the likely cause, and what mends it. */

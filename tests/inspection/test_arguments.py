@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.inspection import arguments as arguments_module
-from gateway.inspection.arguments import Arguments
+from gateway.inspection.arguments import MENDED_MOST, Arguments
 
 
 def fed(pieces: list[str]) -> tuple[list[str], str, Arguments]:
@@ -100,3 +100,10 @@ def test_nothing_is_lost_of_any_text(text: str) -> None:
         assert isinstance(json.loads("".join(passed) + rest), dict)
     else:
         assert "".join(passed) + rest == text
+
+
+def test_what_is_long_and_hopeless_is_left_as_it_came() -> None:
+    for text in ("}" * (MENDED_MOST + 1), '{"a": 1}' + " }" * MENDED_MOST, "```" * MENDED_MOST):
+        arguments = Arguments()
+        assert arguments.feed(text) + arguments.finish() == text
+        assert not arguments.whole

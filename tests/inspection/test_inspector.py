@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import REASONING, THINK
 from gateway.inspection.rewrite import Identity
 from gateway.inspection.stream_track import REPEATS, StreamTrack
-from gateway.inspection.whole import read_whole
+from gateway.inspection.whole import WholeAnswer, read_whole
 
 REQUEST = InferenceRequest(CHAT, {}, "alias", stream=True, wants_usage=True)
 TOOLS = [{"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}}}]
@@ -191,3 +192,17 @@ def test_each_choice_may_begin_with_thoughts_of_its_own() -> None:
         [choice] = json.loads(one[6:])["choices"]
         said[choice["index"]] += choice["delta"].get("content") or ""
     assert said == {0: "Hello there you", 1: "Four."}
+
+
+@pytest.mark.parametrize(
+    ("rest", "arguments"),
+    [('"{\\"city\\": \\"Oslo\\"}"}\n</tool_call>', {"city": "Oslo"}), ("null}\n</tool_call>", {})],
+)
+def test_arguments_that_came_as_content_go_into_their_call(rest: str, arguments: dict[str, Any]) -> None:
+    policy = replace(OFFERED, unread=True)
+    call = {"id": "a", "type": "function", "function": {"name": "ping", "arguments": ""}}
+    answer = in_one_piece({"content": rest, "tool_calls": [call]}, "tool_calls", policy)
+    assert isinstance(answer, WholeAnswer)
+    message = json.loads(answer.body)["choices"][0]["message"]
+    assert (answer.failure, message["content"]) == (None, None)
+    assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == arguments

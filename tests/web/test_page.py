@@ -222,12 +222,17 @@ async def test_one_backend_without_a_node_or_an_alias(browser: Browser) -> None:
 
 async def test_backends_of_one_node_that_fall_together_are_one_problem(browser: Browser) -> None:
     """Its exporter still answers."""
-    async with house("  late: [qwen8b]\n") as h, looking(browser, h.url, width=390) as (page, _):
+    async with (
+        house("  late: [qwen8b]\n  later: [qwen36, qwen8b]\n") as h,
+        looking(browser, h.url, width=390) as (page, _),
+    ):
         for name in ("qwen36", "qwen8b"):
             await h.sims[name].kill()
-        await shows(page, "#banner", "2 backends on spark1 are down: ", "Nobody serves late.", "coder is on the cloud")
+        await shows(
+            page, "#banner", "2 backends on spark1 are down: ", "Nobody serves late, later.", "coder is on the cloud"
+        )
         await shows(page, "#banner", "What to do: gateway fleet status")
-        await shows(page, "#verdict", "2 problems: nobody serves late")
+        await shows(page, "#verdict", "2 problems: nobody serves late, later")
 
 
 async def test_an_alias_whose_first_step_is_parked_stands_with_the_backend_behind_it(browser: Browser) -> None:

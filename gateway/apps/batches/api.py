@@ -14,7 +14,7 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 
 from gateway.admission.memory import Share
 from gateway.admission.origins import check_json
-from gateway.api.answering import body_of
+from gateway.api.answering import body_as
 from gateway.api.caller import admit, caller_of, keeping, owner_of
 from gateway.api.status import Receive, Send, until_left
 from gateway.apps.batches.batches import PIECE, PURPOSES, Batches
@@ -106,8 +106,8 @@ def batches_router(gateway: Gateway, batches: Batches) -> APIRouter:
         """Begin a batch with the lines of an uploaded file."""
         owner, privacy, _ = keeping(gateway, request.scope)
         check_json(header_map(request.scope["headers"]))
-        async with body_of(gateway, request) as body:
-            new = _new_batch(body)
+        new = await body_as(gateway, request, NewBatch)
+        _check_metadata(new.metadata or {})
         asked = new.input_file_id, new.endpoint, new.completion_window, new.metadata
         schedule = schedule_of(new.metadata, gateway.snapshot.modes)
         if schedule is not None and schedule.mode:
@@ -141,16 +141,10 @@ def batches_router(gateway: Gateway, batches: Batches) -> APIRouter:
     return routes
 
 
-def _new_batch(body: bytes) -> NewBatch:
-    try:
-        new = msgspec.json.decode(body, type=NewBatch)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise GatewayError("invalid_request_body", f"The request body is not valid: {error}") from None
-    pairs = new.metadata or {}
+def _check_metadata(pairs: dict[str, str]) -> None:
     if len(pairs) > PAIRS_MOST or any(len(key) > KEY_MOST or len(value) > VALUE_MOST for key, value in pairs.items()):
         message = f"`metadata` may have {PAIRS_MOST} pairs, keys of {KEY_MOST} and values of {VALUE_MOST} characters."
         raise GatewayError("invalid_request_body", message, param="metadata")
-    return new
 
 
 class StoredFile(Response):

@@ -57,7 +57,7 @@ def _behind_others(run: BatchRun) -> Waiting | None:
         lines = "1 line waits" if len(run.asking) == 1 else f"{len(run.asking)} lines wait"
         return Waiting("waiting_for_slots", f"{lines} for a free slot: interactive requests go first.")
     if waiting := +run.waiting:
-        return Waiting("waiting_for_slots", f"Lines of other batches of '{min(waiting)}' come first.")
+        return Waiting("waiting_for_slots", f"Lines of '{min(waiting)}' that are under way come first.")
     return None
 
 

@@ -16,10 +16,10 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.admin import admit, backend_of
-from gateway.api.answering import body_of
+from gateway.api.answering import body_as
 from gateway.api.caller import caller_of, identify_caller
 from gateway.api.status import STALLED, until_left
-from gateway.apps.control.engine_logs import LINES_MOST, EngineLogs, unit_of
+from gateway.apps.control.engine_logs import LINES_MOST, follow_log, read_log, unit_of
 from gateway.apps.control.memory.arithmetic import GIB
 from gateway.apps.control.memory.live import beside_the_plan
 from gateway.apps.control.memory.plan import FleetPlan, plan_json
@@ -33,6 +33,7 @@ from gateway.errors import GatewayError
 from gateway.runtime.gateway import Gateway
 
 BEGUN = 202
+FOLLOWERS_MOST = 8  # logs that are followed at the same time
 Lines = Callable[[Callable[[], bool]], AsyncGenerator[str]]  # of a log, until the function says that it is over
 
 
@@ -91,11 +92,10 @@ def _plan_json(gateway: Gateway, fleet: FleetPlan | str, picture: str) -> dict[s
 def router(gateway: Gateway, operations: Operations) -> APIRouter:
     """An operation that begins is answered with 202 and followed at `/admin/operations/{id}`."""
     routes = APIRouter(prefix="/admin")
-    logs = EngineLogs()
+    followers: set[FollowedLog] = set()
 
     async def obey(request: Request, kind: Kind, name: str | None) -> Response:
-        async with body_of(gateway, request) as body:
-            order = _order(body)
+        order = await body_as(gateway, request, Order)
         if not (name := name or order.mode):
             raise GatewayError("invalid_request_body", "`mode` is missing: the mode to switch to.", param="mode")
         if order.profile is not None and kind != "start":
@@ -144,9 +144,10 @@ def router(gateway: Gateway, operations: Operations) -> APIRouter:
         unit = unit_of(gateway.snapshot, backend, node)
         lines = min(max(lines, 1), LINES_MOST)
         if follow:
-            logs.check_room()
-            return FollowedLog(partial(logs.follow, unit, backend, lines), lambda: gateway.stopping)
-        return PlainTextResponse("".join(f"{line}\n" for line in await logs.read(unit, backend, lines)))
+            if len(followers) >= FOLLOWERS_MOST:
+                raise GatewayError("rate_limit_exceeded", f"{FOLLOWERS_MOST} logs are followed already.")
+            return FollowedLog(partial(follow_log, unit, backend, lines), lambda: gateway.stopping, followers)
+        return PlainTextResponse("".join(f"{line}\n" for line in await read_log(unit, backend, lines)))
 
     @routes.get("/operations")
     async def latest(request: Request) -> Response:
@@ -180,30 +181,23 @@ def _whose(gateway: Gateway, request: Request) -> str:
     return client.name if client is not None else ""
 
 
-def _order(body: bytes) -> Order:
-    if not body.strip():
-        return Order()
-    try:
-        return msgspec.json.decode(body, type=Order)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise GatewayError("invalid_request_body", f"The request body is not valid: {error}") from None
-
-
 class FollowedLog(Response):
-    """A log as text, until the reader leaves or stalls, or the gateway stops."""
+    """A log as text, until the reader leaves or stalls, or the gateway stops. Among the `followers` meanwhile."""
 
     media_type = "text/plain"
 
-    def __init__(self, lines: Lines, stopping: Callable[[], bool]) -> None:
+    def __init__(self, lines: Lines, stopping: Callable[[], bool], followers: set[FollowedLog]) -> None:
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._lines = lines
         self._stopping = stopping
+        self._followers = followers
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         left = asyncio.create_task(until_left(receive))
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         try:
+            self._followers.add(self)
             async with contextlib.aclosing(self._lines(lambda: left.done() or self._stopping())) as lines:
                 async for line in lines:
                     async with asyncio.timeout(STALLED):
@@ -213,4 +207,5 @@ class FollowedLog(Response):
         except TimeoutError:
             pass
         finally:
+            self._followers.discard(self)
             left.cancel()

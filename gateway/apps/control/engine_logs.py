@@ -19,7 +19,6 @@ LINES_MOST = 2000
 LINE_MOST = 2000  # characters
 READ_MOST = 20.0  # seconds
 ANSWER_MOST = 4 * 1024 * 1024  # bytes
-FOLLOWERS_MOST = 8
 FOLLOW_MOST = 3600  # seconds for which one is followed
 LOOK = 1.0  # seconds between two looks whether the gateway stops
 SILENCE = 15.0  # seconds without a line after which an empty one is sent: a follower that is gone is noticed
@@ -50,63 +49,49 @@ def unit_of(snapshot: Snapshot, backend: Backend, node: str = "") -> Unit:
     return found
 
 
-class EngineLogs:
-    """Reads and follows logs, a bounded number at a time."""
+async def read_log(unit: Unit, backend: Backend, lines: int) -> list[str]:
+    """The last lines. Raises `upstream_error` where the node is not reached."""
+    ended = await run(_argv(unit, _READ, lines), READ_MOST, ANSWER_MOST)
+    if ended.problem:
+        known = problem_of(unit.target, ended.output)
+        why = f"{known.why}; mend: {known.mend}" if known is not None else f"{ended.output or ended.problem}"
+        raise GatewayError("upstream_error", f"The log of {unit.name} on {unit.node} was not read: {why}")
+    hide = _secrets_of(backend)
+    return [shown(line, hide) for line in ended.output.splitlines()[-lines:]]
 
-    def __init__(self) -> None:
-        self._followers = 0
 
-    async def read(self, unit: Unit, backend: Backend, lines: int) -> list[str]:
-        """The last lines. Raises `upstream_error` where the node is not reached."""
-        ended = await run(_argv(unit, _READ, lines), READ_MOST, ANSWER_MOST)
-        if ended.problem:
-            known = problem_of(unit.target, ended.output)
-            why = f"{known.why}; mend: {known.mend}" if known is not None else f"{ended.output or ended.problem}"
-            raise GatewayError("upstream_error", f"The log of {unit.name} on {unit.node} was not read: {why}")
+async def follow_log(unit: Unit, backend: Backend, lines: int, is_over: Callable[[], bool]) -> AsyncGenerator[str]:
+    """The last lines, then each as it comes, until `is_over`; an empty text where nothing comes."""
+    process = None
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *_argv(unit, _FOLLOW, lines),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+            limit=64 * 1024,
+        )
+        assert process.stdout is not None
         hide = _secrets_of(backend)
-        return [shown(line, hide) for line in ended.output.splitlines()[-lines:]]
-
-    def check_room(self) -> None:
-        """Raises `rate_limit_exceeded`."""
-        if self._followers >= FOLLOWERS_MOST:
-            raise GatewayError("rate_limit_exceeded", f"{FOLLOWERS_MOST} logs are followed already.")
-
-    async def follow(
-        self, unit: Unit, backend: Backend, lines: int, is_over: Callable[[], bool]
-    ) -> AsyncGenerator[str]:
-        """The last lines, then each as it comes, until `is_over`; an empty text where nothing comes."""
-        self._followers += 1
-        process = None
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *_argv(unit, _FOLLOW, lines),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                start_new_session=True,
-                limit=64 * 1024,
-            )
-            assert process.stdout is not None
-            hide = _secrets_of(backend)
-            silent_since = time.monotonic()
-            while not is_over():
-                try:
-                    async with asyncio.timeout(LOOK):
-                        line = await process.stdout.readline()
-                except TimeoutError:
-                    if time.monotonic() - silent_since >= SILENCE:
-                        silent_since = time.monotonic()
-                        yield ""
-                    continue
-                except ValueError:  # a line beyond the limit, which is dropped
-                    continue
-                if not line:
-                    return
-                yield shown(line.decode(errors="replace"), hide)
-        finally:
-            self._followers -= 1
-            if process is not None and process.returncode is None:
-                await kill(process)
+        silent_since = time.monotonic()
+        while not is_over():
+            try:
+                async with asyncio.timeout(LOOK):
+                    line = await process.stdout.readline()
+            except TimeoutError:
+                if time.monotonic() - silent_since >= SILENCE:
+                    silent_since = time.monotonic()
+                    yield ""
+                continue
+            except ValueError:  # a line beyond the limit, which is dropped
+                continue
+            if not line:
+                return
+            yield shown(line.decode(errors="replace"), hide)
+    finally:
+        if process is not None and process.returncode is None:
+            await kill(process)
 
 
 def shown(line: str, hide: frozenset[str] = frozenset()) -> str:

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 
 from gateway.api.admin import admit
-from gateway.api.answering import body_of
+from gateway.api.answering import body_as
 from gateway.api.caller import caller_of, identify_caller
 from gateway.apps.requests.capture import LONGEST
 from gateway.apps.requests.replay import replay
@@ -92,8 +92,7 @@ def router(gateway: Gateway, requests: Requests) -> APIRouter:
         """Sends a captured request again, `{"on": BACKEND}` to this one alone: `{id, backend, status, then, now}`, with
         what the two answers say."""
         admit(gateway, request)
-        async with body_of(gateway, request) as body:
-            on = _read(body, Replay).on
+        on = (await body_as(gateway, request, Replay)).on
         captured = await _captured(requests, id)
         if captured is None:
             message = f"The body of '{id[:100]}' was not captured, or is older than a day: see POST /admin/capture."
@@ -111,8 +110,7 @@ def capture_router(gateway: Gateway, requests: Requests) -> APIRouter:
         """`{"for": "15m", "client": NAME}`: keep the bodies of requests (of this client, else of all) for so long; `0s`
         ends it. Answers `{capture: {until, client, requests, bytes}}`, null where it is off."""
         admit(gateway, request)
-        async with body_of(gateway, request) as body:
-            wanted = _read(body, Wanted)
+        wanted = await body_as(gateway, request, Wanted)
         try:
             seconds = parse_duration(wanted.for_)
         except ValueError:
@@ -145,15 +143,7 @@ class Replay(msgspec.Struct):
     on: str | None = None
 
 
-Asked = TypeVar("Asked", Wanted, Replay)
 Found = TypeVar("Found")
-
-
-def _read(body: bytes, kind: type[Asked]) -> Asked:
-    try:
-        return msgspec.json.decode(body.strip() or b"{}", type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise GatewayError("invalid_request_body", f"The request body is not right: {error}.") from None
 
 
 async def _captured(requests: Requests, id: str) -> CapturedRequest | None:

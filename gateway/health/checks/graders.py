@@ -41,8 +41,7 @@ def stream(profile: Profile, answer: ParsedAnswer) -> Observation:
 
 
 def reasoning(profile: Profile, answer: ParsedAnswer) -> Observation:
-    """Thoughts must be in the reasoning field and the answer in the content. Without any thoughts the check stays
-    untested."""
+    """Thoughts must be in the reasoning field and the answer in the content; untested without thoughts."""
     after_mending = mended(answer, profile)
     if not after_mending.reasoning.strip() and not leaks_thoughts(answer.content):
         return Observation("untested", "it never thinks" if profile.thinking == "never" else "it did not think")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.apps.control.engine_logs import EngineLogs, shown
+from gateway.apps.control.engine_logs import shown
 from gateway.domain.health_state import State
 from tests.apps.control.machine import ended, error, steps
 from tests.apps.control.node import fleet
@@ -53,10 +53,24 @@ async def test_a_log_is_followed_until_the_reader_leaves(tmp_path: Path, monkeyp
             assert await anext(lines) == "second"
 
 
-def test_no_more_than_so_many_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.apps.control.engine_logs.FOLLOWERS_MOST", 0)
-    with pytest.raises(Exception, match="followed already"):
-        EngineLogs().check_room()
+async def test_no_more_than_so_many_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.apps.control.api.FOLLOWERS_MOST", 1)
+    path = "/admin/backends/a/logs?follow=true"
+    async with fleet(tmp_path, monkeypatch, "a", away="c", modes=DAILY, nodes={}) as (gateway, _, node):
+        node.says("first")
+        (tmp_path / "journalctl").write_text(
+            f'#!/bin/sh\ncase "$*" in *-f*) exec tail -f {tmp_path}/journal ;; esac\necho x\n'
+        )
+        async with gateway.client.stream("GET", path) as answer:
+            assert await anext(answer.aiter_lines()) == "first"
+            refused = await gateway.client.get(path)
+            assert error(refused)[:2] == (429, "rate_limit_exceeded")
+            assert "followed already" in refused.text
+        async with asyncio.timeout(10.0):
+            while True:  # who has left makes room for another one
+                async with gateway.client.stream("GET", path) as answer:
+                    if answer.status_code == 200:
+                        break
 
 
 def test_a_line_that_never_ends_is_cut() -> None:
