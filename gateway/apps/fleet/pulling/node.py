@@ -112,7 +112,10 @@ def _snapshot(folder: str, revision: str) -> str:
 def _download(job: Mapping[str, Any], report: Report) -> dict[str, Any]:
     """Fetch what is missing with huggingface_hub, this node's or the image's; it goes on where it was broken off."""
     index = index_of(job["index"])
-    _need(job["root"], job["needed"])
+    free = free_bytes(job["root"], Host())
+    if free is not None and free - _SPARE < job["needed"]:
+        lacks = f"{gib(job['needed'])} are missing, and {gib(free)} of disk are free at {job['root']}"
+        raise Broken(f"{lacks}: make room, or use --to")
     os.makedirs(job["root"], exist_ok=True)
     words = ["download", job["model"], "--revision", index.revision, "--cache-dir"]
     tool = next((name for name in ("hf", "huggingface-cli") if shutil.which(name)), None)
@@ -241,12 +244,6 @@ def _send_image(job: Mapping[str, Any], report: Report) -> dict[str, Any]:
 
 
 # -- commands ---------------------------------------------------------------------------------------------------------
-
-
-def _need(folder: str, size: int) -> None:
-    free = free_bytes(folder, Host())
-    if free is not None and free - _SPARE < size:
-        raise Broken(f"{gib(size)} are missing, and {gib(free)} of disk are free at {folder}: make room, or use --to")
 
 
 def _run(
