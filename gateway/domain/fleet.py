@@ -16,14 +16,14 @@ from gateway.config.snapshot import Backend, Snapshot
 from gateway.domain.backend import BackendState, Observers
 from gateway.domain.engine_traits import canaried
 from gateway.domain.health_machine import Health
-from gateway.domain.upstream import Client
+from gateway.domain.upstream import UpstreamClient
 from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.fleet")
 
 STILL_USED = 0.1  # seconds between two checks whether all requests on a removed backend have ended
 
-OpenClient = Callable[[Backend], Client | None]
+OpenClient = Callable[[Backend], UpstreamClient | None]
 
 
 class Fleet:

@@ -174,7 +174,13 @@ def _copy(job: Mapping[str, Any], report: Report) -> dict[str, Any]:
     argv = ["rsync", "-a", "--partial", "--files-from=-", "--info=progress2", "--no-inc-recursive", "-e", _SSH]
     argv += [f"--rsync-path={remote}", f"{source}/", f"{job['target']}:{job['to_folder']}/"]
     total = job["size"]
-    _run(argv, lambda: None, "\n".join(wanted) + "\n", lambda line: _rsync_progress(line, total, report))
+
+    def on_line(line: str) -> None:
+        done, percent = [*line.split(), "", ""][:2]
+        if percent.endswith("%") and done.replace(",", "").isdigit():
+            report(int(done.replace(",", "")), total)
+
+    _run(argv, lambda: None, "\n".join(wanted) + "\n", on_line)
     return {}
 
 
@@ -193,12 +199,6 @@ def _wanted(job: Mapping[str, Any]) -> list[str]:
     refs = f"{folder}/refs"
     found += [f"refs/{name}" for name in os.listdir(refs)] if os.path.isdir(refs) else []
     return list(dict.fromkeys(found))
-
-
-def _rsync_progress(line: str, total: int, report: Report) -> None:
-    parts = line.split()
-    if len(parts) > 1 and parts[1].endswith("%") and parts[0].replace(",", "").isdigit():
-        report(int(parts[0].replace(",", "")), total)
 
 
 # -- images -----------------------------------------------------------------------------------------------------------
