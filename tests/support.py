@@ -135,7 +135,8 @@ async def running_gateway(
     loaded = load_text(routes, "routes.yaml", environ or {}) if file is None else load(file)
     quiet = "canary:" not in routes
     snapshot = without_canaries(loaded.snapshot) if quiet else loaded.snapshot
-    folder = TemporaryDirectory(prefix="gateway-test-")
+    # A file whose writing was cancelled may still be written by its thread while the folder is removed.
+    folder = TemporaryDirectory(prefix="gateway-test-", ignore_cleanup_errors=True)
     if snapshot.server.data == DATA:
         snapshot = replace(snapshot, server=replace(snapshot.server, data=folder.name))
     app = App(snapshot, decides_ahead or DECIDES_AHEAD)
