@@ -29,7 +29,7 @@ class Counter(Protocol):
     def inc(self, *values: str) -> None: ...
 
 
-class Part(Protocol):
+class Closable(Protocol):
     async def close(self) -> None: ...
 
 
@@ -75,7 +75,7 @@ class Failures:
         """A thread, not started yet, that runs until `run` returns; restarted when it fails, until `stop` is set."""
         return threading.Thread(target=self._keep_thread, args=(part, run, stop), name=part, daemon=True)
 
-    async def close(self, *parts: Part | None) -> None:
+    async def close(self, *parts: Closable | None) -> None:
         """Close part after part, also when one of them fails to."""
         for part in parts:
             try:

@@ -17,7 +17,7 @@ from gateway.config.snapshot import Server as ServerSettings
 from gateway.config.snapshot import Snapshot
 from gateway.domain.health_state import State
 from gateway.http.app import App
-from gateway.http.server import Server, listen, make_server
+from gateway.http.server import HttpServer, listen, make_server
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.services import DecidesAhead
 from gateway.runtime.gateway import Gateway
@@ -39,7 +39,7 @@ class RunningGateway:
     url: str
     client: httpx.AsyncClient
     app: App
-    server: Server
+    server: HttpServer
 
     @property
     def gateway(self) -> Gateway:
@@ -68,7 +68,7 @@ class RunningGateway:
         return not self.gateway.active and all(s.inflight == 0 for s in self.gateway.fleet.states.values())
 
 
-class PromptServer(Server):
+class PromptServer(HttpServer):
     """Stops when it is told to, and not at its next tick, nor a tenth of a second after its last connection: thousands
     of tests would wait for that."""
 
@@ -135,7 +135,8 @@ async def running_gateway(
     loaded = load_text(routes, "routes.yaml", environ or {}) if file is None else load(file)
     quiet = "canary:" not in routes
     snapshot = without_canaries(loaded.snapshot) if quiet else loaded.snapshot
-    folder = TemporaryDirectory(prefix="gateway-test-")
+    # A file whose writing was cancelled may still be written by its thread while the folder is removed.
+    folder = TemporaryDirectory(prefix="gateway-test-", ignore_cleanup_errors=True)
     if snapshot.server.data == DATA:
         snapshot = replace(snapshot, server=replace(snapshot.server, data=folder.name))
     app = App(snapshot, decides_ahead or DECIDES_AHEAD)

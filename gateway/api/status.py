@@ -27,7 +27,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.drift import drift
 from gateway.domain.events import Event, Subscription
 from gateway.domain.slot_learning import WORDS
-from gateway.observe.node_view import view_nodes
+from gateway.health.nodes import view_nodes
 from gateway.proxy.exchange import CONNECTION
 from gateway.proxy.header_map import header_map
 from gateway.routing.alias_status import AWAY, AliasView, BackendView, public_reason, shown_to_admin

@@ -32,6 +32,7 @@ Serves = Literal[
     "transcriptions", "translations", "speech", "images", "image_edits", "image_variations",
     "chat", "completions", "embeddings", "rerank", "score",
 ]  # fmt: skip
+Identity = tuple[str, str, str | None]  # of a running server: name, engine, url
 _KEPT_PATH = re.compile(r"/(v\d+\w*|openai)$")
 
 
@@ -297,7 +298,7 @@ class Backend:
         return self.engine == "openai"
 
     @property
-    def identity(self) -> tuple[str, str, str | None]:
+    def identity(self) -> Identity:
         """Equal in two snapshots: the same running server, whose health, slots and connections carry over."""
         return (self.name, self.engine if self.on is None else f"{self.engine} of {self.on}", self.url)
 

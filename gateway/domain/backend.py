@@ -33,7 +33,7 @@ from gateway.domain.progress import Progress, Sample
 from gateway.domain.recognition import row_of
 from gateway.domain.slot_learning import MOST, LearnedSlots
 from gateway.domain.token_ratio import TokenRatio
-from gateway.domain.upstream import Client
+from gateway.domain.upstream import UpstreamClient
 from gateway.launch.families import family_of
 
 COUNTS_EACH = 2  # prompts that a server counts for one client at a time
@@ -63,7 +63,7 @@ class BackendState:
     """One backend as it is now. Times are monotonic seconds, sizes tokens."""
 
     backend: Backend
-    client: Client | None
+    client: UpstreamClient | None
     health: Health
     observers: Observers = field(default_factory=Observers)
     reported: EngineReport = field(default_factory=EngineReport)

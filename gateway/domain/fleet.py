@@ -11,19 +11,19 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from gateway.config.machines import Identity
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.domain.backend import BackendState, Observers
 from gateway.domain.engine_traits import canaried
 from gateway.domain.health_machine import Health
-from gateway.domain.upstream import Client
+from gateway.domain.upstream import UpstreamClient
 from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.fleet")
 
 STILL_USED = 0.1  # seconds between two checks whether all requests on a removed backend have ended
 
-OpenClient = Callable[[Backend], Client | None]
-Identity = tuple[str, str, str | None]  # name, engine, url: as Backend.identity
+OpenClient = Callable[[Backend], UpstreamClient | None]
 
 
 class Fleet:

@@ -177,7 +177,7 @@ def _within(response: Response, body: bytes | bytearray, limit: int) -> bytes:
     return b""
 
 
-class Client(Protocol):
+class UpstreamClient(Protocol):
     """Sends requests to one origin (scheme, host, port). `connect_timeout` (seconds) may be changed: it applies to new
     connections."""
 

@@ -156,7 +156,7 @@ class UnmetDemand(InexpressibleRequest):
     """A request that this engine's API cannot express, and that another engine may: the next candidate is asked."""
 
 
-class Fields:
+class RequestFields:
     """A request's fields, decoded on access. An absent field and null both read as None."""
 
     def __init__(self, raw: Mapping[str, Raw]) -> None:

@@ -16,7 +16,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.body import UNREADABLE, value_of
 from gateway.domain.engine_traits import Count, Tokenizer
 from gateway.domain.request import COMPLETIONS, NO_MEDIA, InferenceRequest
-from gateway.domain.upstream import Client, ProtocolFailure, Response, read_beginning, read_counted
+from gateway.domain.upstream import ProtocolFailure, Response, UpstreamClient, read_beginning, read_counted
 from gateway.domain.usage import count_of
 from gateway.engines.base import authorized
 from gateway.engines.outgoing import JSON, NOT_THE_CLIENTS
@@ -94,7 +94,7 @@ def _is_text(request: InferenceRequest) -> bool:
     return request.media is NO_MEDIA
 
 
-async def _ask(client: Client, path: str, headers: list[tuple[str, str]], body: bytes) -> bytes | None:
+async def _ask(client: UpstreamClient, path: str, headers: list[tuple[str, str]], body: bytes) -> bytes | None:
     response = await post_json(client, path, headers, Raw(body))
     try:
         return await response.read_all(ANSWER_MOST) if response.status == 200 else None

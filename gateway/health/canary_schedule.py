@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from math import inf
 from typing import Literal, NamedTuple
 
+from gateway.config.machines import Identity
 from gateway.domain.backend import BackendState
 from gateway.domain.drift import drift
 from gateway.domain.events import Event
@@ -54,36 +55,37 @@ class CanarySchedule:
         self._is_loaded = is_loaded
         self._on_proved = on_proved
         self._emit = emit
-        self._tasks: dict[BackendKey, asyncio.Task[None]] = {}
-        self._last_run: dict[BackendKey, float] = {}  # when its last canary began (monotonic seconds)
-        self._asked_until: dict[BackendKey, float] = {}  # Unix seconds: the expiry of a loaded model that was asked
-        self._drift: dict[BackendKey, str] = {}
-        self._passed: dict[BackendKey, object] = {}  # what the backend ran when it passed its last canary
-        self._proved: dict[BackendKey, float] = {}  # when it passed another gateway's canary (monotonic seconds)
+        self._tasks: dict[Identity, asyncio.Task[None]] = {}
+        self._last_run: dict[Identity, float] = {}  # when its last canary began (monotonic seconds)
+        self._asked_until: dict[Identity, float] = {}  # Unix seconds: the expiry of a loaded model that was asked
+        self._drift: dict[Identity, str] = {}
+        self._passed: dict[Identity, object] = {}  # what the backend ran when it passed its last canary
+        self._proved: dict[Identity, float] = {}  # when it passed another gateway's canary (monotonic seconds)
 
     def run_if_due(self, state: BackendState) -> None:
         """Start a canary if one is due. Called after each health check."""
-        task = self._tasks.get(key_of(state))
+        key, name = state.backend.identity, f"canary {state.name}"
+        task = self._tasks.get(key)
         if task is not None and not task.done():
             return
         now = time.monotonic()
         suspect = state.health.state is State.SUSPECT
-        if state.health.proof_due(now) and self._proved.get(key_of(state), 0.0) > state.health.since:
+        if state.health.proof_due(now) and self._proved.get(key, 0.0) > state.health.since:
             self._on_proved(state)
             state.evidence.proved("passed the canary of another gateway")
         elif state.health.proof_due(now) and not (suspect and state.inflight):  # else the requests under way decide
             state.health.trial = True
-            self._tasks[key_of(state)] = self._failures.once("canary", self._decide(state), f"canary {state.name}")
+            self._tasks[key] = self._failures.once("canary", self._decide(state), name)
         elif self._confirmation_due(state, now):
-            self._tasks[key_of(state)] = self._failures.once("canary", self._confirm(state), f"canary {state.name}")
+            self._tasks[key] = self._failures.once("canary", self._confirm(state), name)
 
     def seen_elsewhere(self, state: BackendState, at: float) -> None:
         """Another gateway ran a canary at `at` (monotonic seconds), and shared what it saw: postpone the next."""
-        self._last_run[key_of(state)] = max(at, self._last_run.get(key_of(state), at))
+        self._last_run[state.backend.identity] = max(at, self._last_run.get(state.backend.identity, at))
 
     def proved_elsewhere(self, state: BackendState, at: float) -> None:
         """It passed another gateway's canary at `at` (monotonic seconds), which replaces one that is due here."""
-        self._proved[key_of(state)] = at
+        self._proved[state.backend.identity] = at
 
     def _confirmation_due(self, state: BackendState, now: float) -> bool:
         """Is a confirming canary due, `health.canary` seconds after the last? Only what is well and idle gets one."""
@@ -92,11 +94,11 @@ class CanarySchedule:
             return False
         if state.under_way or state.foreign or state.cooldown_until > now:
             return False
-        if time.time() < self._asked_until.get(key_of(state), 0.0):
+        if time.time() < self._asked_until.get(state.backend.identity, 0.0):
             return False  # a model that others have loaded is asked once until it would be unloaded
-        return now - self._last_run.get(key_of(state), float("-inf")) >= every
+        return now - self._last_run.get(state.backend.identity, float("-inf")) >= every
 
-    def keep_only(self, backends: Collection[BackendKey]) -> None:
+    def keep_only(self, backends: Collection[Identity]) -> None:
         """Send canaries only to these backends from now on. The records of all others are dropped."""
         for key in self._tasks.keys() - backends:
             self._tasks.pop(key).cancel()
@@ -111,7 +113,7 @@ class CanarySchedule:
     async def _decide(self, state: BackendState) -> None:
         """Run a warm-up and a canary of a backend that came back; the outcome decides about its health. Where it passed
         its last canary, and no request has failed there, the warm-up decides, and the canary runs beside requests."""
-        proven = self._passed.get(key_of(state)) == _runs(state) and not state.health.from_requests
+        proven = self._passed.get(state.backend.identity) == _runs(state) and not state.health.from_requests
         try:
             if state.loads_on_demand and not await self._is_loaded(state):
                 outcome = Outcome("ok", "answers its health check; its model is not loaded")
@@ -146,39 +148,32 @@ class CanarySchedule:
             state.evidence.failed(outcome.reason)
 
     async def _run(self, state: BackendState, checks: tuple[str, ...], *, now: bool) -> Outcome:
-        self._last_run[key_of(state)] = time.monotonic()
+        self._last_run[state.backend.identity] = time.monotonic()
         if state.held is not None and state.held.until != inf and not state.backend.exclusive:
-            self._asked_until[key_of(state)] = state.held.until
+            self._asked_until[state.backend.identity] = state.held.until
         replies: dict[bytes, CheckReply] = {}
         observations = await probe(state, checks, now=now, brief=True, replies=replies)
         self._report_drift(state)
         outcome = outcome_of(observations, replies.values())
         if outcome.kind in ("lost", "wrong", "misconfigured"):
-            self._passed.pop(key_of(state), None)
+            self._passed.pop(state.backend.identity, None)
         elif outcome.kind == "ok" and "arithmetic" in checks:
-            self._passed[key_of(state)] = _runs(state)
+            self._passed[state.backend.identity] = _runs(state)
         return outcome
 
     def _report_drift(self, state: BackendState) -> None:
         """Log and emit the differences from routes.yaml when they changed."""
         differences = joined(drift(state, time.monotonic()))
-        if differences != self._drift.get(key_of(state), ""):
-            self._drift[key_of(state)] = differences
+        if differences != self._drift.get(state.backend.identity, ""):
+            self._drift[state.backend.identity] = differences
             if differences:
                 log.warning("%s is not what routes.yaml says: %s", state.name, differences)
             self._emit(Event(time.time(), "drift", state.name, differences))
 
 
-BackendKey = tuple[str, str, str | None]
-
-
 def _runs(state: BackendState) -> object:
     """What tells whether a backend is started again as it was."""
     return state.backend.model, state.backend.launch
-
-
-def key_of(state: BackendState) -> BackendKey:
-    return state.backend.identity
 
 
 def outcome_of(observations: Mapping[str, Observation], replies: Iterable[CheckReply]) -> Outcome:

@@ -16,12 +16,12 @@ import msgspec
 from gateway.config.snapshot import Backend
 from gateway.domain.reason import quoting
 from gateway.domain.upstream import (
-    Client,
     ConnectFailure,
     OwnFailure,
     ResetFailure,
     StaleConnection,
     TooLarge,
+    UpstreamClient,
     UpstreamFailure,
 )
 from gateway.engines.base import authorized
@@ -68,7 +68,7 @@ class ProbeClient:
 
     def __init__(self, on_short: Callable[[Kind], object] = lambda _: None) -> None:
         self._on_short = on_short
-        self._clients: dict[Origin, Client] = {}
+        self._clients: dict[Origin, UpstreamClient] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:

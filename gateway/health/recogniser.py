@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.config.backends import names_cloud_model
+from gateway.config.machines import Identity
 from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import Probe
 from gateway.domain.reason import quoting
@@ -30,7 +31,7 @@ class Recogniser:
 
     def __init__(self, client: ProbeClient) -> None:
         self._client = client
-        self._looked: set[tuple[str, str, str | None]] = set()  # identities of backends
+        self._looked: set[Identity] = set()
 
     def forget(self, state: BackendState) -> None:
         """Its port was closed: another server may open it next."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
+from gateway.config.machines import Identity
 from gateway.domain.backend import BackendState
 from gateway.domain.facts import Source
 from gateway.domain.health_state import State
@@ -40,7 +41,6 @@ _HARMLESS_INPUTS: dict[str, Body] = {
 
 RunningProbe = asyncio.Task["ProbeResult"]
 StartProbe = Callable[[], Coroutine[Any, Any, "ProbeResult"]]
-Identity = tuple[str, str, str | None]  # `Backend.identity`: equal for the same running backend
 
 
 class ProbeResult(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
-from gateway.config.snapshot import Backend
+from gateway.config.machines import Backend, Identity
 from gateway.health.probe_client import ProbeClient, ProbeFailure, decoded
 from gateway.supervision import Failures, cancel
 
@@ -18,8 +18,6 @@ VOICES_MOST = 1000  # of one server
 NAME_MOST = 200  # characters
 PAGE_MOST = 256 * 1024  # bytes of a list
 PATH = "audio/voices"  # below the API path
-
-Identity = tuple[str, str, str | None]  # `Backend.identity`: equal for the same running backend
 
 
 class Voice(NamedTuple):

@@ -50,7 +50,7 @@ class SlowReaderTimeout:
             self._schedule(is_timed)
 
 
-class Flow(FlowControl):
+class BoundedFlow(FlowControl):
     """uvicorn's, which resumes reading whenever the app asks for more of a body: not while `full`."""
 
     full = False  # enough pipelined bytes are buffered
@@ -76,7 +76,7 @@ class ClientConnection(Protocol):
     app_state: dict[str, Any]
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
-    flow: Flow
+    flow: BoundedFlow
     server: tuple[str, int | None] | None
     client: tuple[str, int] | None
     address: str | None

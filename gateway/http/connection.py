@@ -22,7 +22,7 @@ from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
 from gateway.http.app import App
 from gateway.http.asgi_cycle import AsgiCycle
-from gateway.http.client_connection import Answering, ClientConnection, Flow, SlowReaderTimeout
+from gateway.http.client_connection import Answering, BoundedFlow, ClientConnection, SlowReaderTimeout
 from gateway.http.direct import CONTINUE, DirectExchange, last_answer
 from gateway.http.listener import Listener, address_of
 from gateway.http.pace import PacedReader
@@ -53,7 +53,7 @@ class Connection(PacedReader, asyncio.Protocol):
         self.app_state = app_state
         self.loop = _loop or asyncio.get_event_loop()
         self.transport: asyncio.Transport
-        self.flow: Flow
+        self.flow: BoundedFlow
         self.slow_reader: SlowReaderTimeout
         self.server: tuple[str, int | None] | None = None
         self.client: tuple[str, int] | None = None
@@ -79,7 +79,7 @@ class Connection(PacedReader, asyncio.Protocol):
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.transport = transport = CollectedTransport(transport, self.loop)
-        self.flow = Flow(transport)
+        self.flow = BoundedFlow(transport)
         self.slow_reader = SlowReaderTimeout(transport)
         self.server = get_local_addr(transport)
         self.client = get_remote_addr(transport)

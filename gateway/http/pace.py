@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gateway.errors import GatewayError
-from gateway.http.client_connection import Flow
+from gateway.http.client_connection import BoundedFlow
 from gateway.http.listener import Listener
 from gateway.http.request_reader import RequestReader
 
@@ -15,7 +15,7 @@ class PacedReader(RequestReader):
 
     listener: Listener
     transport: asyncio.Transport
-    flow: Flow
+    flow: BoundedFlow
 
     def __init__(self) -> None:
         super().__init__()

@@ -72,7 +72,7 @@ class _NoIncompleteResponseErrors(logging.Filter):
         return record.getMessage() != "ASGI callable returned without completing response."
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """Stops in an order that suits streams: no new connections; running requests may end within `server.shutdown`, then
     they are interrupted. A second signal interrupts them at once."""
 
@@ -170,7 +170,7 @@ def connection_class(app: App, limits: Limits | None = None) -> type[Connection]
     return type("AppConnection", (Connection,), {"app": app, "listener": Listener(app.gateway, limits)})
 
 
-def make_server(app: App, limits: Limits | None = None) -> Server:
+def make_server(app: App, limits: Limits | None = None) -> HttpServer:
     """A server for `app`; `serve(sockets=[...])` runs it on listening sockets made by `listen`. Without `limits` there
     may be as many connections as the process may have files open for."""
     config = uvicorn.Config(
@@ -191,7 +191,7 @@ def make_server(app: App, limits: Limits | None = None) -> Server:
     error_log = logging.getLogger("uvicorn.error")
     if not any(isinstance(f, _NoIncompleteResponseErrors) for f in error_log.filters):
         error_log.addFilter(_NoIncompleteResponseErrors())
-    return Server(config, app)
+    return HttpServer(config, app)
 
 
 def listen(host: str, port: int, *, takeover: bool = False) -> socket.socket:

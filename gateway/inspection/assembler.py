@@ -58,7 +58,7 @@ class Assembler:
         self.kept = 0  # bytes
         self._head: Object = {}  # `id`, `model` and whatever else the chunks say of the whole answer
         self._usage: Any = None
-        self._choices: dict[int, _Choice] = {}
+        self._choices: dict[int, _ArrivingChoice] = {}
 
     def add(self, chunk: Object) -> None:
         """Raises ProtocolFailure for a call that is none, TooLarge beyond `most`."""
@@ -67,7 +67,7 @@ class Assembler:
             self._head = {name: value for name, value in chunk.items() if name not in ("choices", "usage")}
             self.kept += len(_encode(self._head))
         for choice in chunk["choices"]:
-            joined = self._choices.setdefault(number_of(choice.get("index")), _Choice())
+            joined = self._choices.setdefault(number_of(choice.get("index")), _ArrivingChoice())
             self.kept += joined.add(choice, chat=self._chat)
         if self.kept > self._most:
             raise TooLarge(f"the answer is larger than {self._most} bytes")
@@ -80,7 +80,7 @@ class Assembler:
         return _encode({**self._head, "object": self._object, "choices": choices, "usage": self._usage})
 
 
-class _Choice:
+class _ArrivingChoice:
     """One choice, as far as it has arrived."""
 
     __slots__ = ("_calls", "_message", "_others", "_parts", "finish_reason")

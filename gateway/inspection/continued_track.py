@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from gateway.domain.request import InferenceRequest
 from gateway.domain.usage import count_of
-from gateway.inspection.rewrite import Identity, rebuilt, with_field
+from gateway.inspection.rewrite import ReplyIdentity, rebuilt, with_field
 from gateway.inspection.stream_track import StreamTrack
 from gateway.transport.sse import Choice, Chunk, content_of
 
@@ -24,7 +24,7 @@ class ContinuedTrack(StreamTrack):
     __slots__ = ("_prompt", "_repeated", "_used")
 
     def __init__(
-        self, request: InferenceRequest, identity: Identity, repeated: str, prompt: int | None, used: int
+        self, request: InferenceRequest, identity: ReplyIdentity, repeated: str, prompt: int | None, used: int
     ) -> None:
         super().__init__(request, identity)
         self._repeated = repeated

@@ -25,7 +25,7 @@ _ALIASES = {
 }
 
 
-class Shape:
+class ValueSchema:
     """What a schema declares about one value and the values inside it. `root`: the document of its references. Every
     lookup is cached, because a value may have a hundred thousand items."""
 
@@ -35,9 +35,9 @@ class Shape:
         self._schema = schema
         self._root = root
         self._types: frozenset[str] | None = None
-        self._item: Shape | None = None
+        self._item: ValueSchema | None = None
         self._rest: Any = None
-        self._fields: dict[str, Shape] | None = None
+        self._fields: dict[str, ValueSchema] | None = None
 
     @property
     def types(self) -> frozenset[str]:
@@ -46,27 +46,27 @@ class Shape:
             self._types = _types(self._schema, _Walk(self._root), MAX_DEPTH)
         return self._types
 
-    def field(self, key: str) -> Shape:
+    def field(self, key: str) -> ValueSchema:
         """The shape of the value under this key, if this value is an object."""
         if self._fields is None:
             self._fields = self._look_up()
         return self._fields.get(key) or self._rest or _UNKNOWN
 
-    def _look_up(self) -> dict[str, Shape]:
+    def _look_up(self) -> dict[str, ValueSchema]:
         declared: dict[str, Any] = {}
         for schema in _alternatives(self._schema, _Walk(self._root), MAX_DEPTH):
             declared = {**_mapping(schema.get("properties")), **declared}
             rest = schema.get("additionalProperties")
             if self._rest is None and isinstance(rest, Mapping):
-                self._rest = Shape(rest, self._root)
-        return {key: Shape(schema, self._root) for key, schema in declared.items()}
+                self._rest = ValueSchema(rest, self._root)
+        return {key: ValueSchema(schema, self._root) for key, schema in declared.items()}
 
-    def item(self) -> Shape:
+    def item(self) -> ValueSchema:
         """The shape of each item, if this value is a list."""
         if self._item is None:
             options = _alternatives(self._schema, _Walk(self._root), MAX_DEPTH)
             items = next((o["items"] for o in options if isinstance(o.get("items"), Mapping)), None)
-            self._item = Shape(items, self._root) if items is not None else _UNKNOWN
+            self._item = ValueSchema(items, self._root) if items is not None else _UNKNOWN
         return self._item
 
     def fitted(self, value: Any) -> Any:
@@ -96,7 +96,7 @@ class _Walk:
         return self._left >= 0
 
 
-_UNKNOWN = Shape(None, {})
+_UNKNOWN = ValueSchema(None, {})
 
 
 class OfferedTools:
@@ -109,7 +109,7 @@ class OfferedTools:
             if function is not None:
                 self._schemas[function["name"]] = _schema(function)
         self._types: dict[tuple[str, str], frozenset[str]] = {}
-        self._shapes: dict[str, Shape] = {}
+        self._shapes: dict[str, ValueSchema] = {}
         self._names = sorted(self._schemas)
 
     def __contains__(self, name: object) -> bool:
@@ -155,11 +155,11 @@ class OfferedTools:
             self._types[key] = _types(declared, _Walk(schema), MAX_DEPTH)
         return self._types[key]
 
-    def shape(self, name: str) -> Shape:
+    def shape(self, name: str) -> ValueSchema:
         """The declared shape of this tool's arguments."""
         found = self._shapes.get(name)
         if found is None:
-            found = self._shapes[name] = Shape(self._schemas[name], self._schemas[name])
+            found = self._shapes[name] = ValueSchema(self._schemas[name], self._schemas[name])
         return found
 
     def typed(self, name: str, argument: str, text: str) -> Any:

@@ -24,7 +24,7 @@ _VALUE = rb'\s*:\s*("(?:[^"\\]|\\.)*"|[0-9]+)'
 _KEYS = {name: re.compile(b'"' + name.encode() + b'"' + _VALUE) for name in ("model", "id", "created")}
 
 
-class Identity:
+class ReplyIdentity:
     """`id` and `created` of all chunks of one reply: those of the first chunk that is sent, of whichever attempt."""
 
     __slots__ = ("created", "id", "role_sent")
@@ -62,7 +62,7 @@ class Rewriter:
 
     __slots__ = ("_first", "_learned", "_model", "_wanted", "identity", "rewrites")
 
-    def __init__(self, identity: Identity, model: str) -> None:
+    def __init__(self, identity: ReplyIdentity, model: str) -> None:
         self.identity = identity
         self._model = model
         self._first: tuple[bytes, Chunk] | None = None

@@ -18,7 +18,7 @@ from gateway.inspection.inspector import Inspector
 from gateway.inspection.known_errors import is_pool_full
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
-from gateway.inspection.rewrite import Identity, Rewriter, Rewrites, rebuilt, with_ends
+from gateway.inspection.rewrite import ReplyIdentity, Rewriter, Rewrites, rebuilt, with_ends
 from gateway.inspection.shape import brief, error_in, is_no_chunk
 from gateway.transport.sse import (
     DONE,
@@ -113,7 +113,7 @@ class StreamTrack(Inspector):
     def __init__(
         self,
         request: InferenceRequest,
-        identity: Identity,
+        identity: ReplyIdentity,
         policy: InspectionPolicy | None = None,
         thoughts: Thoughts | None = None,
     ) -> None:

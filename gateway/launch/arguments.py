@@ -61,7 +61,9 @@ class ParsedArguments:
                 break
             if not self._is_option(word):
                 self.positional.append(word)
-                self.private |= {word} if self._is_secret(name) else set()
+                # the values of a flag with a secret, also of one that is misspelt
+                secret = name in SECRET_FLAGS if name in self.table.flags else is_secret_flag(name)
+                self.private |= {word} if secret else set()
                 continue
             start = self.at - 1
             name = self._dotted(word) if "." in word.partition("=")[0] else self._option(word)
@@ -70,10 +72,6 @@ class ParsedArguments:
             self._keep(name, value)
         for name, value in self.flags.items():
             self._check_range(self.table.flags[name], value)
-
-    def _is_secret(self, name: str) -> bool:
-        """Whether the values of a flag are secrets, also of one that is misspelt."""
-        return name in SECRET_FLAGS if name in self.table.flags else is_secret_flag(name)
 
     def _is_option(self, word: str) -> bool:
         """Does a word begin a flag? By argparse's rules a lone dash, a negative number, and words with a space that

@@ -175,15 +175,13 @@ def read_docker_flags(text: str | None) -> DockerRun:
         return DockerRun(problem=problem)
     run = read_docker_run(words)
     if run.image is not None and run.problem is None:
-        word = MASK if _names_secret(run.given) else masked_keys(run.image)
+        last = run.given[-1] if run.given else DockerFlag("")
+        # Behind `-e NAME` of a secret, without its value, may stand that value.
+        secret = last.name == "env" and SECRET.search(last.value or "")
+        word = MASK if secret else masked_keys(run.image)
         problem = f"'{word}' is no flag of `docker run`; the image and its command have keys of their own"
         return DockerRun(given=run.given, problem=problem)
     return DockerRun(given=run.given, problem=run.problem)
-
-
-def _names_secret(given: Sequence[DockerFlag]) -> bool:
-    """Whether the word behind these flags may be a secret: they end with `-e NAME` of one, without its value."""
-    return bool(given) and given[-1].name == "env" and SECRET.search(given[-1].value or "") is not None
 
 
 def _problem(given: Sequence[DockerFlag]) -> str | None:

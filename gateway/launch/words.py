@@ -158,8 +158,9 @@ def _in_a_shell(words: tuple[str, ...], start: int, env: dict[str, str], program
         else:
             commands[-1].append(word)
     for command in commands:
-        command = _without_redirections(command[1:] if command[:1] == ["exec"] else command)
-        inner = parts_of(tuple(command), serving=False)
+        command = command[1:] if command[:1] == ["exec"] else command
+        end = next((at for at, word in enumerate(command) if _REDIRECTION.match(word)), len(command))
+        inner = parts_of(tuple(command[:end]), serving=False)
         if is_vllm_program(inner.program):
             return CommandParts({**env, **inner.env}, inner.program, inner.arguments, inner.before, index + 1)
     return _behind_wrapper(words, start, env) or found
@@ -173,11 +174,6 @@ def _script_words(script: str) -> list[str]:
         return list(reader)
     except ValueError:
         return []
-
-
-def _without_redirections(words: list[str]) -> list[str]:
-    end = next((i for i, word in enumerate(words) if _REDIRECTION.match(word)), len(words))
-    return words[:end]
 
 
 def end_of_command(script: str, at: int) -> int:

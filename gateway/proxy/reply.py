@@ -21,7 +21,7 @@ import msgspec
 from gateway.domain.request import Endpoint
 from gateway.domain.request_timer import RequestTimer
 from gateway.errors import STREAM_INTERRUPTED, GatewayError
-from gateway.inspection.rewrite import Identity
+from gateway.inspection.rewrite import ReplyIdentity
 from gateway.proxy.exchange import Exchange, nothing
 
 _REQUEST_ID = re.compile(rb"[\w.-]{1,128}")
@@ -56,7 +56,7 @@ class StreamReply:
         self._model = model
         self._request_id = request_id
         self._base = base
-        self.identity = Identity()
+        self.identity = ReplyIdentity()
         self.committed = False  # the status is committed
         self.early = False  # the status was committed before any backend's output
         self.content = False  # content is committed

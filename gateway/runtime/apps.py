@@ -71,7 +71,7 @@ class Extension:
 
     part: Component | None = None
     follow: Callable[[Snapshot], Awaitable[None]] | None = None
-    begin_stop: Callable[[], None] | None = None
+    begin_stop: Callable[[], None] = lambda: None
     lost: Callable[[], Mapping[str, int]] = dict
     paths: frozenset[str] = frozenset()
     routers: Callable[[], Sequence[APIRouter]] = tuple
@@ -81,7 +81,7 @@ class Extension:
     operation: Callable[[bool], dict[str, Any] | None] | None = None
     troubles: Callable[[], Mapping[str, Any]] = dict
     recovered: Callable[[], Mapping[str, str]] = dict
-    batches: BatchesShown | None = None
+    batches: BatchesShown = lambda _: []
     preflight: Preflight | None = None
 
 
@@ -125,8 +125,7 @@ class Apps:
 
     def begin_stop(self) -> None:
         for app in self._apps:
-            if app.begin_stop is not None:
-                app.begin_stop()
+            app.begin_stop()
 
     def troubles(self) -> dict[str, Any]:
         """Backend -> the last words of its engine, their cause and what mends it, of those that are out."""
@@ -156,7 +155,7 @@ class Apps:
 
     def batches_shown(self, may_see: Callable[[str], bool]) -> list[dict[str, Any]]:
         """The batches for `/status`, of the clients that the viewer may see."""
-        return [row for app in self._apps if app.batches is not None for row in app.batches(may_see)]
+        return [row for app in self._apps for row in app.batches(may_see)]
 
     def preflight(self, snapshot: Snapshot, backend: str, profile: str, early: bool) -> PreflightFindings:
         """What may keep the backend from starting on its nodes. `early`: only what stopping others does not mend. Takes

@@ -27,7 +27,7 @@ from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import State, Transition
 from gateway.domain.request import Endpoint
 from gateway.domain.request_timer import Pulse
-from gateway.domain.upstream import Client
+from gateway.domain.upstream import UpstreamClient
 from gateway.engines.registry import ENGINES
 from gateway.health.prober import Prober
 from gateway.metrics.registry import Metrics
@@ -368,7 +368,7 @@ class Gateway:
             listener(event)
 
 
-def open_backend(backend: Backend) -> Client | None:
+def open_backend(backend: Backend) -> UpstreamClient | None:
     """The HTTP client of one backend; None for an engine that has its own connections (litellm)."""
     if backend.url is None:
         return None

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gateway.domain.upstream import Client, Response, StaleConnection
+from gateway.domain.upstream import Response, StaleConnection, UpstreamClient
 
 from .h1 import H1Client, RequestHead
 
 _encode = msgspec.json.Encoder().encode
 
 
-def open_client(origin: tuple[str, str, int], *, connect_timeout: float, max_idle: float = 4.0) -> Client:
+def open_client(origin: tuple[str, str, int], *, connect_timeout: float, max_idle: float = 4.0) -> UpstreamClient:
     """A client for `origin` (scheme, host, port). `connect_timeout` and `max_idle` (how long an unused connection is
     kept; stay below the backend's own keep-alive, 5 s for vLLM) are in seconds. Opens no connection yet."""
     if origin[0] == "http":
@@ -23,7 +23,7 @@ def open_client(origin: tuple[str, str, int], *, connect_timeout: float, max_idl
     return AioClient(origin, connect_timeout, max_idle)
 
 
-async def post_json(client: Client, path: str, headers: Sequence[tuple[str, str]], content: object) -> Response:
+async def post_json(client: UpstreamClient, path: str, headers: Sequence[tuple[str, str]], content: object) -> Response:
     """POST `content` as JSON; returns when the head of the answer has arrived. A pooled connection that the server had
     closed is replaced by a new one, once: the request was not processed. Raises as `Client.send`, and what encoding
     raises."""

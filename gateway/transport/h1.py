@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gateway.domain.upstream import ConnectFailure, OwnFailure, ResetFailure
 from gateway.shortage import shortage_of
 
-from .h1_connection import Connection
+from .h1_connection import H1Connection
 from .h1_response import H1Response
 from .known_head import AnswerHeads
 
@@ -40,8 +40,8 @@ class H1Client:
         name = f"[{self._host}]" if ":" in self._host else self._host
         authority = name if port == 80 else f"{name}:{port}"
         self._head = f" HTTP/1.1\r\nHost: {authority}\r\nAccept-Encoding: identity\r\nConnection: keep-alive\r\n"
-        self._idle: list[Connection] = []  # the longest idle first
-        self._open: set[Connection] = set()
+        self._idle: list[H1Connection] = []  # the longest idle first
+        self._open: set[H1Connection] = set()
         self._heads = AnswerHeads()  # the latest
         self._sweep: asyncio.TimerHandle | None = None
         self._all_lost: asyncio.Future[None] | None = None
@@ -91,10 +91,10 @@ class H1Client:
             fields += f"Content-Length: {length}\r\n"
         return f"{method} {path}{self._head}{fields}\r\n".encode("latin-1")
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> H1Connection:
         if self._closed:
             raise ConnectFailure("the client is closed")
-        connection = Connection(asyncio.get_running_loop(), self._put_idle, self._forget, self._heads)
+        connection = H1Connection(asyncio.get_running_loop(), self._put_idle, self._forget, self._heads)
         try:
             async with asyncio.timeout(self.connect_timeout):
                 await connection.loop.create_connection(lambda: connection, self._host, self._port)
@@ -114,7 +114,7 @@ class H1Client:
             self._open.add(connection)
         return connection
 
-    def _take_idle(self) -> Connection | None:
+    def _take_idle(self) -> H1Connection | None:
         """An open connection that no request uses; None = there is none."""
         idle = self._idle
         while idle:
@@ -127,7 +127,7 @@ class H1Client:
             return connection
         return None
 
-    def _put_idle(self, connection: Connection) -> None:
+    def _put_idle(self, connection: H1Connection) -> None:
         """The request of this connection has ended."""
         if self._closed:
             connection.drop()
@@ -149,7 +149,7 @@ class H1Client:
                 return
             idle.pop(0).drop()
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: H1Connection) -> None:
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)

@@ -58,7 +58,7 @@ def head_too_large() -> ProtocolFailure:
     return ProtocolFailure(f"the head of the answer, or what follows its body, is larger than {MAX_HEAD} bytes")
 
 
-class Connection(asyncio.Protocol):
+class H1Connection(asyncio.Protocol):
     """A connection serves one exchange at a time. `on_free` is called with it when it can take the next exchange,
     `on_lost` when it is closed. `latest`: the heads that came on other connections to this backend."""
 
@@ -89,8 +89,8 @@ class Connection(asyncio.Protocol):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        on_free: Callable[[Connection], None],
-        on_lost: Callable[[Connection], None],
+        on_free: Callable[[H1Connection], None],
+        on_lost: Callable[[H1Connection], None],
         latest: AnswerHeads | None = None,
     ) -> None:
         self.loop = loop

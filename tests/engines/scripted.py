@@ -13,11 +13,11 @@ from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
 from gateway.domain.health_machine import Health
 from gateway.domain.request import CHAT, Endpoint
-from gateway.domain.upstream import Client, UpstreamFailure
+from gateway.domain.upstream import UpstreamClient, UpstreamFailure
 from gateway.engines.base import EngineRequest
 
 
-def state_of(backend: Backend, client: Client | None = None, version: str | None = None) -> BackendState:
+def state_of(backend: Backend, client: UpstreamClient | None = None, version: str | None = None) -> BackendState:
     now = time.monotonic()
     health = Health(backend.name, backend.health, False, since=now, born=now)
     state = BackendState(backend, client, health)

@@ -25,7 +25,7 @@ from gateway.engines.ollama.engine import embeddings
 from gateway.engines.ollama.reply import OllamaLine
 from gateway.engines.ollama.reply import ReplyBuilder as OllamaReply
 from gateway.engines.ollama.stream import OllamaStream, whole_line
-from gateway.inspection.rewrite import Identity
+from gateway.inspection.rewrite import ReplyIdentity
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import read_whole
 from gateway.transport.sse import Framer
@@ -86,7 +86,7 @@ def test_no_line_of_ollama_raises(lines: list[bytes], chat: bool, demanded: bool
     reply = OllamaReply("r", "m", chat=chat, wants_usage=True)
     stream = OllamaStream(Upstream(*(line + b"\n" for line in lines)), reply, IGNORED, calls)
     for event in Framer().feed(asyncio.run(read(stream))):
-        track = StreamTrack(asked(stream=True), Identity())
+        track = StreamTrack(asked(stream=True), ReplyIdentity())
         track.feed([event])
     try:
         body = OllamaReply("r", "m", chat=chat).whole(whole_line(lines[-1]))
@@ -161,7 +161,7 @@ def loaded(data: bytes) -> Any:
 @given(st.sampled_from(STREAMS).flatmap(mutated_one_of), st.sampled_from(WHOLE).flatmap(mutated))
 def test_no_object_of_litellm_raises(data: list[bytes], whole: bytes) -> None:
     stream = LiteLLMStream(SDK, Chunks([loaded(one) for one in data]), "r", "key")
-    StreamTrack(asked(stream=True), Identity()).feed(Framer().feed(asyncio.run(read(stream))))
+    StreamTrack(asked(stream=True), ReplyIdentity()).feed(Framer().feed(asyncio.run(read(stream))))
     for made in (partial(whole_body, request_id="r"), embeddings_body):
         try:
             read_whole(made(Dumped(loaded(whole))), asked())

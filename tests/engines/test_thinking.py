@@ -14,7 +14,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
 from gateway.domain.request import CHAT, parse
-from gateway.engines.base import Fields
+from gateway.engines.base import RequestFields
 from gateway.engines.ollama.request import read_think
 from gateway.engines.outgoing import outgoing_fields
 from gateway.routing.plan import make_plan
@@ -173,7 +173,7 @@ def test_ollama_reads_what_is_meant(demand: dict[bool, dict[str, Any]], on: bool
     alias = Alias("alias", (("b",),), thinking=forced)
     [candidate] = make_plan(alias, {"b": state}, request, 0.0).candidates
     fields, _ = outgoing_fields(request, alias, state, candidate.adapt)
-    think, wished = read_think(Fields(fields))
+    think, wished = read_think(RequestFields(fields))
     if "reasoning_effort" in said and forced is None:
         assert wished
     else:
@@ -187,7 +187,7 @@ def test_a_wish_that_its_model_would_refuse_is_not_sent(said: dict[str, Any]) ->
     alias = Alias("alias", (("b",),))
     [candidate] = make_plan(alias, {"b": state}, request, 0.0).candidates
     fields, adapted = outgoing_fields(request, alias, state, candidate.adapt)
-    assert read_think(Fields(fields))[0] is False
+    assert read_think(RequestFields(fields))[0] is False
     assert adapted == ["thinking_unavailable"]
 
 

@@ -16,7 +16,7 @@ from gateway.config.snapshot import Backend, Secret
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, InferenceRequest, parse
-from gateway.domain.upstream import Client, ConnectFailure, StaleConnection, UpstreamFailure
+from gateway.domain.upstream import ConnectFailure, StaleConnection, UpstreamClient, UpstreamFailure
 from gateway.engines import tokenize
 from gateway.engines.tokenize import count_tokens
 from gateway.transport.client import open_client
@@ -34,7 +34,7 @@ def request(endpoint: Endpoint = CHAT, **fields: Any) -> InferenceRequest:
     return parse(endpoint, json.dumps(given).encode())
 
 
-def vllm(client: Client | None, **changed: Any) -> BackendState:
+def vllm(client: UpstreamClient | None, **changed: Any) -> BackendState:
     settings = {"url": "http://127.0.0.1:1", "model": "served", **changed}
     return state_of(Backend("v", **settings), client)
 
@@ -134,7 +134,7 @@ async def test_a_backend_without_a_client_is_not_asked() -> None:
     assert await count_tokens(vllm(None), request()) is None
 
 
-def server(name: str, client: Client | None) -> BackendState:
+def server(name: str, client: UpstreamClient | None) -> BackendState:
     return vllm(client, engine="openai", server=name) if name not in ("vllm", "llamacpp") else vllm(client, engine=name)
 
 

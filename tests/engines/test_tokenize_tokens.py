@@ -9,7 +9,7 @@ import pytest
 from msgspec import Raw
 
 from gateway.domain.backend import BackendState
-from gateway.domain.upstream import Client, ProtocolFailure
+from gateway.domain.upstream import ProtocolFailure, UpstreamClient
 from gateway.engines.tokenize import TokenClient, TokenizeError
 from gateway.large_bodies import LARGE
 from tests.engines.scripted import ScriptedClient, ScriptedResponse
@@ -22,7 +22,7 @@ def raw(fields: Fields) -> dict[str, Raw]:
     return {name: Raw(json.dumps(value).encode()) for name, value in fields.items()}
 
 
-def asker(name: str, client: Client) -> TokenClient:
+def asker(name: str, client: UpstreamClient) -> TokenClient:
     state: BackendState = server(name, client)
     return TokenClient(state, "me", lambda size: None)
 

@@ -81,5 +81,5 @@ def shown(backend: Backend, keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_words(launch: NodeLaunch) -> list[str]:
-    entrypoint = [] if launch.words.entrypoint is None else ["--entrypoint", launch.words.entrypoint]
-    return [*entrypoint, launch.launch.image or "", *(word.replace("$${", "${") for word in launch.words.arguments)]
+    entrypoint = [] if launch.entrypoint is None else ["--entrypoint", launch.entrypoint]
+    return [*entrypoint, launch.launch.image or "", *(word.replace("$${", "${") for word in launch.arguments)]

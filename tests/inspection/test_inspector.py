@@ -14,7 +14,7 @@ from gateway.inspection.inspector import Inspector
 from gateway.inspection.offered_tools import OfferedTools
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import REASONING, THINK
-from gateway.inspection.rewrite import Identity
+from gateway.inspection.rewrite import ReplyIdentity
 from gateway.inspection.stream_track import REPEATS, StreamTrack
 from gateway.inspection.whole import WholeAnswer, read_whole
 
@@ -42,7 +42,7 @@ def in_one_piece(
 
 def both_ways(delta: dict[str, Any], finish: str = "stop", policy: InspectionPolicy | None = None) -> list[Inspector]:
     """The same, said in one delta and in one message."""
-    track = StreamTrack(REQUEST, Identity(), policy, THINK)
+    track = StreamTrack(REQUEST, ReplyIdentity(), policy, THINK)
     for one in (event({"role": "assistant"}), event(delta), event({}, finish)):
         track.feed([one])
     track.conclude()
@@ -60,7 +60,7 @@ def test_garbage_is_noticed_however_it_is_cut(
     text: str, size: int, field: str, policy: InspectionPolicy | None
 ) -> None:
     parts = [event({field: text[i : i + size]}) for i in range(0, len(text), size)]
-    track = StreamTrack(REQUEST, Identity(), policy, THINK)
+    track = StreamTrack(REQUEST, ReplyIdentity(), policy, THINK)
     for one in (*parts, event({}, "stop")):
         track.feed([one])
     track.conclude()
@@ -72,7 +72,7 @@ def test_garbage_is_noticed_however_it_is_cut(
 @pytest.mark.parametrize("text", ["!!!!", "?" * 19, "-" * 30 + "\nA table.", "Wow!!!!!!!!!!!!"])
 def test_what_may_be_an_answer_is_no_garbage(text: str, size: int) -> None:
     parts = [event({"content": text[i : i + size]}) for i in range(0, len(text), size)]
-    track = StreamTrack(REQUEST, Identity())
+    track = StreamTrack(REQUEST, ReplyIdentity())
     for one in (*parts, event({}, "stop")):
         track.feed([one])
     track.conclude()
@@ -82,7 +82,7 @@ def test_what_may_be_an_answer_is_no_garbage(text: str, size: int) -> None:
 
 def test_one_token_again_and_again_is_garbage_and_a_sign_of_life_is_not() -> None:
     for one, found in ((event({"content": " ha"}), {"garbage"}), (event({"content": ""}), set()), (b": hi\n\n", set())):
-        track = StreamTrack(REQUEST, Identity())
+        track = StreamTrack(REQUEST, ReplyIdentity())
         for _ in range(REPEATS + 1):
             track.feed([one])
         track.feed([event({"content": "Hello"}), event({}, "stop")])
@@ -137,7 +137,7 @@ def test_repetition_becomes_stop_in_a_completion_too(spaced: bool) -> None:
     choices = [{"index": 0, "text": "ha", "logprobs": {"tokens": ["ha"]}, "finish_reason": "repetition"}]
     body = json.dumps({**HEAD, "choices": choices}, separators=None if spaced else (",", ":")).encode()
     whole = read_whole(body, request)
-    track = StreamTrack(request, Identity())
+    track = StreamTrack(request, ReplyIdentity())
     sent = track.feed([b"data: " + body + b"\n\n"])
     track.conclude()
     for answer, made in ((whole, whole.body), (track, sent.removeprefix(b"data: "))):
@@ -150,7 +150,7 @@ def test_a_call_that_was_cut_off_is_counted_when_the_usage_comes_last() -> None:
     call = {"index": 0, "id": "c", "type": "function", "function": {"name": "ping", "arguments": '{"a'}}
     end = event({}, "tool_calls")
     for events, finish in (([end, dump({"choices": [], "usage": USAGE})], "tool_calls"), ([end], None)):
-        track = StreamTrack(request, Identity(), OFFERED)
+        track = StreamTrack(request, ReplyIdentity(), OFFERED)
         for one in (event({"tool_calls": [call]}), *events):
             track.feed([one])
         track.conclude()
@@ -163,7 +163,7 @@ def test_a_call_that_was_cut_off_is_counted_when_the_usage_comes_last() -> None:
 
 def test_the_tag_behind_an_answer_is_taken_out_of_a_stream_without_tools() -> None:
     texts = ("<think>hm</think>\n", "<answer>\n", "Four.", " Really.", "\n</answer>")
-    track = StreamTrack(REQUEST, Identity(), None, REASONING["hunyuan_a13b"])
+    track = StreamTrack(REQUEST, ReplyIdentity(), None, REASONING["hunyuan_a13b"])
     out = b"".join([track.feed([event({"content": text})]) for text in texts]) + track.feed([event({}, "stop")])
     deltas = [json.loads(one[6:])["choices"][0]["delta"] for one in out.split(b"\n\n")[:-1]]
     assert "".join(delta.get("content") or "" for delta in deltas) == "Four. Really."
@@ -172,7 +172,7 @@ def test_the_tag_behind_an_answer_is_taken_out_of_a_stream_without_tools() -> No
 
 def test_a_closing_tag_is_no_end_of_thoughts_where_the_model_has_none() -> None:
     for thoughts, found in ((THINK, {"reasoning_as_text"}), (None, set()), (REASONING["mistral"], set())):
-        track = StreamTrack(REQUEST, Identity(), None, thoughts)
+        track = StreamTrack(REQUEST, ReplyIdentity(), None, thoughts)
         for text in ("Let me see.", "\n</think>\n", "Four."):
             track.feed([event({"content": text})])
         track.feed([event({}, "stop")])
@@ -182,7 +182,7 @@ def test_a_closing_tag_is_no_end_of_thoughts_where_the_model_has_none() -> None:
 
 def test_each_choice_may_begin_with_thoughts_of_its_own() -> None:
     request = InferenceRequest(CHAT, {}, "alias", stream=True, choices=2)
-    track = StreamTrack(request, Identity(), None, THINK)
+    track = StreamTrack(request, ReplyIdentity(), None, THINK)
     out = b""
     for index, text in ((0, "Hello there"), (1, "[THINK]hm[/THINK]Four."), (0, " you")):
         choice = {"index": index, "delta": {"content": text}, "finish_reason": None}

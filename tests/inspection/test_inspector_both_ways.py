@@ -17,7 +17,7 @@ from gateway.domain.request import CHAT, COMPLETIONS, Endpoint, InferenceRequest
 from gateway.inspection.inspector import UNFINISHED, Inspector
 from gateway.inspection.policy import InspectionPolicy, LazyTools, formats_for
 from gateway.inspection.reasoning import THINK, Thoughts
-from gateway.inspection.rewrite import Identity
+from gateway.inspection.rewrite import ReplyIdentity
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer, read_whole
 
@@ -188,7 +188,7 @@ def streamed(
     ends_apart: bool,
 ) -> tuple[StreamTrack, list[Joined]]:
     """`late`: the usage has an event of its own, behind all others."""
-    track = StreamTrack(asked(choices=len(said)), Identity(), policy, thoughts)
+    track = StreamTrack(asked(choices=len(said)), ReplyIdentity(), policy, thoughts)
     events = [e for i, a in enumerate(said) for e in events_of(a, cut_at, i, None if late else usage, ends_apart)]
     out = [track.feed([one]) for one in taken(track, [*events, event({}, choices=[], usage=usage)])]
     track.conclude()
@@ -288,7 +288,7 @@ def test_a_completion_is_judged_the_same_both_ways(text: str, cut_at: list[int],
     head: dict[str, Any] = {"model": "served"}
     end = {"index": 0, "finish_reason": finish, "logprobs": None}
     whole = read_whole(json.dumps({**head, "choices": [{**end, "text": text}]}).encode(), request)
-    track = StreamTrack(request, Identity())
+    track = StreamTrack(request, ReplyIdentity())
     parts = [{"index": 0, "text": part, "finish_reason": None} for part in pieces(text, cut_at)]
     events = [
         b"data: " + json.dumps({**head, "choices": [one]}).encode() + b"\n\n" for one in [*parts, {**end, "text": ""}]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gateway.domain.request import CHAT, InferenceRequest, parse
 from gateway.inspection.policy import InspectionPolicy, LazyTools, formats_for, may_lack_opener
 from gateway.inspection.reasoning import THINK
-from gateway.inspection.rewrite import Identity
+from gateway.inspection.rewrite import ReplyIdentity
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import read_whole
 from tests.saying import TOOLS, Fleet, both_ways, event, fleet, says, text, thoughts
@@ -83,7 +83,7 @@ def streamed(
 ) -> tuple[str, str]:
     """(content, thoughts) as the client gets them."""
     places = [0, *sorted(c for c in cuts if c < len(whole)), len(whole)]
-    track = StreamTrack(request, Identity(), expected, THINK)
+    track = StreamTrack(request, ReplyIdentity(), expected, THINK)
     events = [event({"role": "assistant", "content": ""})]
     events += [event({"content": whole[a:b]}) for a, b in pairwise(places) if whole[a:b]]
     out = b"".join(track.feed([one]) for one in [*events, event({}, "stop")])

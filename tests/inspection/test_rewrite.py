@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gateway.inspection import rewrite
-from gateway.inspection.rewrite import Identity, Rewriter, rebuilt
+from gateway.inspection.rewrite import ReplyIdentity, Rewriter, rebuilt
 from gateway.transport.sse import Choice, Chunk, data_of, read_chunk
 
 
@@ -25,7 +25,7 @@ def test_the_stop_string_belongs_to_the_end_that_it_caused(end: str | None, kept
 
 def test_the_model_is_learned_from_the_first_event_that_names_one() -> None:
     """Azure and some proxies begin with an event that has no model, or an empty one."""
-    rewriter = Rewriter(Identity(), "alias")
+    rewriter = Rewriter(ReplyIdentity(), "alias")
     for number, model in enumerate([None, "", "served", "served"]):
         fields = {"id": "up-1", "created": 2, "choices": []} | ({} if model is None else {"model": model})
         event = b"data: " + json.dumps(fields, separators=(",", ":")).encode() + b"\n\n"

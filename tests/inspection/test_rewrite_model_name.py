@@ -36,7 +36,7 @@ def learned(first: bytes) -> rewrite.Rewriter:
     """Of an attempt that goes on with what another has begun, and whose first event this is."""
     chunk = read_chunk(data_of(first) or b"")
     assert isinstance(chunk, Chunk)
-    identity = rewrite.Identity()
+    identity = rewrite.ReplyIdentity()
     identity.fix(WANTED["id"], WANTED["created"])
     rewriter = rewrite.Rewriter(identity, str(WANTED["model"]))
     rewriter.note(first, chunk)

@@ -24,7 +24,7 @@ from gateway.inspection.error_replies import judge
 from gateway.inspection.heuristics import empty_kind
 from gateway.inspection.policy import InspectionPolicy, LazyTools, formats_for
 from gateway.inspection.reasoning import THINK
-from gateway.inspection.rewrite import Identity
+from gateway.inspection.rewrite import ReplyIdentity
 from gateway.inspection.stream_track import PREAMBLE_MOST, StreamTrack
 from gateway.inspection.whole import WholeAnswer, read_whole
 from gateway.transport.sse import Framer
@@ -178,7 +178,7 @@ def test_no_stream_raises_in_any_reader(
 ) -> None:
     """Both attempts of one reply: the second goes on under what the first has told."""
     request = asked(endpoint, prompt="x", stream=True, n=choices)
-    identity, message = Identity(), MessageStream("r")
+    identity, message = ReplyIdentity(), MessageStream("r")
     sent = [event for one in events(data) for event in Framer().feed(one)]
     read_stream(CheckReply(200, {"content-type": "text/event-stream"}, b"".join(sent)))
     for _ in range(2):
@@ -234,7 +234,7 @@ def test_a_mistake_is_a_failure_of_the_answer(name: str, expected: InspectionPol
     mistake = MISTAKES[name]
     choice = {"index": 0, "message": mistake, "finish_reason": "stop"}
     assert (read_whole(dumped({**HEAD, "choices": [choice]}), asked(), expected).failure or "").startswith("sent a ")
-    track = StreamTrack(asked(stream=True), Identity(), expected)
+    track = StreamTrack(asked(stream=True), ReplyIdentity(), expected)
     assert track.feed(events([dumped(chunk(mistake))])[:1]) == b""
     assert (track.failure or "").startswith("sent a ")
     assert not track.content
@@ -259,14 +259,14 @@ def test_an_oddity_that_no_client_stumbles_over_is_passed_on(odd: dict[str, Any]
     answer = read_whole(dumped(body), asked())
     assert (answer.failure, answer.body) == (None, dumped(body))
     follow(answer)
-    track = StreamTrack(asked(stream=True), Identity())
+    track = StreamTrack(asked(stream=True), ReplyIdentity())
     out = track.feed(events([dumped({**one, **odd}) for one in STREAMS[0]]))
     assert track.whole
     assert out.count(b"data: ") == 6
 
 
 def test_a_later_attempt_goes_on_after_one_whose_id_was_no_text() -> None:
-    identity = Identity()
+    identity = ReplyIdentity()
     for odd in ({"id": {"x": 1}, "created": 10**400}, {}):
         track = StreamTrack(asked(stream=True), identity)
         out = track.feed(events([dumped({**chunk({"reasoning": "hm"}), **odd})]))
@@ -275,7 +275,7 @@ def test_a_later_attempt_goes_on_after_one_whose_id_was_no_text() -> None:
 
 
 def test_a_stream_that_only_ever_says_nothing_is_no_answer() -> None:
-    track = StreamTrack(asked(stream=True), Identity())
+    track = StreamTrack(asked(stream=True), ReplyIdentity())
     silent = events([dumped(chunk({}))])[:1]
     for _ in range(100_000):
         track.feed(silent)

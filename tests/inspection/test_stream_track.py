@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.domain.request import CHAT, COMPLETIONS, InferenceRequest
-from gateway.inspection.rewrite import Identity
+from gateway.inspection.rewrite import ReplyIdentity
 from gateway.inspection.stream_track import StreamTrack
 from gateway.transport.sse import Framer, data_of
 
@@ -45,8 +45,8 @@ def asked(name: str = "", *, choices: int = 1, usage: bool = True) -> InferenceR
     return InferenceRequest(endpoint, {}, "alias", stream=True, choices=choices, wants_usage=usage)
 
 
-def track_of(request: InferenceRequest | None = None, identity: Identity | None = None) -> StreamTrack:
-    return StreamTrack(request or asked(), identity or Identity())
+def track_of(request: InferenceRequest | None = None, identity: ReplyIdentity | None = None) -> StreamTrack:
+    return StreamTrack(request or asked(), identity or ReplyIdentity())
 
 
 def fed(track: StreamTrack, data: bytes, cuts: list[int]) -> bytes:
@@ -128,7 +128,7 @@ deltas = st.one_of(
 def test_rewriting_never_touches_what_the_model_says(
     said: list[dict[str, Any]], finish: str, cuts: list[int], second: bool
 ) -> None:
-    identity = Identity()
+    identity = ReplyIdentity()
     if second:  # a later attempt, so that id and created are rewritten too
         identity.fix("first", 1)
     data = b"".join([ROLE, *map(event, said), event({}, finish), DONE])
@@ -199,7 +199,7 @@ def test_reasoning_goes_out_and_is_not_content() -> None:
 
 
 def test_a_later_attempt_goes_on_under_the_first_ones_id_without_a_second_role() -> None:
-    identity = Identity()
+    identity = ReplyIdentity()
     track_of(identity=identity).feed([ROLE, THOUGHT])
     later = (ROLE + THOUGHT + HELLO).replace(b"up-1", b"up-9").replace(b'"created":2', b'"created":7')
     out = decoded(track_of(identity=identity).feed(Framer().feed(later)))

@@ -17,7 +17,7 @@ from gateway.inspection.formats import FORMATS
 from gateway.inspection.offered_tools import OfferedTools
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import THINK
-from gateway.inspection.rewrite import Identity
+from gateway.inspection.rewrite import ReplyIdentity
 from gateway.inspection.stream_track import REPEATS, StreamTrack
 from gateway.transport.sse import Choice
 
@@ -53,7 +53,7 @@ def compact(spaced: bytes) -> bytes:
 def test_after_the_thoughts_were_split_off_no_text_is_taken_for_the_beginning() -> None:
     """A line of a table is no garbage in the middle of an answer."""
     expected = InspectionPolicy(thoughts=THINK.with_opener_implied())
-    track = StreamTrack(REQUEST, Identity(), expected)
+    track = StreamTrack(REQUEST, ReplyIdentity(), expected)
     for text in ("hm", "\n</think>\n", "A table:\n", "-" * 30, "\n"):
         track.feed([event({"content": text})])
     track.feed([event({}, "stop"), b"data: [DONE]\n\n"])
@@ -65,7 +65,7 @@ def test_after_the_thoughts_were_split_off_no_text_is_taken_for_the_beginning() 
 def test_the_end_of_thoughts_that_never_began_is_noticed_however_the_json_is_written() -> None:
     begins, ends = event({"content": "hm"}), event({"content": "\n</think>\n"})
     for first, last in ((begins, ends), (compact(begins), ends), (compact(begins), compact(ends))):
-        track = StreamTrack(REQUEST, Identity(), thoughts=THINK)
+        track = StreamTrack(REQUEST, ReplyIdentity(), thoughts=THINK)
         track.feed([first])
         assert not track.stray_close
         track.feed([last])
@@ -79,7 +79,7 @@ def test_the_end_of_thoughts_that_never_began_is_noticed_however_the_json_is_wri
 
 @pytest.mark.parametrize("index", [[0], {"a": 1}, "0", None])
 def test_a_choice_whose_index_is_no_number_is_checked_as_the_first(index: object) -> None:
-    track = StreamTrack(REQUEST, Identity(), TOOLS_OFFERED)
+    track = StreamTrack(REQUEST, ReplyIdentity(), TOOLS_OFFERED)
     for text in ("Hi", CALL):
         track.feed([event({"content": text}, index=index)])
     out = track.feed([event({}, "stop", index=index)])
@@ -104,7 +104,9 @@ def test_a_call_whose_index_is_no_number_is_known_by_its_place(index: object) ->
 
 @pytest.mark.parametrize("checks", [None, TOOLS_OFFERED])
 def test_an_empty_reason_to_finish_is_none(checks: InspectionPolicy | None) -> None:
-    track = StreamTrack(REQUEST, Identity(), checks) if checks is not None else StreamTrack(REQUEST, Identity())
+    track = (
+        StreamTrack(REQUEST, ReplyIdentity(), checks) if checks is not None else StreamTrack(REQUEST, ReplyIdentity())
+    )
     out = b"".join(track.feed([event({"content": text}, "")]) for text in ("Hel", "lo"))
     assert not track.whole
     out += track.feed([event({}, "stop"), b"data: [DONE]\n\n"])
@@ -115,7 +117,7 @@ def test_an_empty_reason_to_finish_is_none(checks: InspectionPolicy | None) -> N
 
 
 def test_a_delta_that_is_none_goes_on_as_it_is() -> None:
-    track = StreamTrack(REQUEST, Identity(), TOOLS_OFFERED)
+    track = StreamTrack(REQUEST, ReplyIdentity(), TOOLS_OFFERED)
     hello, odd = event({"content": "Hello"}), event(None)
     assert track.feed([hello, odd]).count(b"data: ") == 2
     assert track.failure is None
@@ -124,7 +126,7 @@ def test_a_delta_that_is_none_goes_on_as_it_is() -> None:
 @pytest.mark.parametrize("value", [b'"\xf0\x9f"', b"1e999", b"1.10"])
 def test_what_a_mended_choice_says_besides_keeps_its_bytes_whatever_they_are(value: bytes) -> None:
     """Half a character, say, as the bytes of a token may be."""
-    track = StreamTrack(REQUEST, Identity(), TOOLS_OFFERED)
+    track = StreamTrack(REQUEST, ReplyIdentity(), TOOLS_OFFERED)
     out = track.feed([event({"content": "Hi " + CALL}).replace(b'"index"', b'"more": %s, "index"' % value)])
     assert out.count(b'"more":' + value) == out.count(b"data: ") == 2, "the text, and the call"
 
@@ -153,7 +155,7 @@ chunks = st.fixed_dictionaries({"choices": st.lists(choices, max_size=2) | odd},
 def test_no_chunk_is_a_reason_to_fail_inside_a_checked_stream(
     odd_chunks: list[Any], expected: InspectionPolicy, asked: int
 ) -> None:
-    track = StreamTrack(InferenceRequest(CHAT, {}, "alias", stream=True, choices=asked), Identity(), expected)
+    track = StreamTrack(InferenceRequest(CHAT, {}, "alias", stream=True, choices=asked), ReplyIdentity(), expected)
     said = [event({"content": "Hello"}), *(b"data: " + json.dumps(one).encode() + b"\n\n" for one in odd_chunks)]
     for one in (*said, event({"content": CALL}), event({}, "stop")):
         track.feed([one])
@@ -248,7 +250,7 @@ def without_ids(sent: bytes) -> bytes:
 def test_an_event_that_is_passed_on_is_followed_as_one_that_is_read(
     events: list[bytes], expected: InspectionPolicy | None, begins: str
 ) -> None:
-    passing, reading = (StreamTrack(REQUEST, Identity(), expected) for _ in range(2))
+    passing, reading = (StreamTrack(REQUEST, ReplyIdentity(), expected) for _ in range(2))
     for one in [compact(event({"role": "assistant", "content": ""})), compact(event({"content": begins})), *events]:
         passed = passing.pass_text(one) or passing.pass_event(one)
         sent = passing.feed([one]) if passed is None else passed
@@ -285,7 +287,7 @@ class ReadingTrack(StreamTrack):
 def test_thoughts_and_calls_that_are_passed_on_are_followed_as_those_that_are_read(
     events: list[bytes], expected: InspectionPolicy | None, together: int
 ) -> None:
-    passing, reading = StreamTrack(REQUEST, Identity(), expected), ReadingTrack(REQUEST, Identity(), expected)
+    passing, reading = StreamTrack(REQUEST, ReplyIdentity(), expected), ReadingTrack(REQUEST, ReplyIdentity(), expected)
     role = compact(event({"role": "assistant", "content": ""}))
     for at in range(0, len(events) + 1, together):
         some = [role, *events][at : at + together]
@@ -309,7 +311,7 @@ def test_thoughts_and_calls_that_are_passed_on_are_followed_as_those_that_are_re
 
 def test_thoughts_and_pieces_of_arguments_are_not_read() -> None:
     for expected in (None, TOOLS_OFFERED):
-        track = StreamTrack(REQUEST, Identity(), expected)
+        track = StreamTrack(REQUEST, ReplyIdentity(), expected)
         for text in ("Let", " me"):
             track.feed([compact(event({"reasoning": text}))])
         goes_on = compact(event({"reasoning": ' think:\n"so"'}))
@@ -324,7 +326,7 @@ def test_thoughts_and_pieces_of_arguments_are_not_read() -> None:
 
 def test_an_event_that_goes_on_with_the_text_is_not_read() -> None:
     for expected in (None, TOOLS_OFFERED):
-        track = StreamTrack(REQUEST, Identity(), expected)
+        track = StreamTrack(REQUEST, ReplyIdentity(), expected)
         for text in ("Hello", " there"):
             track.feed([compact(event({"content": text}))])
         goes_on = compact(event({"content": " and so on"}))
@@ -333,7 +335,7 @@ def test_an_event_that_goes_on_with_the_text_is_not_read() -> None:
 
 @pytest.mark.parametrize("policy", [None, TOOLS_OFFERED], ids=["not inspected", "inspected"])
 def test_one_text_again_and_again_is_garbage_however_it_is_recognised(policy: InspectionPolicy | None) -> None:
-    track = StreamTrack(REQUEST, Identity(), policy)
+    track = StreamTrack(REQUEST, ReplyIdentity(), policy)
     track.feed([compact(event({"content": "Hello"})), compact(event({"content": " there"}))])
     same = compact(event({"content": "x"}))
     for _ in range(REPEATS):
@@ -344,13 +346,13 @@ def test_one_text_again_and_again_is_garbage_however_it_is_recognised(policy: In
 
 
 def test_a_closing_tag_in_text_that_is_not_inspected_is_left_to_be_noted() -> None:
-    track = StreamTrack(REQUEST, Identity(), None)
+    track = StreamTrack(REQUEST, ReplyIdentity(), None)
     track.feed([compact(event({"content": "Hello"})), compact(event({"content": " there"}))])
     assert track.pass_text(compact(event({"content": "</think>"}))) is None
 
 
 def test_text_of_a_choice_that_nobody_asked_for_is_no_pattern() -> None:
-    track = StreamTrack(REQUEST, Identity(), TOOLS_OFFERED)
+    track = StreamTrack(REQUEST, ReplyIdentity(), TOOLS_OFFERED)
     other = compact(event({"content": "Hello"}, index=1))
     track.feed([compact(event({"content": "Hello"})).replace(b"null", b"null "), other, other])
     assert track.pass_text(other) is None
@@ -358,7 +360,7 @@ def test_text_of_a_choice_that_nobody_asked_for_is_no_pattern() -> None:
 
 def test_the_usage_of_an_event_that_differs_only_in_its_text_counts() -> None:
     """As of a server that names a usage in each event, and goes back to an earlier one."""
-    track = StreamTrack(REQUEST, Identity(), TOOLS_OFFERED)
+    track = StreamTrack(REQUEST, ReplyIdentity(), TOOLS_OFFERED)
 
     def used(text: str, tokens: int) -> bytes:
         return compact(event({"content": text})).replace(
@@ -373,7 +375,7 @@ def test_the_usage_of_an_event_that_differs_only_in_its_text_counts() -> None:
 
 def test_an_event_with_another_content_beside_its_text_is_no_pattern() -> None:
     """As of a server that writes a space behind one colon, and none behind the other."""
-    track = StreamTrack(REQUEST, Identity(), TOOLS_OFFERED)
+    track = StreamTrack(REQUEST, ReplyIdentity(), TOOLS_OFFERED)
 
     def odd(note: str) -> bytes:
         one = compact(event({"content": "Hello"})).replace(b'"content":"', b'"content": "')

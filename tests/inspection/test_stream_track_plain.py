@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.request import CHAT, parse
 from gateway.inspection.inspector import Inspector
-from gateway.inspection.rewrite import Identity
+from gateway.inspection.rewrite import ReplyIdentity
 from gateway.inspection.stream_track import StreamTrack
 from tests.proxy.house import END as END_OF_STREAM
 from tests.proxy.house import event
@@ -35,7 +35,7 @@ events = st.lists(st.tuples(deltas, ends), max_size=6)
 
 def followed(given_events: list[tuple[dict[str, Any], Any]]) -> list[object]:
     request = parse(CHAT, b'{"model": "alias", "messages": [], "stream": true}')
-    track = StreamTrack(request, Identity())
+    track = StreamTrack(request, ReplyIdentity())
     found: list[object] = []
     for delta, end in given_events:
         found.append(track.feed([event(delta, end)]))

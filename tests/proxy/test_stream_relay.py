@@ -17,7 +17,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.health_machine import Health
 from gateway.domain.request import CHAT
 from gateway.domain.request_timer import Pulse, RequestTimer
-from gateway.inspection.rewrite import Identity
+from gateway.inspection.rewrite import ReplyIdentity
 from gateway.inspection.sent_text import SentText
 from gateway.inspection.stream_track import StreamTrack
 from gateway.metrics.counters import Histogram
@@ -174,7 +174,7 @@ async def test_however_it_is_cut_and_read_the_client_gets_the_same_bytes(
         rig.client.flow.write_paused = slow[number % len(slow)]
         await rig.read(stream[at : at + size])
         at, number = at + size, number + 1
-    alone = StreamTrack(request(stream=True, n=choices), Identity())
+    alone = StreamTrack(request(stream=True, n=choices), ReplyIdentity())
     expected = alone.feed(Framer().feed(stream))
     assert bytes(rig.client.body) == expected
     assert (rig.track.done, rig.track.whole) == (alone.done, alone.whole) == (True, True)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.transport.collected import AT_ONCE, PART, SINGLE, UNCOLLECTED, CollectedTransport, round_of
-from gateway.transport.h1_connection import Connection
+from gateway.transport.h1_connection import H1Connection
 from gateway.transport.h1_response import H1Response
 from tests.waiting import turns
 
@@ -230,7 +230,7 @@ class Stream:
     """A connection in the middle of a stream. `log`: whose chunks were followed."""
 
     def __init__(self, name: str = "", log: list[str] | None = None) -> None:
-        self.connection = Connection(asyncio.get_running_loop(), lambda _: None, lambda _: None)
+        self.connection = H1Connection(asyncio.get_running_loop(), lambda _: None, lambda _: None)
         self.wire = Wire(name)
         self.connection.connection_made(self.wire)
         self.response: H1Response = self.connection.begin(b"GET / HTTP/1.1\r\n\r\n", b"", reused=False)

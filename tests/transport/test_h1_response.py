@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.transport.h1_connection import Connection
+from gateway.transport.h1_connection import H1Connection
 from gateway.transport.h1_response import H1Response
 from tests.transport.test_whole_chunks import (
     HEAD,
@@ -64,8 +64,8 @@ class Transport(asyncio.Transport):
         pass
 
 
-def connection() -> Connection:
-    made = Connection(asyncio.get_running_loop(), lambda _: None, lambda _: None)
+def connection() -> H1Connection:
+    made = H1Connection(asyncio.get_running_loop(), lambda _: None, lambda _: None)
     made.connection_made(Transport())
     return made
 

@@ -33,7 +33,7 @@ class Incident:
 
 
 @dataclass(slots=True, eq=False)
-class Subject:
+class AlertSubject:
     """A backend or alias, and what was alerted of it last. `trouble` "" = none, or that it was over."""
 
     name: str
@@ -51,7 +51,7 @@ class Subject:
 class Change(NamedTuple):
     """`trouble` is what is to be alerted next; "" = that it is over. `since`, `due`: when it began, and has lasted."""
 
-    subject: Subject
+    subject: AlertSubject
     view: BackendView | AliasView
     trouble: str
     since: float
@@ -67,13 +67,13 @@ class Incidents:
 
     def __init__(self, timing: Timing) -> None:
         self.timing = timing
-        self._backends: dict[str, Subject] = {}
-        self._aliases: dict[str, Subject] = {}
+        self._backends: dict[str, AlertSubject] = {}
+        self._aliases: dict[str, AlertSubject] = {}
 
     def step(self, now: float, picture: FleetPicture) -> list[Alert]:
         """The alerts that are due at `now`."""
-        self._backends = {view.name: self._backends.get(view.name) or Subject(view.name) for view in picture.backends}
-        self._aliases = {view.name: self._aliases.get(view.name) or Subject(view.name) for view in picture.aliases}
+        self._backends = {one.name: self._backends.get(one.name) or AlertSubject(one.name) for one in picture.backends}
+        self._aliases = {one.name: self._aliases.get(one.name) or AlertSubject(one.name) for one in picture.aliases}
         backends = [change for view in picture.backends if (change := self._of_backend(view, now)) is not None]
         aliases = [change for view in picture.aliases if (change := self._of_alias(view, picture, now)) is not None]
         fallen = self._fallen(backends, aliases, picture, now)
@@ -181,7 +181,7 @@ class Incidents:
                 found += parts
         return found
 
-    def _rest(self, incident: Incident | None, ended: Sequence[Change]) -> list[Subject]:
+    def _rest(self, incident: Incident | None, ended: Sequence[Change]) -> list[AlertSubject]:
         over = [change.subject for change in ended]
         everything = (*self._backends.values(), *self._aliases.values())
         return [s for s in everything if s.trouble and s.incident is incident and s not in over]
@@ -221,7 +221,7 @@ class _Texts:
         self.now, self._picture = now, picture
         self._wanted = [v for v in picture.backends if not v.on_demand and v.state is not State.PARKED]
 
-    def of_trouble(self, view: BackendView | AliasView, subject: Subject, took: float | None = None) -> Alert:
+    def of_trouble(self, view: BackendView | AliasView, subject: AlertSubject, took: float | None = None) -> Alert:
         kind, cause = _KINDS[subject.trouble], subject.incident.name if subject.incident is not None else ""
         if isinstance(view, AliasView):
             do = f"gateway explain {view.name}" if cause == view.name else ""
@@ -248,7 +248,7 @@ class _Texts:
         return Alert(kind, view.name, text, self.now, True, "", cause, view, ("", 0), took, served, 0.0, still_out)
 
 
-def _differs_since(last: Subject, now: float) -> float:
+def _differs_since(last: AlertSubject, now: float) -> float:
     if last.differs_since is None:
         last.differs_since = now
     return last.differs_since

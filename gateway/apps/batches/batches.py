@@ -20,7 +20,7 @@ from gateway.apps.batches.runner import LOOK, BatchRun, BatchRunner, now
 from gateway.apps.batches.schedule import Schedule
 from gateway.apps.batches.store import DAY, BatchStore, Page, StoreAway, StoreFailed, StoreThreads, Usage
 from gateway.apps.batches.unserved import why_waiting
-from gateway.apps.batches.upload import RETRY_AFTER, Upload, check_bytes, too_much_kept
+from gateway.apps.batches.upload import RETRY_AFTER, BatchUpload, check_bytes, too_much_kept
 from gateway.domain.privacy import NO_MARKS, Privacy
 from gateway.errors import GatewayError
 from gateway.runtime.gateway import Gateway
@@ -57,7 +57,7 @@ class Batches:
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._opening = asyncio.Lock()
         self._adding = asyncio.Lock()  # from a look at what a client keeps until there is one more of it
-        self._arriving: dict[str, list[Upload]] = {}  # owner -> the files that come now
+        self._arriving: dict[str, list[BatchUpload]] = {}  # owner -> the files that come now
         self._is_open = False
         self._is_left = False  # the store is another gateway's
         self._leaving: asyncio.Task[Any] | None = None
@@ -128,14 +128,14 @@ class Batches:
     # -- files ----------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def upload(self, owner: str, share: Share) -> AsyncIterator[Upload]:
+    async def upload(self, owner: str, share: Share) -> AsyncIterator[BatchUpload]:
         """Write a new file. It exists when `Upload.keep` was called; otherwise its bytes are dropped. `share` counts
         those that are not written yet."""
         await self._opened()
         name = f"file-{secrets.token_hex(12)}"
         limit = self._services.snapshot.server.max_file
         arriving = self._arriving.setdefault(owner, [])
-        upload = Upload(
+        upload = BatchUpload(
             *(owner, name, self._store.new_file(name), limit, share),
             arriving=lambda: sum(one.size for one in arriving),
             add=lambda record: self._add_file(record, limit),

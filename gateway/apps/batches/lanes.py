@@ -65,7 +65,7 @@ class Lanes:
                 turn.set_result(None)
 
 
-class Progress:
+class BatchProgress:
     """Samples of how many lines are done, by all gateways together."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from gateway.admission.access import Identity, find_alias
 from gateway.admission.memory import Share
-from gateway.apps.batches.lanes import Lanes, Progress, lines_at_a_time
+from gateway.apps.batches.lanes import BatchProgress, Lanes, lines_at_a_time
 from gateway.apps.batches.lines import URLS, LineError, answered_row, failed_row, read_line
 from gateway.apps.batches.records import RUNNING, BatchRecord, LineRecord, Status
 from gateway.apps.batches.store import (
@@ -75,7 +75,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class Owner(NamedTuple):
+class BatchOwner(NamedTuple):
     """The client of a batch, as the one that memory is charged to."""
 
     sender: str
@@ -87,7 +87,7 @@ class BatchRun:
 
     def __init__(self, record: BatchRecord) -> None:
         self.record = record
-        self.progress = Progress()
+        self.progress = BatchProgress()
         self.over = asyncio.Event()
         self.stopping = False  # no line is asked any more
         self.waits = ""  # why the store takes no results now
@@ -237,7 +237,7 @@ class BatchRunner:
         """Ask until there is a result, and commit that."""
         tries, task = 0, running_task()
         while not run.stopping:
-            with closing(Share(self._memory, Owner(run.record.owner))) as kept:
+            with closing(Share(self._memory, BatchOwner(run.record.owner))) as kept:
                 pause = await self._try(run, line, tries + 1, kept)
             if pause is None:
                 return

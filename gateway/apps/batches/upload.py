@@ -19,7 +19,7 @@ from gateway.transport.upload import HeldBytes
 RETRY_AFTER = 5.0  # seconds, where the store is away
 
 
-class Upload:
+class BatchUpload:
     """A file that is being received; `share` counts what of it is not written yet. `write` raises `request_too_large`,
     `memory_full` and `resources_exhausted`. `arriving`: bytes of all files of its client that come now; `add` keeps the
     complete file."""

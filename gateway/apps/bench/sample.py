@@ -82,7 +82,7 @@ class RequestSample:
 
 async def take_sample(send: Send, limit: float) -> RequestSample:
     """Send the request and read its answer, within `limit` seconds. Failures are not raised: the sample holds them."""
-    recorder = Recorder()
+    recorder = SampleRecorder()
     try:
         async with asyncio.timeout(limit):
             await _read_answer(send, recorder)
@@ -93,7 +93,7 @@ async def take_sample(send: Send, limit: float) -> RequestSample:
     return recorder.finished()
 
 
-async def _read_answer(send: Send, recorder: Recorder) -> None:
+async def _read_answer(send: Send, recorder: SampleRecorder) -> None:
     response = await send()
     try:
         recorder.head(response)
@@ -123,7 +123,7 @@ def refusal(status: int, body: bytes) -> str:
     return f"answered {status}: {' '.join(text.split())[:MAX_MESSAGE]}"
 
 
-class Recorder:
+class SampleRecorder:
     """Fills a sample while its stream is read."""
 
     def __init__(self) -> None:

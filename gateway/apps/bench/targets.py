@@ -22,7 +22,7 @@ from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import traits_of
 from gateway.domain.request import CHAT, parse
-from gateway.domain.upstream import Client, Response, UpstreamFailure
+from gateway.domain.upstream import Response, UpstreamClient, UpstreamFailure
 from gateway.engines.base import EngineRequest
 from gateway.engines.outgoing import outgoing_fields, outgoing_headers
 from gateway.engines.registry import ENGINES
@@ -222,7 +222,7 @@ def _is_loopback(url: str) -> bool:
 
 
 async def fetch(
-    client: Client, method: str, path: str, headers: Sequence[tuple[str, str]], url: str, content: Any = None
+    client: UpstreamClient, method: str, path: str, headers: Sequence[tuple[str, str]], url: str, content: Any = None
 ) -> Any:
     """The decoded JSON of one small answer; `content` is sent as JSON. Raises UnmeasurableTarget, whose text has
     `url`."""

@@ -57,15 +57,13 @@ def demands_of(snapshot: Snapshot) -> Demands:
 
 def rooms_of(snapshot: Snapshot, demands: Demands, machines: Mapping[str, Machine]) -> dict[str, Room]:
     """The memory of each node, with what its exporter has reported lately."""
-    names = {*demands, *snapshot.nodes}
-    return {name: _room(snapshot, name, machines.get(name), demands.get(name, {})) for name in names}
-
-
-def _room(snapshot: Snapshot, node: str, machine: Machine | None, demands: Mapping[str, Demand]) -> Room:
-    known = snapshot.nodes.get(node)
-    memory = known.memory / GIB if known is not None and known.memory else None
-    room = Room(memory, _free(machine), demands)
-    return room if known is None or known.reserve is None else replace(room, reserve=known.reserve / GIB)
+    rooms = {}
+    for name in {*demands, *snapshot.nodes}:
+        known = snapshot.nodes.get(name)
+        memory = known.memory / GIB if known is not None and known.memory else None
+        room = Room(memory, _free(machines.get(name)), demands.get(name, {}))
+        rooms[name] = room if known is None or known.reserve is None else replace(room, reserve=known.reserve / GIB)
+    return rooms
 
 
 def _free(machine: Machine | None) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from gateway.engines.base import Fields, InexpressibleRequest, UnmetDemand
+from gateway.engines.base import InexpressibleRequest, RequestFields, UnmetDemand
 
 # Fields that decide the answer's meaning are always passed on; litellm answers 400 if the cloud does not support one.
 DEMANDS = (
@@ -56,7 +56,7 @@ def embeddings_arguments(raw: Mapping[str, Raw]) -> dict[str, Any]:
 
 
 def _chosen(raw: Mapping[str, Raw], names: tuple[str, ...]) -> dict[str, Any]:
-    fields = Fields(raw)
+    fields = RequestFields(raw)
     return {name: value for name in names if (value := fields[name]) is not None}
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from msgspec import Raw
 
 from gateway.domain.pooled import is_cut_to_fit
-from gateway.engines.base import Fields, InexpressibleRequest, UnmetDemand
+from gateway.engines.base import InexpressibleRequest, RequestFields, UnmetDemand
 from gateway.engines.ollama.calls import RequiredCall, read_required_call
 from gateway.engines.ollama.messages import read_messages
 from gateway.engines.ollama.schema import Definitions
@@ -57,7 +57,7 @@ def chat_call(
 ) -> OllamaCall:
     """`/api/chat`. `thinking` is the backend's declaration; `levels`: its Ollama takes an effort as a level for every
     model that thinks. Raises Refused."""
-    fields = Fields(raw)
+    fields = RequestFields(raw)
     _refuse_several(fields)
     messages, text_bytes = read_messages(fields["messages"])
     tools, choice = fields["tools"], fields["tool_choice"]
@@ -90,7 +90,7 @@ def chat_call(
 def completion_call(raw: Mapping[str, Raw], *, stream: bool) -> OllamaCall:
     """`/api/generate`, without the chat template (`raw`). A `suffix` needs the template's fill-in-the-middle form: raw
     mode would drop it. Raises Refused."""
-    fields = Fields(raw)
+    fields = RequestFields(raw)
     _refuse_several(fields)
     for name in ("echo", "logprobs"):
         if fields[name]:
@@ -116,7 +116,7 @@ def completion_call(raw: Mapping[str, Raw], *, stream: bool) -> OllamaCall:
 
 def embeddings_call(raw: Mapping[str, Raw]) -> OllamaCall:
     """`/api/embed`. An input over the window is an error, not cut, unless the client wants it cut. Raises Refused."""
-    fields = Fields(raw)
+    fields = RequestFields(raw)
     given = fields["input"]
     inputs = [given] if isinstance(given, str) else given
     if not isinstance(inputs, list) or not all(isinstance(text, str) for text in inputs) or not inputs:
@@ -130,7 +130,7 @@ def embeddings_call(raw: Mapping[str, Raw]) -> OllamaCall:
     return OllamaCall("/api/embed", body, longest)
 
 
-def _refuse_several(fields: Fields) -> None:
+def _refuse_several(fields: RequestFields) -> None:
     for name in ("n", "best_of"):
         if (count := fields[name]) is not None and count != 1:
             raise UnmetDemand(
@@ -138,18 +138,18 @@ def _refuse_several(fields: Fields) -> None:
             )
 
 
-def _body(fields: Fields, stream: bool) -> dict[str, Any]:
+def _body(fields: RequestFields, stream: bool) -> dict[str, Any]:
     # Since 0.12.6 a prompt over the window is refused instead of cut. `shift` is not sent: it is part of how a model is
     # loaded, and each change of it loads the model again.
     return {"model": fields["model"], "stream": stream, "truncate": False, **_settings(fields)}
 
 
-def _settings(fields: Fields) -> dict[str, Any]:
+def _settings(fields: RequestFields) -> dict[str, Any]:
     options, keep_alive = read_options(fields), fields["keep_alive"]
     return ({"options": options} if options else {}) | ({} if keep_alive is None else {"keep_alive": keep_alive})
 
 
-def read_options(fields: Fields) -> dict[str, Any]:
+def read_options(fields: RequestFields) -> dict[str, Any]:
     """Ollama's `options`. OpenAI's fields override the client's own options. Options that decide how the model is
     loaded are left out. A value of a wrong type, which Ollama answers with 500, is refused."""
     given = fields["options"]
@@ -190,7 +190,7 @@ def _check_option(option: str, value: Any, param: str) -> None:
             raise InexpressibleRequest("`stop` must be a string or a list of strings.", param)
 
 
-def read_think(fields: Fields, *, levels: bool = False) -> tuple[bool | str | None, bool]:
+def read_think(fields: RequestFields, *, levels: bool = False) -> tuple[bool | str | None, bool]:
     """(`think`, is it only a wish): from Ollama's field, a switch of the chat template, or an effort."""
     if (think := fields["think"]) is not None:
         return think, False
@@ -209,14 +209,14 @@ def read_think(fields: Fields, *, levels: bool = False) -> tuple[bool | str | No
     return (_LEVELS.get(effort, "medium") if levels or "gpt-oss" in str(fields["model"]) else True), True
 
 
-def may_stop_thinking(fields: Fields, thinking: Thinking | None) -> bool:
+def may_stop_thinking(fields: RequestFields, thinking: Thinking | None) -> bool:
     """May thinking be turned off for a required call? Then Ollama applies `format` from the first token on. With
     thinking it lets the model think freely and runs it a second time (since 0.12.4), or constrains the thoughts
     (before). It is not turned off for a model that always thinks: its thoughts would be read as the answer."""
     return thinking != "always" and "gpt-oss" not in str(fields["model"])
 
 
-def read_format(fields: Fields) -> Any:
+def read_format(fields: RequestFields) -> Any:
     """Ollama's `format`: "json", a schema, or None. It is enforced with and without `strict`."""
     wanted = fields["response_format"]
     if wanted is None:
@@ -235,6 +235,6 @@ def read_format(fields: Fields) -> Any:
     )
 
 
-def wants_usage(fields: Fields) -> bool:
+def wants_usage(fields: RequestFields) -> bool:
     options = fields["stream_options"]
     return isinstance(options, dict) and options.get("include_usage") is True

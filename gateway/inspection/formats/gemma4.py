@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.inspection.cursor import Cursor
 from gateway.inspection.formats.base import NAMED, SPACED, Format, literal, make_call, read_name, read_object
-from gateway.inspection.offered_tools import OfferedTools, Shape, typed
+from gateway.inspection.offered_tools import OfferedTools, ValueSchema, typed
 from gateway.inspection.segments import Call
 
 MAX_DEPTH = 100
@@ -50,7 +50,7 @@ class Gemma4(Format):
         cursor.pos = start
         return read_object(cursor) if is_json else None
 
-    def _object(self, cursor: Cursor, depth: int, shape: Shape) -> dict[str, Any]:
+    def _object(self, cursor: Cursor, depth: int, shape: ValueSchema) -> dict[str, Any]:
         cursor.expect("{")
         fields: dict[str, Any] = {}
         while True:
@@ -70,7 +70,7 @@ class Gemma4(Format):
         cursor.expect(":")
         return key
 
-    def _value(self, cursor: Cursor, depth: int, shape: Shape, bare: re.Pattern[str]) -> Any:
+    def _value(self, cursor: Cursor, depth: int, shape: ValueSchema, bare: re.Pattern[str]) -> Any:
         """Models also quote values that are no strings: the schema decides; without a type a quoted one is a string."""
         cursor.space()
         if depth <= 0:
@@ -87,7 +87,7 @@ class Gemma4(Format):
         text = cursor.text[start : cursor.until(bare).start()].strip()
         return typed(text, shape.types or _SCALARS)
 
-    def _list(self, cursor: Cursor, depth: int, item: Shape) -> list[Any]:
+    def _list(self, cursor: Cursor, depth: int, item: ValueSchema) -> list[Any]:
         items: list[Any] = []
         while True:
             cursor.space()

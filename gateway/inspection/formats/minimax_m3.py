@@ -9,7 +9,7 @@ from typing import Any
 from gateway.inspection.cursor import Cursor
 from gateway.inspection.formats.base import NAMED, SPACED, Format, literal, make_call, read_name
 from gateway.inspection.formats.tagged import read_key
-from gateway.inspection.offered_tools import OfferedTools, Shape, typed
+from gateway.inspection.offered_tools import OfferedTools, ValueSchema, typed
 from gateway.inspection.segments import Call
 
 PREFIX = "]<]minimax[>["
@@ -72,7 +72,7 @@ def _free(fields: list[tuple[str, Element]]) -> str:
     return name
 
 
-def _value(element: Element, shape: Shape) -> Any:
+def _value(element: Element, shape: ValueSchema) -> Any:
     """The value of an element. With child elements it is an object, or a list if the schema declares one; an empty
     element is an empty list or object if the schema allows no string."""
     types = shape.types
@@ -86,7 +86,7 @@ def _value(element: Element, shape: Shape) -> Any:
     return _object(element, shape)
 
 
-def _object(elements: list[tuple[str, Element]], shape: Shape) -> dict[str, Any]:
+def _object(elements: list[tuple[str, Element]], shape: ValueSchema) -> dict[str, Any]:
     """The object that the elements describe. Values with the same name become a list."""
     found: dict[str, list[Any]] = {}
     for key, element in elements:

@@ -26,7 +26,7 @@ from tests.apps.batches.filed import Filed, ended, filed, jsonl, last, line
 from tests.apps.batches.test_file_folder import BODY, FORM
 from tests.apps.batches.test_sqlite_store import begun
 from tests.support import running_gateway
-from tests.waiting import until
+from tests.waiting import until, until_said
 
 
 @contextmanager
@@ -170,13 +170,17 @@ async def test_results_leave_the_disk_its_room_and_the_batch_waits(monkeypatch: 
             with disk_with(700_000, monkeypatch) as left:
                 batch = await f.begin(lines)
                 await f.gateway.until(lambda: f.gateway.metric("gateway_shortages_total", kind="disk") > 3)
-                shown = await f.client.batches.retrieve(batch.id)
-                assert (shown.status, left() > -50_000) == ("in_progress", True)
-                assert shown.errors is not None
-                assert "disk" in str((shown.errors.data or [])[0].message)
-                status = (await f.gateway.client.get("/status")).json()
-                assert status["short"] == ["disk"]
-                assert "disk" in status["batches"][0]["waits"]
+
+                async def waits_for_the_disk() -> bool:
+                    """Between two tries it waits for its lines."""
+                    shown = await f.client.batches.retrieve(batch.id)
+                    assert (shown.status, left() > -50_000) == ("in_progress", True)
+                    status = (await f.gateway.client.get("/status")).json()
+                    told = [str(error.message) for error in (shown.errors.data or [])] if shown.errors else []
+                    shown_there = str(status["batches"][0]["waits"])
+                    return status["short"] == ["disk"] and "disk" in str(told) and "disk" in shown_there
+
+                await until_said(waits_for_the_disk)
                 upload = await f.gateway.client.post(
                     "/v1/files", content=BODY.replace(b"{}", b"x" * 200_000), headers=FORM
                 )

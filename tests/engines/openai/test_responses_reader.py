@@ -16,7 +16,7 @@ from gateway.apps.dialects.responses.request import RequestEcho
 from gateway.domain.request import CHAT, parse
 from gateway.domain.upstream import ProtocolFailure
 from gateway.engines.openai.responses_reader import REPEATS, ResponseReader, chat_of
-from gateway.inspection.rewrite import Identity
+from gateway.inspection.rewrite import ReplyIdentity
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import read_whole
 from gateway.transport.sse import Framer
@@ -33,7 +33,7 @@ DATA: list[Any] = [json.loads(event.partition(b"data: ")[2]) for event in EVENTS
 
 def through(events: list[bytes], piece: int = 1) -> tuple[bytes, StreamTrack]:
     """What a client gets of these events, in pieces of so many."""
-    reader, track, relayed = ResponseReader(), StreamTrack(REQUEST, Identity()), RelayedStream(ASKED, IDS)
+    reader, track, relayed = ResponseReader(), StreamTrack(REQUEST, ReplyIdentity()), RelayedStream(ASKED, IDS)
     framer, out = Framer(), b""
     for at in range(0, len(events), piece):
         chunks = reader.read(events[at : at + piece])

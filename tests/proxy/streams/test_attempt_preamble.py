@@ -11,7 +11,7 @@ import pytest
 
 from gateway.domain.request import CHAT, parse
 from gateway.inspection import stream_track as streaming
-from gateway.inspection.rewrite import Identity
+from gateway.inspection.rewrite import ReplyIdentity
 from gateway.inspection.stream_track import StreamTrack
 from gateway.transport.sse import Framer
 from tests.proxy.streams.stage import DONE, HELLO, ROLE, STOP, Stage, says
@@ -27,7 +27,7 @@ MIB = 1024 * 1024
 
 def track() -> StreamTrack:
     body = b'{"model":"m","messages":[{"role":"user","content":"x"}],"stream":true}'
-    return StreamTrack(parse(CHAT, body), Identity())
+    return StreamTrack(parse(CHAT, body), ReplyIdentity())
 
 
 @pytest.mark.parametrize("event", [b":\n\n", b": x\r\n\r\n", b"\n\n", b"data:\n\n", b"data: {}\n\n", ROLE])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.domain.upstream import Client
+from gateway.domain.upstream import UpstreamClient
 from gateway.transport.aio import AioClient
 from gateway.transport.client import open_client
 from gateway.transport.h1 import H1Client
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 
 async def test_the_origin_decides_which_client_serves_it() -> None:
-    clients: list[Client] = [
+    clients: list[UpstreamClient] = [
         open_client((scheme, "127.0.0.1", 443), connect_timeout=1.0) for scheme in ("http", "https")
     ]
     assert [type(client) for client in clients] == [H1Client, AioClient]

@@ -12,7 +12,7 @@ from aiohttp.client_proto import ResponseHandler
 from gateway.domain.upstream import SilenceFailure, UpstreamFailure
 from gateway.transport.aio import AioResponse
 from gateway.transport.h1 import H1Client
-from gateway.transport.h1_connection import Connection
+from gateway.transport.h1_connection import H1Connection
 from gateway.transport.h1_response import H1Response
 from tests.garbage import garbage, no_collection
 from tests.transport.contract.rig import Rig, settle
@@ -70,7 +70,9 @@ async def test_nothing_is_kept_of_connections_that_are_closed(rig: Rig) -> None:
             response.release()
 
     def alive() -> list[object]:
-        return [one for one in gc.get_objects() if type(one) in (Connection, H1Response, AioResponse, ResponseHandler)]
+        return [
+            one for one in gc.get_objects() if type(one) in (H1Connection, H1Response, AioResponse, ResponseHandler)
+        ]
 
     await asyncio.create_task(once_each())
     while isinstance(rig.client, H1Client) and (idle := rig.client._take_idle()) is not None:

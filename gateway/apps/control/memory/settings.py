@@ -89,13 +89,13 @@ def engine_settings(command: ServeCommand) -> EngineSettings:
     says so: such a figure must not be planned with."""
     flags = command.flags
     drafts, draft_model, own_head = _drafts(flags.get("speculative-config"))
-    window = flags.get("max-model-len")
+    window, share = flags.get("max-model-len"), number_of(flags.get("gpu-memory-utilization"))
     cache, prefix_caching = _count(flags, "kv-cache-memory-bytes", 0, 2**50), flags.get("enable-prefix-caching")
     deciding = (*_DECIDING, "max-num-seqs")
     # What every version of vLLM refuses: another version may have choices that are not known here.
     refused = (one.message for one in command.mistakes if one.rule in _REFUSED and one.flag in deciding)
     return EngineSettings(
-        utilization=_share(flags.get("gpu-memory-utilization")),
+        utilization=share if share is not None and 0 < share <= 1 else UTILIZATION,
         window=_count(flags, "max-model-len", 0) or None,
         fits_window=str(window) in ("-1", "auto"),
         sequences=_count(flags, "max-num-seqs", SEQUENCES),
@@ -131,11 +131,6 @@ def _drafts(config: object) -> tuple[int, str | None, bool]:
     model = config.get("model")
     drafts = min(_count(config, "num_speculative_tokens", 0), 1000)
     return drafts, model if isinstance(model, str) and model else None, str(config.get("method")).endswith("mtp")
-
-
-def _share(value: object) -> float:
-    number = number_of(value)
-    return number if number is not None and 0 < number <= 1 else UTILIZATION
 
 
 def _count(flags: Mapping[str, Any], name: str, default: int, most: int = _MOST) -> int:

@@ -165,17 +165,12 @@ def _completed(seen: Observed, backend: Backend) -> Observed:
     return replace(seen, cache_dtype=seen.cache_dtype or kind)
 
 
+_SIZES = ("memory", "free", "weights", "kv", "graphs")
+_KEYS = (*("engine", "memory", "free", "utilization", "window", "cache_dtype"), *_SIZES[2:], "tokens", "concurrency")
+
+
 def _written(seen: Observed) -> str:
-    sizes = {key: getattr(seen, key) for key in ("memory", "free", "weights", "kv", "graphs")}
-    shown = {key: None if size is None else f"{size / GIB:.2f}GiB" for key, size in sizes.items()}
-    parts = {
-        "engine": None if seen.engine is None else f'"{seen.engine}"',
-        **{key: shown[key] for key in ("memory", "free")},
-        "utilization": seen.utilization,
-        "window": seen.window,
-        "cache_dtype": seen.cache_dtype,
-        **{key: shown[key] for key in ("weights", "kv", "graphs")},
-        "tokens": seen.tokens,
-        "concurrency": seen.concurrency,
-    }
-    return "{" + ", ".join(f"{key}: {value}" for key, value in parts.items() if value is not None) + "}"
+    values = {key: value for key in _KEYS if (value := getattr(seen, key)) is not None}
+    values |= {key: f"{values[key] / GIB:.2f}GiB" for key in _SIZES if key in values}
+    values |= {"engine": f'"{seen.engine}"'} if seen.engine is not None else {}
+    return "{" + ", ".join(f"{key}: {value}" for key, value in values.items()) + "}"

@@ -131,9 +131,10 @@ def answer_window(fleet: DeclaredFleet) -> Iterator[Finding]:
 def text_only_step(fleet: DeclaredFleet) -> Iterator[Finding]:
     """An image that would be tried on a model that takes text only."""
     stated: set[str] = set()
+    seeing = {name for name, one in fleet.subjects.items() if "image" in (one.facts.media or ())}
     for alias in fleet.snapshot.aliases.values():
         members = _members(alias, fleet.snapshot)
-        sees = [backend for backend in members if _takes_images(backend, fleet.subjects)]
+        sees = [one for one in members if (one.name in seeing if one.vision is None else one.vision)]
         for backend in members if sees else ():
             facts = fleet.subjects[backend.name].facts if backend.name in fleet.subjects else None
             if facts is None or facts.media != () or backend.vision is not None or backend.name in stated:
@@ -143,12 +144,6 @@ def text_only_step(fleet: DeclaredFleet) -> Iterator[Finding]:
             named = family.name if family is not None else f"'{backend.model}'"
             message = f"an image for alias '{alias.name}' is tried here, and {named} takes text only"
             yield Finding("note", message, "vision: false", facts.source_of("media"), ("backends", backend.name))
-
-
-def _takes_images(backend: Backend, subjects: Mapping[str, Subject]) -> bool:
-    if backend.vision is not None or backend.name not in subjects:
-        return bool(backend.vision)
-    return "image" in (subjects[backend.name].facts.media or ())
 
 
 def _members(alias: Alias, snapshot: Snapshot) -> list[Backend]:

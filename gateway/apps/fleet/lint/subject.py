@@ -237,7 +237,10 @@ def subjects(snapshot: Snapshot, catalog: Catalog, files: Mapping[str, ModelFile
         if backend.cloud or not traits_of(backend).endpoints:
             continue
         if backend.launch is None or not backend.launch.parsed.words:
-            yield _declared(backend, catalog)
+            declared = {flag: getattr(backend, key) for flag, key in DECLARED_BY.items()}
+            flags = {flag: value for flag, value in declared.items() if value not in (None, "none")}
+            names = (backend.model,) if backend.model else ()
+            yield _known(Subject(backend, catalog, flags=flags, names=names))
         if backend.launch is None or not backend.launch.starts:
             continue
         architecture = known[backend.name].architecture if backend.name in known else None
@@ -245,13 +248,6 @@ def subjects(snapshot: Snapshot, catalog: Catalog, files: Mapping[str, ModelFile
         for name, changes in backend.profiles.items():
             changed = with_changes(backend.launch.parsed, changes)
             yield replace(_launched(backend, changed, catalog, architecture), profile=name)
-
-
-def _declared(backend: Backend, catalog: Catalog) -> Subject:
-    flags = {flag: value for flag, key in DECLARED_BY.items() if (value := getattr(backend, key)) is not None}
-    flags = {flag: value for flag, value in flags.items() if value != "none"}
-    names = (backend.model,) if backend.model else ()
-    return _known(Subject(backend, catalog, flags=flags, names=names))
 
 
 def _launched(backend: Backend, command: ServeCommand, catalog: Catalog, architecture: str | None) -> Subject:

@@ -1,4 +1,5 @@
-"""Memory before a start: page cache against the free-memory check, what CUDA can see, what was left in /dev/shm.
+"""Memory and the GPU before a start: page cache against the free-memory check, what CUDA can see, what was left in
+/dev/shm; memory held by dead processes, the driver, clocks and temperature.
 
 Runs on the node: standard library only.
 """

@@ -216,20 +216,13 @@ def _unit(name: str, lines: list[tuple[str, str]], of: ExpectedBackend | None, h
         seen = f"{name} ended with status {stated['ExecMainStatus']}: the program it starts was not found"
         mend = f"systemctl cat {name}; sudo systemctl reset-failed {name}; sudo systemctl restart {name}"
         return fail(seen, mend, backend)
-    if _drops_caches_as_user(stated):
+    as_user = stated.get("User", "") not in ("", "root") and stated.get("PermissionsStartOnly") != "yes"
+    drops = as_user and "drop_caches" in stated.get("ExecStartPre", "")
+    if drops and "privileged" not in stated.get("ExecStartPreEx", ""):
         mend = f"sudo sed -i 's|^ExecStartPre=\\([^+].*drop_caches\\)|ExecStartPre=+\\1|' {stated.get('FragmentPath')}"
         seen = f"{name} drops the page cache as user {stated.get('User')}, which fails: that needs root"
         return warn(seen, f"{mend} && sudo systemctl daemon-reload", backend)
     return ok(f"all that {name} names exists", backend=backend)
-
-
-def _drops_caches_as_user(stated: dict[str, str]) -> bool:
-    alone = stated.get("User", "") not in ("", "root") and stated.get("PermissionsStartOnly") != "yes"
-    return (
-        alone
-        and "drop_caches" in stated.get("ExecStartPre", "")
-        and "privileged" not in stated.get("ExecStartPreEx", "")
-    )
 
 
 def _missing(value: str, host: Host) -> Iterator[str]:

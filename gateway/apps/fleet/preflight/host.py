@@ -126,11 +126,7 @@ class CommandResult(NamedTuple):
 
 
 def run_bounded(
-    argv: Sequence[str],
-    timeout: float = PATIENCE,
-    text: str = "",
-    most: int = MOST_BYTES,
-    env: dict[str, str] | None = None,
+    argv: Sequence[str], timeout: float = PATIENCE, text: str = "", most: int = MOST_BYTES
 ) -> CommandResult:
     """Run a command with `text` as its input: it is killed after `timeout` seconds or `most` bytes of output."""
     try:
@@ -143,7 +139,7 @@ def run_bounded(
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
-                env={**os.environ, "LC_ALL": "C", **(env or {})},
+                env={**os.environ, "LC_ALL": "C"},
             )
     except FileNotFoundError:
         return CommandResult(None, error=f"{argv[0]} is not installed")
@@ -192,11 +188,11 @@ def _fill_until_end(streams: dict[Any, bytearray], deadline: float, most: int) -
     return None
 
 
-def fetch_bounded(url: str, timeout: float = 3.0) -> str | None:
+def fetch_bounded(url: str) -> str | None:
     """The first bytes of the answer at a URL, also of an error; None when nothing answers."""
     try:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(url, timeout=timeout) as reply:
+        with opener.open(url, timeout=3.0) as reply:
             found: bytes = reply.read(MOST_BYTES)
             return found.decode(errors="replace")
     except urllib.error.HTTPError as error:

@@ -112,7 +112,10 @@ def _snapshot(folder: str, revision: str) -> str:
 def _download(job: Mapping[str, Any], report: Report) -> dict[str, Any]:
     """Fetch what is missing with huggingface_hub, this node's or the image's; it goes on where it was broken off."""
     index = index_of(job["index"])
-    _need(job["root"], job["needed"])
+    free = free_bytes(job["root"], Host())
+    if free is not None and free - _SPARE < job["needed"]:
+        lacks = f"{gib(job['needed'])} are missing, and {gib(free)} of disk are free at {job['root']}"
+        raise Broken(f"{lacks}: make room, or use --to")
     os.makedirs(job["root"], exist_ok=True)
     words = ["download", job["model"], "--revision", index.revision, "--cache-dir"]
     tool = next((name for name in ("hf", "huggingface-cli") if shutil.which(name)), None)
@@ -171,7 +174,13 @@ def _copy(job: Mapping[str, Any], report: Report) -> dict[str, Any]:
     argv = ["rsync", "-a", "--partial", "--files-from=-", "--info=progress2", "--no-inc-recursive", "-e", _SSH]
     argv += [f"--rsync-path={remote}", f"{source}/", f"{job['target']}:{job['to_folder']}/"]
     total = job["size"]
-    _run(argv, lambda: None, "\n".join(wanted) + "\n", lambda line: _rsync_progress(line, total, report))
+
+    def on_line(line: str) -> None:
+        done, percent = [*line.split(), "", ""][:2]
+        if percent.endswith("%") and done.replace(",", "").isdigit():
+            report(int(done.replace(",", "")), total)
+
+    _run(argv, lambda: None, "\n".join(wanted) + "\n", on_line)
     return {}
 
 
@@ -190,12 +199,6 @@ def _wanted(job: Mapping[str, Any]) -> list[str]:
     refs = f"{folder}/refs"
     found += [f"refs/{name}" for name in os.listdir(refs)] if os.path.isdir(refs) else []
     return list(dict.fromkeys(found))
-
-
-def _rsync_progress(line: str, total: int, report: Report) -> None:
-    parts = line.split()
-    if len(parts) > 1 and parts[1].endswith("%") and parts[0].replace(",", "").isdigit():
-        report(int(parts[0].replace(",", "")), total)
 
 
 # -- images -----------------------------------------------------------------------------------------------------------
@@ -241,12 +244,6 @@ def _send_image(job: Mapping[str, Any], report: Report) -> dict[str, Any]:
 
 
 # -- commands ---------------------------------------------------------------------------------------------------------
-
-
-def _need(folder: str, size: int) -> None:
-    free = free_bytes(folder, Host())
-    if free is not None and free - _SPARE < size:
-        raise Broken(f"{gib(size)} are missing, and {gib(free)} of disk are free at {folder}: make room, or use --to")
 
 
 def _run(

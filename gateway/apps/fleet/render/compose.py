@@ -79,13 +79,13 @@ def _service(launch: NodeLaunch, start: UnitStart, profiles: Mapping[str, list[s
     """One container. Every dollar sign is as compose wants it. `profiles`: those of each unit of the node."""
     text = compose_text
     own = profiles[launch.name]
-    entrypoint = launch.words.entrypoint
+    entrypoint = launch.entrypoint
     return {
         "key": _key(launch.name),
         "name": launch.name,
         "image": text(launch.launch.image or ""),
         "profiles": own,
-        "command": [text(word) for word in launch.words.arguments],
+        "command": [text(word) for word in launch.arguments],
         "entrypoint": None if entrypoint is None else {"entrypoint": [text(entrypoint)]},
         "environment": launch.env and {"environment": {name: text(value) for name, value in launch.env.items()}},
         "volumes": launch.volumes and {"volumes": [text(volume) for volume in launch.volumes]},

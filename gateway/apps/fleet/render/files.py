@@ -92,7 +92,7 @@ def write_files(
                 error.filename = directory / file.place  # not the file aside, or a folder
                 raise
             if not file.keep:
-                record[file.place] = _digest(file.text.encode())
+                record[file.place] = hashlib.sha256(file.text.encode()).hexdigest()
             yield file, written
     finally:
         if record:
@@ -108,11 +108,7 @@ def _is_edited(file: RenderedFile, directory: Path, record: dict[str, str]) -> b
     if file.keep or text == file.text.encode():
         return False
     written = record.get(file.place)
-    return MARK.encode() not in text if written is None else written != _digest(text)
-
-
-def _digest(text: bytes) -> str:
-    return hashlib.sha256(text).hexdigest()
+    return MARK.encode() not in text if written is None else written != hashlib.sha256(text).hexdigest()
 
 
 def _read_record(directory: Path) -> dict[str, str]:

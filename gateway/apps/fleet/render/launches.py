@@ -38,27 +38,15 @@ class CannotRender(Exception):
 
 
 @dataclass(frozen=True)
-class EngineWords:
-    """`arguments`: what follows the image, or on the host the program and its arguments. `entrypoint`: what replaces
-    the image's own; None = it stays. `env`: the assignments in front of the program."""
-
-    arguments: tuple[str, ...]
-    entrypoint: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-
-    def all(self) -> tuple[str, ...]:
-        return self.arguments if self.entrypoint is None else (self.entrypoint, *self.arguments)
-
-
-@dataclass(frozen=True)
 class NodeLaunch:
     """One backend on one of its nodes, in files named `name`.
 
-    `rank`: the position of the node among the backend's `nodes`, 0 = the head. `words`: the arguments of the image's
-    entrypoint, or on the host the program with its arguments. `flags` and `volumes` are for `docker run`. `env`: the
-    engine's variables. `url`: where the engine answers, as seen from the node; None = it answers nowhere (a worker).
-    `user`: who runs an engine of the host, and whose home `~` is; None = root. `profile`: the one that it is rendered
-    with, "" = none; `variants`: the same launch with each profile and with none, empty where there are no profiles."""
+    `rank`: the position of the node among the backend's `nodes`, 0 = the head. `arguments`: what follows the image, or
+    on the host the program with its arguments. `entrypoint`: what replaces the image's own, None = it stays. `flags`,
+    `volumes`: for `docker run`. `env`: the engine's variables. `url`: where the engine answers, as seen from the
+    node; None = it answers nowhere (a worker). `user`: who runs an engine of the host, and whose home `~` is; None =
+    root. `profile`: the one that it is rendered with, "" = none; `variants`: the same launch with each profile and with
+    none, empty where there are no profiles."""
 
     backend: Backend
     launch: Launch
@@ -67,7 +55,8 @@ class NodeLaunch:
     node: Node
     nodes: int
     rank: int
-    words: EngineWords
+    arguments: tuple[str, ...]
+    entrypoint: str | None
     env: Mapping[str, str]
     flags: tuple[DockerFlag, ...]
     volumes: tuple[str, ...]
@@ -77,6 +66,11 @@ class NodeLaunch:
     profile: str = ""
     notes: tuple[Note, ...] = field(default=())
     variants: tuple[NodeLaunch, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What is run: the entrypoint, where it is replaced, with the arguments."""
+        return self.arguments if self.entrypoint is None else (self.entrypoint, *self.arguments)
 
     @property
     def path(self) -> str:
@@ -96,7 +90,7 @@ class NodeLaunch:
     def texts(self) -> list[str]:
         """Everything that may refer to a variable."""
         flags = (flag.value or "" for flag in self.flags)
-        return [self.launch.image or "", *self.words.all(), *self.volumes, *flags, *self.env.values()]
+        return [self.launch.image or "", *self.words, *self.volumes, *flags, *self.env.values()]
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -208,14 +202,15 @@ def _on_node(
     if container.problem is not None:
         raise CannotRender(f"backends.{backend.name}.launch.docker", container.problem)
     node = nodes[rank]
-    name, at, _ = (node.ssh or "").partition("@")
+    login, at, _ = (node.ssh or "").partition("@")
     several = len(nodes) > 1
     if several:
         command = _of_rank(backend, command, nodes, rank)
     own = own_entrypoint(snapshot, launch)
-    words = _engine_words(command, own)
+    before, start = assignments(command.words)
+    arguments, entrypoint = _engine_words(command, command.words[start:], own)
     given = {name: f"${{{name}}}" if value is None else value for name, value in container.env.items()}
-    env = {**given, **launch.env, **words.env}
+    env = {**given, **launch.env, **before}
     if several and node.address and not _differs_by_node(env):
         env["VLLM_HOST_IP"] = node.address
     port = command.port if command.is_vllm else backend.origin[2] if backend.url else None
@@ -227,13 +222,14 @@ def _on_node(
         node=node,
         nodes=len(nodes),
         rank=rank,
-        words=words,
+        arguments=arguments,
+        entrypoint=entrypoint,
         env=env,
         flags=tuple(f for f in container.given if f.name not in (*_OF_THE_UNIT, "env", "volume", "entrypoint")),
         volumes=launch.mounts,
         port=port,
         url=None,
-        user=name if at and _USER.fullmatch(name) and name != "root" else None,
+        user=login if at and _USER.fullmatch(login) and login != "root" else None,
     )
     notes = tuple(_notes_of_container(made, own))
     return replace(made, url=None if rank else _url(made), notes=notes)
@@ -248,29 +244,27 @@ def own_entrypoint(snapshot: Snapshot, launch: Launch) -> str | None:
     return "vllm serve" if is_serving_image(launch.image) else facts.entrypoint if facts is not None else None
 
 
-def _engine_words(command: ServeCommand, own: str | None) -> EngineWords:
-    """The command for its image, by what that runs itself (`own`).
+def _engine_words(command: ServeCommand, words: tuple[str, ...], own: str | None) -> tuple[tuple[str, ...], str | None]:
+    """(the arguments, what replaces the image's own entrypoint) of a command, by what its image runs itself (`own`).
 
     An image whose entrypoint is `vllm serve` gets the arguments alone; another program there replaces the entrypoint.
     One that is known to run nothing itself gets a `vllm serve` in front of bare arguments. Any other runs the words as
     they are.
     """
-    env, start = assignments(command.words)
-    words, image = command.words[start:], command.image
     if command.entrypoint is not None:
-        return EngineWords(words[1:] if command.entrypoint else words, command.entrypoint, env)
-    if image is None or not words:
-        return EngineWords(words, None, env)
+        return words[1:] if command.entrypoint else words, command.entrypoint
+    if command.image is None or not words:
+        return words, None
     bare = not command.program
     if own == "vllm":
-        return EngineWords(words[1:] if words[0] == "vllm" else words, None, env)
+        return words[1:] if words[0] == "vllm" else words, None
     if own != "vllm serve":
-        return EngineWords(("vllm", "serve", *words) if bare and own == "none" else words, None, env)
+        return ("vllm", "serve", *words) if bare and own == "none" else words, None
     if bare:
-        return EngineWords(words, None, env)
+        return words, None
     if words[:2] == ("vllm", "serve"):
-        return EngineWords(words[2:], None, env)
-    return EngineWords(words[1:], words[0], env)
+        return words[2:], None
+    return words[1:], words[0]
 
 
 def _differs_by_node(env: Mapping[str, str]) -> bool:
@@ -355,7 +349,7 @@ def _notes(launch: NodeLaunch) -> Iterator[Note]:
 def _for_a_shell(launch: NodeLaunch) -> Iterator[str]:
     """Words, values and mounts of which a shell would replace a part if the command were typed by hand."""
     volumes = (volume for volume in launch.volumes if not volume.startswith("~/"))
-    for text in (*launch.words.all(), *launch.env.values(), *volumes):
+    for text in (*launch.words, *launch.env.values(), *volumes):
         if _FOR_A_SHELL.match(text) and text not in launch.secret_values:
             yield text
 

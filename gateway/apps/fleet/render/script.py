@@ -35,8 +35,8 @@ def docker_words(launch: NodeLaunch) -> list[str]:
         for name, value in launch.env.items()
     ]
     words += [f"--volume {shell_path(volume, launch.user)}" for volume in launch.volumes]
-    if launch.words.entrypoint is not None:
-        words.append(f"--entrypoint {shell_word(launch.words.entrypoint)}")
+    if launch.entrypoint is not None:
+        words.append(f"--entrypoint {shell_word(launch.entrypoint)}")
     return [*words, shell_word(launch.launch.image or "")]
 
 
@@ -119,7 +119,7 @@ def _run_lines(launch: NodeLaunch) -> list[QuotedText]:
     assigned = {name: value for name, value in exported(launch).items() if value != f"${{{name}}}"}
     words = ["env", *(f"{name}={shell_word(value)}" for name, value in assigned.items())] if assigned else []
     words += docker_words(launch) if launch.launch.image else []
-    words += _lines_of(launch.words.arguments)
+    words += _lines_of(launch.arguments)
     return [*map(QuotedText, lines), QuotedText("exec " + " \\\n    ".join(words))]
 
 

@@ -13,7 +13,7 @@ from gateway.apps.fleet.pulling import node as node_program
 from gateway.apps.fleet.pulling.files import Broken
 from gateway.cli.main import cli
 from gateway.config.load import load
-from tests.apps.fleet.pulling.machines import COMMIT, FILES, hub_server, install
+from tests.apps.fleet.pulling.machines import COMMIT, FILES, hub_server, index, install
 
 FILE = """\
 server: {{data: "{data}"}}
@@ -148,4 +148,4 @@ def test_a_node_that_does_not_answer_is_named(machines: Path) -> None:
 def test_a_disk_that_is_too_small_is_known_before(machines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_program, "free_bytes", lambda *_: 2**30)
     with pytest.raises(Broken, match=r"are missing, and 1\.0 GiB of disk are free"):
-        node_program._need("/srv", 2**30)
+        node_program.STEPS["download"]({"index": index(), "root": "/srv", "needed": 2**30}, lambda *_: None)

@@ -167,7 +167,7 @@ def test_under_an_entrypoint_everything_sees_the_same_command() -> None:
     assert launch.command == subject.command == omni.launch.parsed
     assert (launch.url, omni.url) == ("http://127.0.0.1:8006", "http://192.168.1.12:8006")
     assert omni.model == launch.command.model == "nvidia/Nemotron-3-Nano-Omni"
-    assert (launch.words.entrypoint, launch.words.arguments[0]) == ("/bin/bash", "-c")
+    assert (launch.entrypoint, launch.arguments[0]) == ("/bin/bash", "-c")
 
 
 def test_on_the_network_of_the_host_no_port_is_mapped() -> None:
@@ -369,7 +369,7 @@ def test_the_words_of_an_image_follow_what_it_runs_itself(
     text = f"{nodes}\nbackends:\n  it:\n    node: n\n    launch: {{image: {image}, command: {command}"
     snapshot = load_text(text + (f", entrypoint: {own}}}" if own else "}"), "routes.yaml").snapshot
     ((launch,), notes) = node_launches(snapshot, {})
-    assert (list(launch.words.arguments), launch.words.entrypoint) == (words, None)
+    assert (list(launch.arguments), launch.entrypoint) == (words, None)
     unknown = own is None and image.startswith("ghcr.io")
     assert any("is not known: the words of `command` stay" in note.message for note in notes) is unknown
 
@@ -377,7 +377,7 @@ def test_the_words_of_an_image_follow_what_it_runs_itself(
 def test_a_wrapper_takes_the_place_of_the_entrypoint_of_an_image_that_serves() -> None:
     snapshot = one_backend("/launch.sh vllm serve /m --port 8001", image="vllm/vllm-openai:v1", nodes=2)
     head, worker = node_launches(snapshot, {})[0]
-    assert (head.words.entrypoint, head.words.arguments[:5]) == (
+    assert (head.entrypoint, head.arguments[:5]) == (
         "/launch.sh", ("vllm", "serve", "/m", "--port", "8001"),
     )  # fmt: skip
-    assert worker.words.arguments[-1] == "--headless"
+    assert worker.arguments[-1] == "--headless"
