@@ -23,8 +23,8 @@ SAYS = [{"role": "user", "content": "word " * (LARGE // 5)}]
 SHOWS = [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "A" * SEARCHED}}]}]
 Body = dict[str, Any]
 WORK: dict[str, tuple[str, str, Body]] = {
-    "a message": ("gateway.apps.dialects.anthropic.exchange.chat_of", "/v1/messages", {"messages": SAYS}),
-    "a response": ("gateway.apps.dialects.responses.exchange.chat_request_of", "/v1/responses", {"input": SAYS}),
+    "a message": ("gateway.apps.dialects.anthropic.stream.chat_of", "/v1/messages", {"messages": SAYS}),
+    "a response": ("gateway.apps.dialects.responses.relayed.chat_request_of", "/v1/responses", {"input": SAYS}),
     "a count": ("gateway.apps.dialects.token_counts.to_chat", "/v1/messages/count_tokens", {"messages": SAYS}),
     "media": ("gateway.domain.request.find_media", "/v1/chat/completions", {"messages": SHOWS}),
 }
@@ -68,7 +68,7 @@ async def long_answer(turn: Turn) -> None:
 ANSWERS = {
     "whole": ("gateway.proxy.attempt.read_whole", "/v1/chat/completions", False),
     "an event": ("gateway.inspection.stream_track.StreamTrack.feed", "/v1/chat/completions", True),
-    "a whole message": ("gateway.apps.dialects.anthropic.exchange.to_message", "/v1/messages", False),
+    "a whole message": ("gateway.apps.dialects.anthropic.stream.to_message", "/v1/messages", False),
     "events of a message": ("gateway.apps.dialects.anthropic.stream.MessageStream.translate", "/v1/messages", True),
 }
 

@@ -41,7 +41,7 @@ def app(gateway: Gateway) -> Extension:
 
 
 def _message(exchange: Exchange) -> Exchange:
-    from gateway.apps.dialects.anthropic.exchange import MessageTranslation
+    from gateway.apps.dialects.anthropic.stream import MessageTranslation
 
     return TranslatedExchange(exchange, MessageTranslation())
 
@@ -59,7 +59,7 @@ def _response(gateway: Gateway, exchange: Exchange) -> Exchange:
         from gateway.apps.dialects.responses.kept import KeptExchange
 
         return KeptExchange(exchange, conversations, gateway.snapshot)
-    from gateway.apps.dialects.responses.exchange import ResponseTranslation
+    from gateway.apps.dialects.responses.relayed import ResponseTranslation
 
     return TranslatedExchange(exchange, ResponseTranslation())
 

@@ -1,14 +1,26 @@
-"""The events of a chat stream as those of a message: its text, thoughts and calls are content blocks."""
+"""A request of the Messages API and its answer, for the exchange around them: the events of a chat stream become those
+of a message, whose text, thoughts and calls are content blocks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from gateway.apps.dialects.anthropic.answer import envelope, head, message_id_of, stop_of, usage_of
+from gateway.apps.dialects.anthropic.answer import (
+    envelope,
+    head,
+    message_id_of,
+    retry_header,
+    stop_of,
+    to_message,
+    usage_of,
+)
+from gateway.apps.dialects.anthropic.request import chat_of
 from gateway.apps.dialects.chat import ChatChunk, ChatChunkChoice, StreamTranslator, arguments_of
+from gateway.apps.dialects.translated import Translation
 from gateway.domain.upstream import ProtocolFailure
 
 _encode = msgspec.json.Encoder().encode
@@ -116,3 +128,27 @@ class MessageStream(StreamTranslator):
 
     def _send(self, type_: str, **fields: object) -> None:
         self._out.append(b"event: %b\ndata: %b\n\n" % (type_.encode(), _encode({"type": type_, **fields})))
+
+
+class MessageTranslation(Translation):
+    def __init__(self) -> None:
+        self._request_id = ""
+        self._stream = MessageStream("")
+
+    def request(self, body: bytes) -> bytes:
+        chat, self.left_out, self.session = chat_of(body)
+        return chat
+
+    def begin(self, request_id: str) -> list[tuple[bytes, bytes]]:
+        self._request_id = request_id
+        self._stream = MessageStream(request_id)
+        return [(b"request-id", request_id.encode("latin-1")), *super().begin(request_id)]
+
+    def whole(self, body: bytes) -> bytes:
+        return to_message(body, "msg_" + self._request_id)
+
+    def error(self, status: int, body: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+        return envelope(status, body, self._request_id), retry_header(status)
+
+    def events(self, events: Iterable[bytes], hold: Callable[[int], object]) -> bytes:
+        return self._stream.translate(events, hold)

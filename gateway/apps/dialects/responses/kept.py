@@ -12,7 +12,7 @@ from msgspec import Raw
 from gateway.apps.conversations.conversations import Conversations
 from gateway.apps.conversations.store import Conversation, Turn
 from gateway.apps.dialects.fields import brief, expected, value_in
-from gateway.apps.dialects.responses.exchange import ResponseTranslation
+from gateway.apps.dialects.responses.relayed import ResponseTranslation
 from gateway.apps.dialects.translated import TranslatedExchange
 from gateway.config.snapshot import Snapshot
 from gateway.domain.body import read_fields

@@ -1,14 +1,15 @@
-"""What a server answered at its own `/v1/responses`, sent as it is.
+"""A request of the Responses API and its answer, for the exchange around them; and what a server answered at its own
+`/v1/responses`, sent as it is.
 
 Such an answer comes as one of a chat, each part with its original (engines/openai/responses_reader.py). An original is
 sent if the checks have changed nothing of its part. The first change ends this: what is open then is continued by the
-translation. So is an answer that another server goes on with as a chat.
-"""
+translation. So is an answer that another server goes on with as a chat."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from time import time
 from typing import Any, cast
 from zlib import crc32
 
@@ -17,8 +18,9 @@ from msgspec import Raw
 
 from gateway.apps.dialects.chat import TEXT_MOST
 from gateway.apps.dialects.responses.answer import Ids, to_response
-from gateway.apps.dialects.responses.request import RequestEcho
+from gateway.apps.dialects.responses.request import RequestEcho, chat_request_of
 from gateway.apps.dialects.responses.stream import Item, ResponseStream
+from gateway.apps.dialects.translated import Translation
 from gateway.domain.upstream import ProtocolFailure
 from gateway.engines.openai.responses_reader import ORIGINAL
 from gateway.transport.sse import Choice, data_of
@@ -283,3 +285,44 @@ def _text_alone(choices: Raw) -> str | None:
         return None
     text = read[0].delta.get("content")
     return text if isinstance(text, str) and text and len(read[0].delta) == 1 else None
+
+
+class ResponseTranslation(Translation):
+    """`ended`: the response as it was sent, at its end. `suffix` distinguishes its ids from the request's."""
+
+    def __init__(self) -> None:
+        self.previous: str | None = None  # the kept response that this one goes on from
+        self.stored = False  # it will be kept itself
+        self.suffix = ""
+        self._whole: bytes | None = None
+        self._asked = RequestEcho()
+        self._ids = Ids("", 0)
+        self._stream = RelayedStream(self._asked, self._ids)
+
+    @property
+    def id(self) -> str:
+        return self._ids.response
+
+    @property
+    def ended(self) -> bytes | None:
+        return self._whole if self._whole is not None else self._stream.whole
+
+    def request(self, body: bytes) -> bytes:
+        chat, self._asked, self.own = chat_request_of(body, self.previous, stored=self.stored)
+        return chat
+
+    def held(self) -> int:
+        own = 0 if self.own is None else sum(len(memoryview(value)) for value in self.own.fields.values())
+        return len(self._asked.echo) + own
+
+    def begin(self, request_id: str) -> list[tuple[bytes, bytes]]:
+        self._ids = Ids(request_id + self.suffix, int(time()))
+        self._stream = RelayedStream(self._asked, self._ids)
+        return []
+
+    def whole(self, body: bytes) -> bytes:
+        self._whole = whole_response(body, self._asked, self._ids)
+        return self._whole
+
+    def events(self, events: Iterable[bytes], hold: Callable[[int], object]) -> bytes:
+        return self._stream.translate(events, hold)
