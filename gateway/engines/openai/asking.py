@@ -88,7 +88,7 @@ def keeps_stop(call: EngineRequest, state: BackendState) -> bool:
         return False
     if "include_stop_str_in_output" in call.fields or b"false" in bytes(call.fields.get("chat_template_kwargs", b"")):
         return False
-    return state.capabilities(time.monotonic()).thinks is not False and value_of(call.fields["stop"]) not in (
+    return state.capabilities(time.monotonic()).thinks is True and value_of(call.fields["stop"]) not in (
         None,
         [],
         "",
