@@ -187,7 +187,8 @@ async def test_the_backend_is_asked_for_a_chat(stage: Stage) -> None:
         "stream_options": {"include_usage": True},
         "tools": [{"type": "function", "function": {"name": "get_weather", "parameters": TOOL["input_schema"]}}],
         "tool_choice": "auto",
-    }  # nor `stop`: the model may think, and its stop strings are looked for in the gateway
+        "stop": ["END"],
+    }
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
