@@ -37,10 +37,10 @@ class Held:
         self.work = work
         self.begun, self.told = threading.Event(), threading.Event()
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **options: Any) -> Any:
         self.begun.set()
         assert self.told.wait(PATIENCE), "the event loop does this work itself"
-        return self.work(*args)
+        return self.work(*args, **options)
 
 
 @pytest.mark.parametrize("name", WORK)

@@ -14,6 +14,7 @@ from gateway.inspection.offered_tools import OfferedTools
 from gateway.inspection.segments import Call
 
 _decode = msgspec.json.Decoder(str).decode
+_encode = msgspec.json.Encoder().encode
 # A piece of arguments that may stand behind their end, or break a string of theirs: as text, and as JSON writes it.
 _BEHIND = r"\}\s*[<`{]|[\x00-\x1f]"
 _ODD_FIRST = re.compile(rf"\s*(?:[\"`<n]|\{{\s*[^\"}}\s])|.*?(?:{_BEHIND})", re.DOTALL)
@@ -97,7 +98,7 @@ class ToolCalls:
         """Add calls, or parts of them, that the backend sent as calls. Returns True if something was changed, in place:
         an index (calls from the text precede it, it was no number, or the call before had it too), an id that was
         missing (without one the client could not return the result), a name with marks of the model around it, or
-        arguments that are no JSON."""
+        arguments that are no JSON, or an object instead of its text."""
         changed = False
         for i, call in enumerate([*calls]):
             if not isinstance(call, dict):
@@ -105,6 +106,9 @@ class ToolCalls:
             function = call.get("function")
             function = function if isinstance(function, dict) else {}
             name, arguments = function.get("name"), function.get("arguments")
+            if isinstance(arguments, dict):  # as Ollama writes them
+                arguments = function["arguments"] = _encode(arguments).decode()
+                changed = True
             given = call.get("index")
             key = self._key(call.get("id"), name) if given is None else i if isinstance(given, (list, dict)) else given
             if tools is not None and isinstance(name, str) and (plain := _plain_name(name, tools)) != name:

@@ -117,7 +117,7 @@ def test_check_shows_for_what_a_backend_is_used(tmp_path: object) -> None:
     path = f"{tmp_path}/routes.yaml"
     with open(path, "w") as file:
         file.write(routes(f"{ALIKE}, context: 8192", ALIKE))
-    found = CliRunner().invoke(cli, ["check", path])
+    found = CliRunner().invoke(cli, ["check", "--all", path])
     assert found.exit_code == 0
     assert found.output.count("skipped for anything but embeddings") == 4, "in the alias, and under their own names"
     assert "Hermes" not in found.output

@@ -43,6 +43,17 @@ def test_calls_with_the_same_index_are_told_apart_by_their_ids(numbered: dict[st
     assert not violations
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_arguments_as_an_object_are_written_as_text(whole: bool) -> None:
+    calls = ToolCalls(whole=whole)
+    one = {"id": "a", "function": {"name": "f", "arguments": {"x": 1, "y": "ü"}}}
+    assert calls.note([one])
+    assert one["function"]["arguments"] == '{"x":1,"y":"ü"}'  # type: ignore[index]
+    violations: set[str] = set()
+    calls.judge(TOOLS, violations, cut=False)
+    assert not violations
+
+
 @pytest.mark.parametrize("id_", [{}, {"id": None}, {"id": ""}])
 def test_a_call_without_an_id_gets_one(id_: dict[str, Any]) -> None:
     calls, one, other = ToolCalls(), part("f", "{}", index=0, **id_), part("g", "{}", index=1, **id_)

@@ -218,7 +218,7 @@ MISTAKES: dict[str, Any] = {
     "thoughts as a list": {"reasoning": ["hm"], "content": "x"},
     "a role as a number": {"role": 5, "content": "x"},
     "a function that is null": part(function=None),
-    "arguments as an object": part(function={"name": "now", "arguments": {}}),
+    "arguments as a list": part(function={"name": "now", "arguments": []}),
     "arguments as a number": part(function={"name": "now", "arguments": 5}),
     "a name as a number": part(function={"name": 5, "arguments": "{}"}),
     "an id as a list": part(id=[], function={"name": "now", "arguments": "{}"}),

@@ -43,7 +43,7 @@ SERVE = """
 import asyncio, gc, json, sys
 from pathlib import Path
 from gateway.cli import serve
-from gateway.http.server import Server
+from gateway.http.server import HttpServer
 from tests.waiting import until
 
 async def look(server):
@@ -60,13 +60,13 @@ async def look(server):
     print(json.dumps({"modules": imported, "answers": answers, "frozen": gc.get_freeze_count(), "gc": gc.isenabled()}))
     server.should_exit = True
 
-startup = Server.startup
+startup = HttpServer.startup
 
 async def started(server, sockets=None):
     server.looking = asyncio.create_task(look(server))
     await startup(server, sockets)
 
-Server.startup = started
+HttpServer.startup = started
 serve.command(["--config", sys.argv[1], "--host", "127.0.0.1", "--port", "0"])
 """
 
