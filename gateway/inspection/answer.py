@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gateway.inspection.calls import ToolCalls, decoded_piece
+from gateway.inspection.calls import ToolCalls, decoded_piece, write_arguments
 from gateway.inspection.finder import CallFinder, CallsInThoughts
 from gateway.inspection.heuristics import (
     PLAIN_ENDS,
@@ -279,9 +279,12 @@ class ChoiceAnswer:
         if not self.has_content:
             self.has_content = has_other_content(delta)
         changed = mended is not None
-        if calls and isinstance(calls, list) and self._policy.tools is not None:
-            changed = self._calls.note(calls, self._policy.tools) or changed
-            self.called = bool(self._calls)
+        if calls and isinstance(calls, list):
+            if self._policy.tools is None:
+                changed = write_arguments(calls) or changed
+            else:
+                changed = self._calls.note(calls, self._policy.tools) or changed
+                self.called = bool(self._calls)
         if not changed:
             field = self._policy.reasoning_field
             return [delta if field == "as_is" else _renamed(delta, field)]

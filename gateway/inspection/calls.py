@@ -99,16 +99,13 @@ class ToolCalls:
         an index (calls from the text precede it, it was no number, or the call before had it too), an id that was
         missing (without one the client could not return the result), a name with marks of the model around it, or
         arguments that are no JSON, or an object instead of its text."""
-        changed = False
+        changed = write_arguments(calls)
         for i, call in enumerate([*calls]):
             if not isinstance(call, dict):
                 continue
             function = call.get("function")
             function = function if isinstance(function, dict) else {}
             name, arguments = function.get("name"), function.get("arguments")
-            if isinstance(arguments, dict):  # as Ollama writes them
-                arguments = function["arguments"] = _encode(arguments).decode()
-                changed = True
             given = call.get("index")
             key = self._key(call.get("id"), name) if given is None else i if isinstance(given, (list, dict)) else given
             if tools is not None and isinstance(name, str) and (plain := _plain_name(name, tools)) != name:
@@ -182,6 +179,17 @@ class ToolCalls:
 
 def _more(place: int, arguments: str) -> dict[str, Any]:
     return {"index": place, "function": {"arguments": arguments}}
+
+
+def write_arguments(calls: list[Any]) -> bool:
+    """Write arguments that are an object, as in Ollama's API, as text, in place. Returns True if there were any."""
+    changed = False
+    for call in calls:
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict) and isinstance(given := function.get("arguments"), dict):
+            function["arguments"] = _encode(given).decode()
+            changed = True
+    return changed
 
 
 def mended_whole(calls: list[Any]) -> list[Any]:

@@ -51,7 +51,7 @@ SAID: dict[str, Any] = {  # as a message, and as a delta
     "function: null": {"tool_calls": [{**CALL, "function": None}]},
     "function: text": {"tool_calls": [{**CALL, "function": "now"}]},
     "name: 5": {"tool_calls": [{**CALL, "function": {"name": 5, "arguments": "{}"}}]},
-    "arguments: {}": {"tool_calls": [{**CALL, "function": {"name": "now", "arguments": {}}}]},
+    "arguments: []": {"tool_calls": [{**CALL, "function": {"name": "now", "arguments": []}}]},
     "arguments: 5": {"tool_calls": [{**CALL, "function": {"name": "now", "arguments": 5}}]},
     "id: {}": {"tool_calls": [{**CALL, "id": {}}]},
     "function_call: text": {"function_call": "now"},
@@ -113,6 +113,25 @@ async def test_the_next_backend_is_asked(house: House, name: str) -> None:
     assert failed_inside(house) == before
 
 
+@pytest.mark.parametrize("tools", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_arguments_as_an_object_are_written_as_text(house: House, stream: bool, tools: bool) -> None:
+    said = {"tool_calls": [{**CALL, "function": {"name": "now", "arguments": {"zone": "UTC"}}}]}
+    events = (
+        event(chunk({"role": "assistant", "content": ""})),
+        event(chunk(said)),
+        event(chunk({}, "tool_calls")),
+        DONE,
+    )
+    house.a.play(lambda turn: turn.stream(*events) if turn.json.get("stream") else turn.send(json_answer(whole(said))))
+    for path in (CHAT, MESSAGES):
+        house.gateway.gateway.fleet["a"].evidence.succeeded()
+        reply = await house.chat(path, stream=stream, tools=tools)
+        assert (reply.status, reply.ended, reply.headers["x-gateway-backend"]) == (200, True, "a")
+        text = reply.body.replace(b" ", b"")
+        assert rb"{\"zone\":\"UTC\"}" in text or b'"input":{"zone":"UTC"}' in text
+
+
 @pytest.mark.parametrize("name", ["deep", "deep inside"])
 async def test_an_answer_that_is_nested_too_deeply_is_a_failure(house: House, name: str) -> None:
     async def wrong(turn: Turn) -> None:
@@ -123,7 +142,7 @@ async def test_an_answer_that_is_nested_too_deeply_is_a_failure(house: House, na
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
-@pytest.mark.parametrize("name", ["calls: text", "arguments: {}", "function: null", "a list", "content: {}"])
+@pytest.mark.parametrize("name", ["calls: text", "arguments: []", "function: null", "a list", "content: {}"])
 async def test_after_content_the_stream_is_interrupted(house: House, path: str, name: str) -> None:
     started = event(chunk({"role": "assistant", "content": ""})), event(chunk({"content": "hel"}))
     house.a.play(lambda turn: turn.stream(*started, event(chunk(SAID[name])), event(chunk({}, "stop")), DONE))
