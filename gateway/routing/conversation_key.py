@@ -138,7 +138,9 @@ def session_id(
     if named is not None:
         return named
     for name in FIELDS:
-        value = value_of(fields[name]) if name in fields else None
+        if name not in fields:
+            continue
+        value = value_of(fields[name])
         if (session := _text(value.get("id") if isinstance(value, dict) else value)) is not None:
             return session
     return None

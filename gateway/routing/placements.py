@@ -94,7 +94,8 @@ class Placements:
         table.move_to_end(own)
         if isinstance(own, str) and self.news is not None and session.home != backend and len(self.news) < NEWS_MOST:
             self.news[session.client, own] = backend
-        self._count(len(table) - before)
+        if len(table) != before:
+            self._count(len(table) - before)
 
     def learn(self, news: News) -> None:
         """Another gateway has placed these conversations."""
