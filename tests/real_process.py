@@ -81,8 +81,9 @@ class RealProcess:
         while process.poll() is None and not self.answers():
             if (now := cpu_seconds(process.pid)) != used:
                 used, since = now, time.monotonic()
-            stands = time.monotonic() - since > STANDS
-            assert used < self.start_up and not stands, f"no answer after {used:.0f} s of CPU. {self.tail()}"
+            told = f"no answer after {used:.0f} s of CPU. {self.tail()}"
+            assert used < self.start_up, told
+            assert time.monotonic() - since < STANDS, told
             time.sleep(0.1)
 
     def answers(self) -> bool:

@@ -174,8 +174,8 @@ def test_nulls_and_second_names_of_a_message_are_left_out() -> None:
     assert strict_messages([both]) == [{"role": "assistant", "content": "a", "reasoning": "first"}]
 
 
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-NAMED = {"type": "function", "function": {"name": "f"}}
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+NAMED: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
 MISTYPED: list[tuple[str, Any, Any]] = [
     ("max_tokens", "5", 5),
     ("max_tokens", 5.0, 5),
