@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.domain.request import CHAT, EMBEDDINGS
+from gateway.domain.endpoints import CHAT, EMBEDDINGS
 from gateway.inspection.offered_tools import OfferedTools
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.whole import read_whole
