@@ -83,8 +83,8 @@ async def test_seconds_of_speech_are_beside_the_tokens_of_clients_that_have_some
         await shows(page, "#usage", "Today (UTC): no request.")
         ledger = h.gateway.gateway.accounts.ledger
         speech = Entry(time.time(), "webui", "transcribe", "a", "transcriptions", "200", 1, 2.0, 0, 0, 0, 0, 0.0, 0)
-        ledger.record(replace(speech, audio_in_seconds=1800.0))
-        ledger.record(replace(speech, endpoint="speech", audio_out_seconds=60.0))
+        ledger.put(replace(speech, audio_in_seconds=1800.0))
+        ledger.put(replace(speech, endpoint="speech", audio_out_seconds=60.0))
         await h.gateway.until(lambda: ledger.path.exists() and len(sums_since(ledger.path, 0.0)) == 1)
         h.gateway.gateway.usage._read_at = float("-inf")  # the sums are kept for some seconds
         await page.reload()
