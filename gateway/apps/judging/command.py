@@ -224,9 +224,9 @@ def _print_comparison(found: JudgeComparison, most: int) -> None:
     columns = "judges", "lines", "same score", "kappa", "weighted kappa", "mean difference"
     table = Table(*columns, box=None, pad_edge=False)
     for one in found.agreements:
-        figures = [_figure(one.kappa), _figure(one.weighted), _figure(one.difference)]
+        figures = [_figure(one.kappa), _figure(one.weighted_kappa), _figure(one.mean_difference)]
         same = "-" if one.same is None else f"{one.same:.1%}"
-        table.add_row(visible(f"{one.first} / {one.second}"), str(one.lines), same, *figures)
+        table.add_row(visible(" / ".join(one.judges)), str(one.lines), same, *figures)
     console.print(table)
     for judge in found.judges:
         counts = distribution_line(judge.scores)
