@@ -7,7 +7,7 @@ from fastapi.responses import JSONResponse, Response
 
 from gateway.api.answering import HeldAnswer
 from gateway.api.caller import keeping, owner_of
-from gateway.apps.conversations.app import Conversations
+from gateway.apps.conversations.conversations import Conversations
 from gateway.runtime.gateway import Gateway
 
 

@@ -16,9 +16,9 @@ from fastapi.responses import JSONResponse
 from gateway.api.admin import admit
 from gateway.api.answering import body_as
 from gateway.api.caller import caller_of, identify_caller
-from gateway.apps.requests.app import Requests, matches
 from gateway.apps.requests.capture import LONGEST
 from gateway.apps.requests.replay import replay
+from gateway.apps.requests.requests import Requests, matches
 from gateway.apps.requests.store import FOUND_MOST, CapturedRequest, Search
 from gateway.apps.requests.story import story, told_running
 from gateway.config.units import parse_duration

@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 from msgspec import Raw
 
-from gateway.apps.conversations.app import Conversations
+from gateway.apps.conversations.conversations import Conversations
 from gateway.apps.conversations.store import Conversation, Turn
 from gateway.apps.dialects.fields import brief, expected, value_in
 from gateway.apps.dialects.responses.relayed import ResponseTranslation
