@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from msgspec.structs import replace
 from playwright.async_api import Browser
 
@@ -19,17 +17,11 @@ from gateway.domain.health_state import State
 from gateway.observe import history
 from simulator import SimVllm
 from tests.support import running_gateway
-from tests.web.house import CLIENTS, FAST, Wire, chromium, house, lacks, looking, needs_chromium, row, shows
+from tests.web.house import CLIENTS, FAST, Wire, house, lacks, looking, needs_chromium, row, shows
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]
 
 WIDE = "document.documentElement.scrollWidth - window.innerWidth"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with chromium() as running:
-        yield running
 
 
 @pytest.fixture(autouse=True)

@@ -60,6 +60,7 @@ class Alerter:
     async def close(self) -> None:
         """Messages that are not sent yet are dropped, so that the gateway stops without delay."""
         await cancel(*self._tasks)
+        self._tasks = []
         await self._connect(Alerts())
         if self._client is not None:
             await self._client.aclose()
