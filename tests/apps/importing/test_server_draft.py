@@ -85,7 +85,7 @@ def test_an_ollama_tells_its_windows_and_what_it_can_do() -> None:
 def of_weights(*names: str, loaded: str) -> dict[str, ServerReply]:
     """An Ollama whose models are all made of one file; names with the same first letter are one model."""
     entries = [{"name": name, "digest": name[0] * 64} for name in names]
-    modelfile = f"# of `ollama show`\nFROM /root/.ollama/models/blobs/sha256-{'a1' * 32}\nTEMPLATE x\n"
+    modelfile = f"# of `ollama show`\nFROM /usr/share/ollama/.ollama/models/blobs/sha256-{'a1' * 32}\nTEMPLATE x\n"
     return {
         OLLAMA_VERSION: ServerReply(200, {"version": "0.33.0"}),
         INSTALLED: ServerReply(200, {"models": entries}),
