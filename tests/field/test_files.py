@@ -1,7 +1,8 @@
 """The files that operators have, imported as they are: `files/CASE/expected.yaml` says what must come.
 
 `file`: what `gateway import FILE --address 192.168.1.11` reads. `exit` (default 0) and `says`: text of its output.
-`notes`: texts that some note has; `count`: how many there are. `nodes`: name -> address. `backends`: name -> image, command, env, docker, volumes
+`notes`: texts that some note has; `count`: how many there are.
+`nodes`: name -> address. `backends`: name -> image, command, env, docker, volumes
 of the launch block, or keys of the backend. `check`: rules of errors that `gateway fleet check` finds (default:
 none). `rendered`: backend -> the end of the words that `docker run` gets on the head."""
 
