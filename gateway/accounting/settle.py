@@ -12,7 +12,7 @@ from gateway.accounting.ledger_file import DAY, Entry
 from gateway.accounting.prices import costs_money, pictures_usd
 from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.domain.backend import BackendState
-from gateway.domain.request import SPEECH
+from gateway.domain.endpoints import SPEECH
 from gateway.domain.usage import NO_TOKENS, Tokens, is_beyond_belief, read_usage
 from gateway.metrics.registry import Metrics, Route
 from gateway.routing.window import known_tokens
@@ -152,7 +152,7 @@ class Settler:
         alias, endpoint = record.alias, record.endpoint.name
         audio = (0.0, audio_seconds) if record.endpoint is SPEECH else (audio_seconds, 0.0)
         counts = requests, seconds, *astuple(used), usd or 0.0, unpriced, *audio
-        self._accounts.ledger.record(Entry(time.time(), record.spender, alias, backend, endpoint, outcome, *counts))
+        self._accounts.ledger.put(Entry(time.time(), record.spender, alias, backend, endpoint, outcome, *counts))
 
     def _route(self, record: RequestRecord, state: BackendState) -> Route:
         return self._metrics.route(record.client_label, record.alias, state.name, record.endpoint.name)
