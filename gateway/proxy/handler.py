@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from functools import partial
 
 from msgspec import Raw
 
@@ -23,7 +24,7 @@ from gateway.admission.slots import Lease
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.body import UNREADABLE, read_fields, unreadable
-from gateway.domain.request import CHAT, Endpoint, InferenceRequest, parse
+from gateway.domain.request import CHAT, Endpoint, InferenceRequest, parse, parse_and_search
 from gateway.domain.request_timer import ReaderStalled, RequestTimer, Stopping
 from gateway.domain.upstream import UpstreamFailure
 from gateway.errors import GatewayError, PassedOn, exhausted
@@ -191,13 +192,11 @@ class RequestHandler:
     async def _read(self, client: access.Identity) -> InferenceRequest:
         (exchange := self.exchange).caller.check_json()
         body = await exchange.read_body(self.snapshot.server.max_body)
-        fields = read_fields(body)
-        if len(body) <= SEARCHED and (alike := self._alike(fields)) is not None:
-            return alike
-        request = parse(self.record.endpoint, fields, exchange.own)
         if len(body) > SEARCHED:
-            await apart(client.name, request.look_for_media)
-        return request
+            return await apart(client.name, partial(parse_and_search, self.record.endpoint, body, exchange.own))
+        fields = read_fields(body)
+        alike = self._alike(fields)
+        return alike if alike is not None else parse(self.record.endpoint, fields, exchange.own)
 
     def _alike(self, fields: dict[str, Raw]) -> InferenceRequest | None:
         """The request, where something was decided for chats like this one. Sets `decision`; where there is none yet,

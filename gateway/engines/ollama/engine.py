@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -31,6 +32,7 @@ from gateway.engines.ollama.loading import loaded
 from gateway.engines.ollama.reply import STOPPED, OllamaLine, ReplyBuilder, is_cut_call, read_line
 from gateway.engines.ollama.request import OllamaCall, chat_call, completion_call, embeddings_call, fit_to_window
 from gateway.engines.ollama.stream import OllamaStream, OllamaWhole, whole_line
+from gateway.large_bodies import apart_if_large
 from gateway.transport.client import post_json
 
 WHOLE_MOST = 64 * 1024 * 1024  # bytes of an answer that is read in one piece
@@ -54,7 +56,8 @@ class OllamaEngine(Engine):
                 from gateway.engines.ollama.pictures import fetch_pictures  # httpx, which most never need
 
                 await fetch_pictures(state.backend.images.fetch, call)
-            ours = translate(state, call)
+            size = sum(len(memoryview(call.fields[name])) for name in call.endpoint.prompt if name in call.fields)
+            ours = await apart_if_large(call.sender, size, partial(translate, state, call))
         except InexpressibleRequest as inexpressible:
             return refused(inexpressible)
         if not call.checks:
