@@ -30,7 +30,7 @@ from gateway.domain.request_timer import ReaderStalled, RequestTimer, Stopping
 from gateway.domain.upstream import UpstreamFailure
 from gateway.errors import GatewayError, PassedOn, exhausted
 from gateway.inspection.error_replies import Verdict
-from gateway.large_bodies import SEARCHED, apart
+from gateway.large_bodies import SEARCHED, apart, apart_if_large
 from gateway.proxy.ask_all import AskAll
 from gateway.proxy.attempt import Attempt
 from gateway.proxy.blame import Blame, earlier_failures
@@ -181,7 +181,7 @@ class RequestHandler:
             alias = inner.alias if inner is not None else access.alias_for(snapshot, client, request)
         record.alias = alias.name
         if alias.notice:
-            drop_notices(request)
+            await apart_if_large(client.name, request.prompt_bytes, partial(drop_notices, request))
         if not alias.ask_all:
             record.charge = self.services.accounts.limits.check(client.client, request, time.monotonic())
         exchange.on_leave(self._left)

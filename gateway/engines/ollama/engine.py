@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Coroutine, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
@@ -39,6 +39,9 @@ WHOLE_MOST = 64 * 1024 * 1024  # bytes of an answer that is read in one piece
 LEVELS_SINCE = (0, 17, 7)  # from this version on every model that thinks takes a level
 CUT_FROM = 1024  # tokens: in shorter prompts most tokens come from the template
 
+if TYPE_CHECKING:
+    from gateway.engines.ollama.pictures import HostLookups
+
 _encode = msgspec.json.Encoder().encode
 ERROR = re.compile(rb'\A\s*\{\s*"error"\s*:\s*"llama-server returned invalid tool call')
 _NO_THINKING = re.compile(rb"does not support thinking|think value")
@@ -49,13 +52,17 @@ class OllamaEngine(Engine):
 
     name = "ollama"
 
+    def __init__(self) -> None:
+        self._lookups: HostLookups | None = None  # made by the first picture that is fetched
+
     async def send(self, state: BackendState, call: EngineRequest) -> Response:
         """What Ollama's API cannot express is answered with 400; its own errors are passed on."""
         try:
             if state.backend.images.fetch:
-                from gateway.engines.ollama.pictures import fetch_pictures  # httpx, which most never need
+                from gateway.engines.ollama.pictures import HostLookups, fetch_pictures  # httpx, which most never need
 
-                await fetch_pictures(state.backend.images.fetch, call)
+                self._lookups = self._lookups or HostLookups()
+                await fetch_pictures(state.backend.images.fetch, call, self._lookups)
             size = sum(len(memoryview(call.fields[name])) for name in call.endpoint.prompt if name in call.fields)
             ours = await apart_if_large(call.sender, size, partial(translate, state, call))
         except InexpressibleRequest as inexpressible:
