@@ -20,13 +20,14 @@ from gateway.config.snapshot import Alias
 from gateway.domain.body import value_of
 from gateway.domain.request import InferenceRequest, parse
 from gateway.errors import GatewayError
+from gateway.large_bodies import apart_if_large
 from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
 from gateway.proxy.services import RunInner
 from gateway.proxy.stages import ReceivedRequest, RequestContext
 from gateway.runtime.apps import Extension
 from gateway.runtime.gateway import Gateway
 
-KEPT_MOST = 1_000  # descriptions
+KEPT_MOST = 1_000  # descriptions; beyond it the oldest of the client with the most gives way
 TEXT_MOST = 16_000  # characters of one
 PICTURES_MOST = 64  # of one request
 AT_A_TIME = 2  # pictures of one request that are described beside each other
@@ -37,7 +38,8 @@ ASK = (
 )
 
 _encode = msgspec.json.Encoder().encode
-_Key = tuple[str, bool, str, bytes]  # the client, whether it stays in the LAN, the describing alias, the picture's hash
+_Key = tuple[bool, str, bytes]  # whether it stays in the LAN, the describing alias, the picture's hash
+_Kept = OrderedDict[_Key, str]
 
 
 def app(gateway: Gateway) -> Extension:
@@ -49,7 +51,7 @@ class PictureDescriber:
     """One per gateway: puts descriptions in the place of a chat's pictures."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[_Key, str] = OrderedDict()
+        self._kept: dict[str, _Kept] = {}  # by client
 
     async def described(self, context: RequestContext, received: ReceivedRequest, run: RunInner) -> InferenceRequest:
         """The request with descriptions in the place of its pictures, as far as they could be described; the request

@@ -122,7 +122,7 @@ async def test_as_a_message_of_anthropics_api_too() -> None:
 
 
 async def test_the_descriptions_of_one_client_do_not_push_out_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "KEPT_MOST", 4)
+    monkeypatch.setattr(app, "KEPT_MOST", 4)
     clients = "clients:\n  ada: {key: ada-key-0001}\n  bob: {key: bob-key-0001}\n"
     async with desk(clients) as (gateway, _, eyes):
         ada, bob = ({"authorization": f"Bearer {name}-key-0001"} for name in ("ada", "bob"))
