@@ -32,7 +32,7 @@ def home(fleet: None) -> Iterator[None]:
     by_ops("cp /etc/spark-gateway/routes.yaml new.yaml; ssh ops@spark1 journalctl -u spark-qwen36 -n 50 >start.log")
     until(lambda: chat("main")[0] == 200, 180, "the fleet serves")
     yield
-    by_ops("gateway fleet render --out ./fleet; rm -r two own vllm new.yaml start.log plan.svg")
+    by_ops("gateway fleet render --out ./fleet; rm -rf two own vllm new.yaml start.log plan.svg")
 
 
 @pytest.mark.parametrize("command", [*ALONE, *(f"cd two && {command}" for command in TWO_MODELS)])
