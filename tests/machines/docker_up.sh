@@ -4,9 +4,10 @@
 . "$(dirname "$0")/lib.sh"
 mkdir -p "$MACHINES" && cd "$MACHINES" || exit 1
 [ "${1-}" != down ] && docker -H "$HOSTDOCK" info >/dev/null 2>&1 && exit 0
-if [ -s pid ] && [ "$(cat "/proc/$(cat pid)/comm" 2>/dev/null)" = dockerd ]; then
-  kill "$(cat pid)" 2>/dev/null
-  for _ in $(seq 40); do kill -0 "$(cat pid)" 2>/dev/null || break; sleep 0.3; done
+pid=$(cat pid 2>/dev/null)
+if [ -n "$pid" ] && [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = dockerd ]; then
+  kill "$pid" 2>/dev/null
+  for _ in $(seq 40); do kill -0 "$pid" 2>/dev/null || break; sleep 0.3; done
 fi
 rm -f pid
 [ "${1-}" = down ] && { ip link del dock77 2>/dev/null; exit 0; }
