@@ -10,12 +10,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from gateway import __version__
-from gateway.api import (
-    admin,
-    audio,
-    page,
-    status,
-)
+from gateway.api import admin, page, status
 from gateway.api.caller import client_error
 from gateway.errors import GatewayError, WrongMethod
 from gateway.proxy.exchange import ClientGone
@@ -52,7 +47,6 @@ def build_api(gateway: Gateway) -> FastAPI:
             ClientGone: _answer_nobody,
         },
     )
-    api.include_router(audio.router(gateway))
     for router in gateway.apps.routers():
         api.include_router(router)
     api.include_router(admin.router(gateway))

@@ -33,7 +33,6 @@ from gateway.health.probe_client import (
 )
 from gateway.health.recogniser import Recogniser
 from gateway.health.suspect_probes import SuspectProbes
-from gateway.health.voices import Voices
 from gateway.health.warm_standby import OllamaLoader, WarmStandby
 from gateway.shortage import Kind
 from gateway.supervision import Failures, cancel
@@ -83,7 +82,6 @@ class Prober:
             self._failures,
         )
         self.suspicion = SuspectProbes(self._failures)
-        self.voices = Voices(self._client, self._failures)
         self.standby = WarmStandby(fleet, self._loader, self.machines, self._failures)
 
     async def start(self, snapshot: Snapshot) -> None:
@@ -123,7 +121,6 @@ class Prober:
         alone = {b.name: b.nodes[0] for b in expected if len(b.nodes) == 1}
         self._nodes.keep_only(alone, exporters)
         self.canaries.keep_only({backend.identity for backend in backends})
-        self.voices.keep(backends)
         urls = [node.exporter for node in snapshot.nodes.values() if node.exporter is not None]
         self._client.keep({*(backend.origin for backend in backends if backend.url), *map(origin_of, urls)})
 
@@ -158,7 +155,6 @@ class Prober:
         self._tasks.clear()
         await cancel(*tasks)
         await self.canaries.close()
-        await self.voices.close()
         await self._client.close()
 
     # -- the loops -----------------------------------------------------------------------------------------------

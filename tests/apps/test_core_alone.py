@@ -26,6 +26,7 @@ SERVED = {
     "requests": ("GET", "/admin/requests"),
     "conversations": ("GET", "/v1/responses/resp_1"),
     "dialects": ("POST", "/v1/messages/count_tokens"),
+    "media": ("GET", "/v1/audio/voices"),
 }
 # Every module, those of commands too: a command imports its app when it is used.
 IMPORTS = """

@@ -9,7 +9,7 @@ import openai
 import pytest_asyncio
 
 from simulator.audio import silence
-from tests.proxy.audio.forms import House, fails, house
+from tests.apps.media.forms import House, fails, house
 from tests.scripted import END, Turn, answer, chunked, json_answer, request_bytes
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: audio/mpeg\r\ntransfer-encoding: chunked\r\n\r\n"

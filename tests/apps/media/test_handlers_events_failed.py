@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.proxy.audio.forms import WAV, House, form, house, part
+from tests.apps.media.forms import WAV, House, form, house, part
 from tests.scripted import END, SSE_HEAD, Turn, chunked
 
 DELTA = b'data: {"type":"transcript.text.delta","delta":"an \\"error\\" is told"}\n\n'

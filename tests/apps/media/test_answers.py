@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.inspection.audio_answer import file_seconds, said_seconds, said_tokens, wav_seconds
+from gateway.apps.media.answers import file_seconds, said_seconds, said_tokens, wav_seconds
 from simulator.audio import silence
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.health.voices import NAME_MOST, read_voices
+from gateway.apps.media.voices import NAME_MOST, read_voices
 
 
 @pytest.mark.parametrize(

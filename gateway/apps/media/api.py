@@ -6,13 +6,14 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from gateway.admission.access import Identity, identify
+from gateway.apps.media.voices import Voices
 from gateway.config.snapshot import Backend
 from gateway.domain.health_state import SERVING
 from gateway.proxy.header_map import header_map
 from gateway.runtime.gateway import Gateway
 
 
-def router(gateway: Gateway) -> APIRouter:
+def router(gateway: Gateway, known: Voices) -> APIRouter:
     """Filtered by the client's aliases; the same without /v1."""
     routes = APIRouter()
 
@@ -40,7 +41,7 @@ def router(gateway: Gateway) -> APIRouter:
         states = gateway.fleet.states
         servers = {one.name: one for found in offered(request).values() for one in found if "speech" in one.serves}
         ready = [one for one in servers.values() if not one.cloud and states[one.name].health.state in SERVING]
-        found = await gateway.prober.voices.of(ready)
+        found = await known.of(ready)
         return JSONResponse({"voices": [{"id": voice.id, "name": voice.name} for voice in found]})
 
     return routes

@@ -9,11 +9,10 @@ import openai
 import pytest
 import pytest_asyncio
 
-from gateway.proxy.audio import UploadHandler
+from gateway.apps.media.handlers import UploadHandler
 from gateway.proxy.handler import RequestHandler
 from simulator.audio import silence
-from tests.listening import later, limit
-from tests.proxy.audio.forms import (
+from tests.apps.media.forms import (
     LARGE,
     ROUTES,
     SPEECH,
@@ -28,6 +27,7 @@ from tests.proxy.audio.forms import (
     received,
     usual,
 )
+from tests.listening import later, limit
 from tests.raw_client import raw_client
 from tests.scripted import Turn, answer, json_answer
 from tests.waiting import until_said

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
 from gateway.config.machines import Backend, Identity
+from gateway.config.snapshot import Snapshot
 from gateway.health.probe_client import ProbeClient, ProbeFailure, decoded
+from gateway.shortage import Kind
 from gateway.supervision import Failures, cancel
 
 FRESH = 60.0  # seconds until a server is asked again
@@ -28,8 +30,8 @@ class Voice(NamedTuple):
 class Voices:
     """The voices of all servers. At most one request per server is under way."""
 
-    def __init__(self, client: ProbeClient, failures: Failures) -> None:
-        self._client = client
+    def __init__(self, failures: Failures, on_short: Callable[[Kind], object]) -> None:
+        self._client = ProbeClient(on_short)
         self._failures = failures
         self._known: dict[Identity, tuple[float, list[Voice]]] = {}  # with when they were read, in monotonic seconds
         self._reading: dict[Identity, asyncio.Task[None]] = {}
@@ -49,13 +51,18 @@ class Voices:
         found = {voice.id: voice for one in asked for voice in self._known.get(one.identity, (0.0, []))[1]}
         return list(found.values())
 
-    def keep(self, backends: Iterable[Backend]) -> None:
-        """Forget the servers that are not among these."""
+    async def follow(self, snapshot: Snapshot) -> None:
+        """Forget the servers that are not in this snapshot."""
+        backends = snapshot.backends.values()
         kept = {backend.identity for backend in backends}
         self._known = {identity: found for identity, found in self._known.items() if identity in kept}
+        self._client.keep({backend.origin for backend in backends if backend.url})
+
+    async def open(self) -> None: ...
 
     async def close(self) -> None:
         await cancel(*self._reading.values())
+        await self._client.close()
 
     def _refresh(self, backend: Backend) -> asyncio.Task[None]:
         ask, name = partial(self._ask, backend), f"voices of {backend.name}"

@@ -18,21 +18,20 @@ from msgspec import Raw
 
 from gateway.admission import access
 from gateway.admission.origins import check_json
+from gateway.apps.media.answers import EventReader, file_seconds, is_error, is_page, said_seconds, said_tokens
 from gateway.domain.body import read_fields, value_of
-from gateway.domain.endpoints import IMAGES, PICTURES, SPEECH, Endpoint
+from gateway.domain.endpoints import PICTURES, SPEECH, Endpoint
 from gateway.domain.request import InferenceRequest, parse
 from gateway.domain.upstream import Response, UpstreamFailure, read_counted
 from gateway.engines.base import EngineRequest
 from gateway.errors import GatewayError
-from gateway.inspection.audio_answer import EventReader, file_seconds, is_error, is_page, said_seconds, said_tokens
 from gateway.inspection.error_replies import Verdict
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
 from gateway.proxy.attempt import Attempt
-from gateway.proxy.exchange import AsgiExchange, Exchange, declares_more, too_large
+from gateway.proxy.exchange import AsgiExchange, declares_more, too_large
 from gateway.proxy.failures import AttemptFailed, StreamBroken
 from gateway.proxy.handler import RequestHandler
-from gateway.proxy.inner_exchange import OnBehalf
 from gateway.proxy.reply import Header, base_headers
 from gateway.proxy.services import Services
 from gateway.proxy.stages import AdmittedRequest, RequestContext
@@ -275,11 +274,3 @@ class AudioAttempt(Attempt):
 
 def _listed(value: str | list[str]) -> list[str]:
     return value if isinstance(value, list) else [value]
-
-
-def handler_of(
-    services: Services, endpoint: Endpoint, exchange: Exchange, on_behalf: OnBehalf | None = None
-) -> RequestHandler:
-    """The handler of a request whose body is JSON."""
-    passed_on = endpoint is SPEECH or endpoint is IMAGES
-    return (AudioHandler if passed_on else RequestHandler)(services, endpoint, exchange, on_behalf)

@@ -1,0 +1,27 @@
+"""Speech and pictures, as an app of a gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gateway.apps.media.handlers import AudioHandler, UploadHandler
+from gateway.apps.media.voices import Voices
+from gateway.domain.endpoints import PASSED_ON, UPLOADS
+from gateway.runtime.apps import Extension
+from gateway.runtime.gateway import Gateway
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+
+def app(gateway: Gateway) -> Extension:
+    voices = Voices(gateway.metrics.failures, gateway.short_of)
+
+    def routers() -> Sequence[APIRouter]:
+        from gateway.apps.media import api
+
+        return (api.router(gateway, voices),)
+
+    handlers = {**{one.name: AudioHandler for one in PASSED_ON}, **{one.name: UploadHandler for one in UPLOADS}}
+    return Extension(part=voices, follow=voices.follow, paths=frozenset({"audio"}), routers=routers, handlers=handlers)
