@@ -288,7 +288,7 @@ def test_spans_that_cannot_be_exported_are_counted(metrics: Metrics, monkeypatch
 
 def broken_parts() -> Iterator[tuple[str, str]]:
     """(what is called now and then, the part that it is)."""
-    yield "gateway.observe.history.History.sample", "history"
+    yield "gateway.apps.page.history.History.sample", "history"
     yield "gateway.apps.alerts.alerter.Alerter.check", "alerts"
     yield "gateway.health.prober.Prober.check", "probe"
     yield "gateway.health.prober.Prober.look_at_engine", "probe"
@@ -313,7 +313,7 @@ async def test_a_part_that_fails_is_counted_and_goes_on(
         return real(self, *args, **more)
 
     monkeypatch.setattr(kind, name, odd)
-    monkeypatch.setattr("gateway.observe.history.EVERY", 0.02)
+    monkeypatch.setattr("gateway.apps.page.history.EVERY", 0.02)
     monkeypatch.setattr("gateway.apps.alerts.alerter.CHECK_EVERY", 0.02)
     monkeypatch.setattr("gateway.health.warm_standby.SELDOM", 0.02)
     monkeypatch.setattr("gateway.health.engine_look.MOVING", 0.02)

@@ -21,6 +21,7 @@ from gateway.proxy.reply import Header, base_headers, request_id
 from gateway.runtime.gateway import Gateway
 
 T = TypeVar("T")
+STALLED = 30.0  # seconds after which a reader of events that reads nothing is cut off
 BODY_MOST = 256 * 1024  # bytes of a body that has no prompt
 
 
@@ -125,3 +126,9 @@ def _plain(share: Share, status: int, body: bytes, headers: list[Header]) -> Res
 
 async def _unsent(_: Message) -> None:
     """A `send` that does nothing: the framework sends the answer."""
+
+
+async def until_left(receive: Receive) -> None:
+    """Until the reader of the answer has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

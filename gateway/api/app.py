@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from gateway import __version__
-from gateway.api import admin, page, status
+from gateway.api import admin
 from gateway.api.caller import client_error
 from gateway.errors import GatewayError, WrongMethod
 from gateway.proxy.exchange import ClientGone
@@ -50,8 +50,6 @@ def build_api(gateway: Gateway) -> FastAPI:
     for router in gateway.apps.routers():
         api.include_router(router)
     api.include_router(admin.router(gateway))
-    api.include_router(status.router(gateway))
-    api.include_router(page.router())
     return api
 
 

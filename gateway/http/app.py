@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 # How the paths of the core that FastAPI serves begin, below `/` or `/v1/`.
-BEGINNINGS = frozenset(("", "admin", "events", "status", "web"))
+BEGINNINGS = frozenset({"admin"})
 FORM_MOST = 1024 * 1024  # bytes of a form beside its file
 
 

@@ -70,8 +70,9 @@ class Extension:
     endpoint whose answers are passed on -> makes the handler of a request. `read_request`: reads the request of
     `gateway explain`. `operation`: the operation on the fleet that is under way, else the last one, for `/status`; with
     what its commands wrote, or without. `troubles`: backend -> its engine's last words and what mends it, for admins.
-    `recovered`: backend that hangs -> its last restart, in words, for alerts.
-    `batches`: the batches for `/status` of the clients that the viewer may see.
+    `recovered`: backend that hangs -> its last restart, in words, for alerts. `acceptance`: backend that drafts ->
+    share of its draft tokens that were accepted. `batches`: the batches for `/status` of the clients that the viewer
+    may see.
     `preflight`: what may keep a backend from starting on its nodes with a profile ("" = with none)."""
 
     part: Component | None = None
@@ -87,6 +88,7 @@ class Extension:
     operation: Callable[[bool], dict[str, Any] | None] | None = None
     troubles: Callable[[], Mapping[str, Any]] = dict
     recovered: Callable[[], Mapping[str, str]] = dict
+    acceptance: Callable[[], Mapping[str, float]] = dict
     batches: BatchesShown = lambda _: []
     preflight: Preflight | None = None
 
@@ -141,6 +143,10 @@ class Apps:
     def recovered(self) -> dict[str, str]:
         """Backend that hangs -> its last restart by the gateway, in words."""
         return {name: text for app in self._apps for name, text in app.recovered().items()}
+
+    def acceptance(self) -> dict[str, float]:
+        """Backend that drafts -> share of its draft tokens that were accepted over the last minutes."""
+        return {name: share for app in self._apps for name, share in app.acceptance().items()}
 
     def lost(self) -> dict[str, int]:
         """Kind of record -> how many the apps have dropped."""

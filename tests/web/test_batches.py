@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page
 
-from gateway.api import status
+from gateway.apps.page import status
 from gateway.observe import history
 from simulator import SimVllm
 from tests.apps.batches.filed import filed, jsonl, line

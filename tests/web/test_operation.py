@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Dialog
 
-from gateway.api import status
+from gateway.apps.page import status
 from gateway.domain.health_state import State
 from gateway.observe import history
 from tests.apps.control.machine import begin, ended, gateway_of, machine

@@ -10,7 +10,7 @@ import pytest_asyncio
 from playwright.async_api import Browser
 
 from gateway.admission.capacity import capacity
-from gateway.api import status
+from gateway.apps.page import status
 from gateway.observe import history
 from simulator import SimVllm
 from tests.apps.cluster.joined import shared

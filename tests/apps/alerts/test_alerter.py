@@ -132,7 +132,7 @@ async def test_a_backend_whose_drafts_are_rejected_is_told_of(monkeypatch: pytes
     async with drafting.serve() as url:
         alerts = "webhook: '{url}/hook', draft_acceptance: 0.9"
         async with fleet("a", f"  b: {{url: '{url}'}}", alerts=alerts) as f:
-            kept = f.gateway.gateway.history
+            kept = f.gateway.gateway.apps.page
             await f.gateway.until(lambda: kept.latest["backends"].get("b", {}).get("kv") is not None)
             answer = await f.gateway.client.post("/v1/chat/completions", json=chat("b", "400 words"))
             assert answer.status_code == 200

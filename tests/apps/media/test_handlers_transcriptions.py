@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from unittest.mock import patch
 
 import openai
 import pytest
@@ -193,8 +194,8 @@ async def test_seconds_that_were_transcribed_and_spoken_are_in_the_clients_usage
             assert reply.status_code == 200
 
         async def used() -> bool:
-            pair.gateway.gateway.usage._read_at = float("-inf")  # the sums are kept for some seconds
-            told = (await pair.gateway.client.get("/status/usage", headers=webui)).json()
+            with patch("gateway.apps.page.usage_report.FRESH", 0.0):  # the sums are kept for some seconds
+                told = (await pair.gateway.client.get("/status/usage", headers=webui)).json()
             return [
                 (row["client"], row["requests"], row["audio_in_seconds"], row["audio_out_seconds"])
                 for row in told["today"]["clients"]
@@ -220,8 +221,8 @@ async def test_the_cost_of_speech_without_tokens_is_unknown_unless_it_is_free(ke
         assert (await pair.transcribe(usual())).status == 200
 
         async def told() -> bool:
-            pair.gateway.gateway.usage._read_at = float("-inf")
-            (row,) = (await pair.gateway.client.get("/status/usage")).json()["today"]["clients"] or [{}]
+            with patch("gateway.apps.page.usage_report.FRESH", 0.0):
+                (row,) = (await pair.gateway.client.get("/status/usage")).json()["today"]["clients"] or [{}]
             return bool(row) and row["usd"] == usd
 
         assert await until_said(told)

@@ -12,7 +12,7 @@ from fastapi.responses import Response
 
 from gateway.errors import GatewayError
 
-FOLDER = Path(__file__).parents[1] / "web"
+FOLDER = Path(__file__).parents[2] / "web"
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from functools import partial
 from math import inf
@@ -17,11 +17,15 @@ from typing import Any, NamedTuple
 import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from gateway import __version__
 from gateway.admission.access import identify
 from gateway.admission.capacity import capacity
 from gateway.api.admin import may_admin
+from gateway.api.answering import STALLED, until_left
+from gateway.apps.page.history import History
+from gateway.apps.page.usage_report import UsageReport
 from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
 from gateway.domain.drift import drift
@@ -37,16 +41,13 @@ RECENT = 100  # events in /status
 HEARTBEAT = 15.0  # seconds without an event until a comment is sent
 BATCHES_EVERY = 1.0  # seconds between two reports of how far batches are
 LOOK = 0.5  # seconds between two checks whether the gateway stops
-STALLED = 30.0  # seconds after which a reader that reads nothing is cut off
-
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
-def router(gateway: Gateway) -> APIRouter:
+def router(gateway: Gateway, figures: History) -> APIRouter:
     """`/status`, `/status/history`, `/status/usage` (JSON) and `/events` (SSE)."""
     routes = APIRouter()
     fresh = {"cache-control": "no-store"}
+    reported = UsageReport(gateway.accounts.ledger.path, gateway.metrics.failures)
 
     def admitted(request: Request) -> Viewer:
         peer = request.client.host if request.client else "local"
@@ -56,7 +57,7 @@ def router(gateway: Gateway) -> APIRouter:
     @routes.get("/status")
     async def status(request: Request) -> JSONResponse:
         viewer = admitted(request)
-        answer = describe(gateway)
+        answer = describe(gateway, figures)
         if viewer.admin:
             _add_words(gateway, answer)
         answer["batches"] = gateway.apps.batches_shown(viewer.may_see)
@@ -69,12 +70,12 @@ def router(gateway: Gateway) -> APIRouter:
     @routes.get("/status/history")
     async def history(request: Request) -> Response:
         admitted(request)
-        return Response(await _encode_history(gateway), media_type="application/json", headers=fresh)
+        return Response(await _encode_history(figures), media_type="application/json", headers=fresh)
 
     @routes.get("/status/usage")
     async def usage(request: Request) -> JSONResponse:
         viewer = admitted(request)
-        answer = await gateway.usage.read()
+        answer = await reported.read()
         for part in ("today", "week"):
             rows = [row for row in answer[part]["clients"] if viewer.may_see(row["client"])]
             answer = {**answer, part: {**answer[part], "clients": rows}}
@@ -85,7 +86,7 @@ def router(gateway: Gateway) -> APIRouter:
         """The events from now on; with `samples` also the fleet's numbers every few seconds, and its batches."""
         viewer = admitted(request)
         batches = partial(gateway.apps.batches_shown, viewer.may_see)
-        return EventStream(gateway, samples=samples, words=viewer.admin, batches=batches)
+        return EventStream(gateway, figures if samples else None, words=viewer.admin, batches=batches)
 
     return routes
 
@@ -108,7 +109,7 @@ class Viewer(NamedTuple):
 # -- /status ----------------------------------------------------------------------------------------------------------
 
 
-def describe(gateway: Gateway) -> dict[str, Any]:
+def describe(gateway: Gateway, figures: History) -> dict[str, Any]:
     """`{version, started, now, mode, modes, operation, stopping, memory, short, config, nodes: {name: ...}, backends:
     {name: ...}, aliases: {name: ...}, events: [...]}`. Times are Unix seconds, windows tokens. `mode`: the one in
     force; None without modes. `operation`: the switch, start or stop that is under way, else the last one; None = there
@@ -116,7 +117,7 @@ def describe(gateway: Gateway) -> dict[str, Any]:
     tracker = gateway.alias_status
     tracker.look()
     waiting = gateway.admission.queue_depth()
-    latest, starts = gateway.history.latest, gateway.admission.starts
+    latest, starts = figures.latest, gateway.admission.starts
     return {
         "version": __version__,
         "started": gateway.started,
@@ -142,7 +143,7 @@ def describe(gateway: Gateway) -> dict[str, Any]:
             name: {
                 **_alias(view, tracker.since.get(name), gateway.snapshot.aliases[name]),
                 "usd": tracker.cost(name),
-                "now": gateway.history.of_alias(name),
+                "now": figures.of_alias(name),
             }
             for name, view in tracker.aliases.items()
         },
@@ -275,11 +276,11 @@ def _wall(monotonic: float) -> float:
     return round(time.time() - time.monotonic() + monotonic, 3)
 
 
-async def _encode_history(gateway: Gateway) -> bytes:
+async def _encode_history(figures: History) -> bytes:
     """`{at: [...], gateway: {...}, backends: {name: {series: [...]}}, nodes: {...}}`. Other tasks run between its
     parts, because an hour of many backends takes some milliseconds."""
     encoded: dict[str, Any] = {"at": [], "gateway": {}, "backends": {}, "nodes": {}}
-    for part, value in gateway.history.parts():
+    for part, value in figures.parts():
         if part in ("backends", "nodes"):
             name, series = value
             encoded[part][name] = msgspec.Raw(msgspec.json.encode(series))
@@ -294,7 +295,7 @@ async def _encode_history(gateway: Gateway) -> bytes:
 
 class EventStream(Response):
     """One `event: state|drift|config|shared|mode|operation` with its JSON for each event from now on; a comment after
-    every 15 s without an event; `event: dropped` if the reader was too slow for all events. With `samples` an `event:
+    every 15 s without an event; `event: dropped` if the reader was too slow for all events. With `figures` an `event:
     sample` every few seconds, always the newest one, and `event: batches` whenever these have changed, at most once a
     second: the viewer's, as in `/status`. Ends when the reader leaves or stalls, or when the gateway
     stops."""
@@ -304,19 +305,19 @@ class EventStream(Response):
     def __init__(
         self,
         gateway: Gateway,
+        figures: History | None = None,
         *,
-        samples: bool = False,
         words: bool = False,
         batches: Callable[[], list[dict[str, Any]]] = list,
     ) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._gateway = gateway
-        self._samples = samples
+        self._figures = figures
         self._words = words
         self._batches = batches
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         left = asyncio.create_task(until_left(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -336,7 +337,7 @@ class EventStream(Response):
         yield b": events from now on\n\n"
         spoke = time.monotonic()
         latest: object = None  # the last sample that was sent
-        batches, batches_at = self._batches() if self._samples else [], spoke
+        batches, batches_at = self._batches() if self._figures is not None else [], spoke
         while not left.done() and not self._gateway.stopping:
             await subscription.wait(LOOK)
             events, dropped = subscription.drain()
@@ -344,13 +345,17 @@ class EventStream(Response):
                 yield _sse("dropped", {"dropped": dropped})
             for event in events:
                 yield _sse(event.kind, _event(event, words=self._words))
-            sample = self._gateway.history.latest
-            news = self._samples and sample is not latest
+            sample = self._figures.latest if self._figures is not None else None
+            news = sample is not latest
             if news:
                 latest = sample
                 yield _sse("sample", sample)
             now = time.monotonic()
-            if self._samples and now - batches_at >= BATCHES_EVERY and (found := self._batches()) != batches:
+            if (
+                self._figures is not None
+                and now - batches_at >= BATCHES_EVERY
+                and (found := self._batches()) != batches
+            ):
                 batches, batches_at, news = found, now, True
                 yield _sse("batches", found)
             if events or news:
@@ -362,9 +367,3 @@ class EventStream(Response):
 
 def _sse(name: str, value: Any) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(value))
-
-
-async def until_left(receive: Receive) -> None:
-    """Until the reader of the answer has left."""
-    while (await receive())["type"] != "http.disconnect":
-        pass

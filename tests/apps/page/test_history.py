@@ -8,6 +8,7 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
+from gateway.apps.page.history import EVERY, POINTS, TOKENS_OVER, History, Series, SeriesGroup
 from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
 from gateway.domain.health_machine import Health
@@ -16,7 +17,6 @@ from gateway.domain.progress import Sample
 from gateway.engines.vllm import read_counters
 from gateway.health.nodes import Machine
 from gateway.metrics.registry import Metrics
-from gateway.observe.history import EVERY, POINTS, TOKENS_OVER, History, Series, SeriesGroup
 from tests.sliced import whole
 
 SPECULATING = (Path(__file__).parents[1] / "data" / "engine" / "speculating.txt").read_bytes()

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gateway.api.page import FOLDER, POLICY, TYPES, read_assets
+from gateway.apps.page.assets import FOLDER, POLICY, TYPES, read_assets
 from simulator import SimVllm
 from tests.support import running_gateway
 

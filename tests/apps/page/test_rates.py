@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.apps.page.rates import DRAFTED_LEAST, STALE, EngineRates, EngineSamples, HistogramWindow, quantile
 from gateway.domain.progress import Sample
-from gateway.observe.rates import DRAFTED_LEAST, STALE, EngineRates, EngineSamples, HistogramWindow, quantile
 
 
 def test_rates_are_of_the_last_seconds_and_shares_of_the_last_minutes() -> None:

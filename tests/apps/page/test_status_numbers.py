@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from gateway.api import status
+from gateway.apps.page import status
 from gateway.domain.health_state import State
 from gateway.observe import history
 from simulator import SimVllm
-from tests.api.test_status import FAST, Reader, asked, body, two
+from tests.apps.page.test_status import FAST, Reader, asked, body, two
 from tests.support import PATIENCE, RunningGateway, running_gateway
 
 CLIENTS = """
@@ -44,22 +44,24 @@ async def got(gateway: RunningGateway, path: str, **headers: str) -> Any:
 async def test_status_has_what_was_measured() -> None:
     async with two() as (gateway, _, _):
         await chat(gateway)
-        latest = gateway.gateway.history.latest
-        await gateway.until(lambda: gateway.gateway.history.latest["aliases"].get("w", {}).get("ttft_p50") is not None)
-        assert latest is not gateway.gateway.history.latest
+        latest = gateway.gateway.apps.page.latest
+        await gateway.until(
+            lambda: gateway.gateway.apps.page.latest["aliases"].get("w", {}).get("ttft_p50") is not None
+        )
+        assert latest is not gateway.gateway.apps.page.latest
         told = await asked(gateway)
         assert told["aliases"]["w"]["now"]["ttft_p95"] > 0.0
         assert told["backends"]["a"]["now"]["ttft_p95"] > 0.0
         assert told["backends"]["b"]["now"]["ttft_p95"] is None
-        await gateway.until(lambda: gateway.gateway.history.latest["backends"]["a"]["from"] == "engine")
+        await gateway.until(lambda: gateway.gateway.apps.page.latest["backends"]["a"]["from"] == "engine")
         assert (await asked(gateway))["nodes"] == {}
 
 
 async def test_the_last_hour_is_told_in_columns_that_end_now() -> None:
     async with two() as (gateway, _, _):
         await chat(gateway)
-        await gateway.until(lambda: gateway.gateway.history.latest["backends"]["a"]["ttft_p50"] is not None)
-        await gateway.until(lambda: gateway.gateway.history.latest["backends"]["b"]["kv"] is not None)
+        await gateway.until(lambda: gateway.gateway.apps.page.latest["backends"]["a"]["ttft_p50"] is not None)
+        await gateway.until(lambda: gateway.gateway.apps.page.latest["backends"]["b"]["kv"] is not None)
         told = await got(gateway, "/status/history")
         assert len(told["at"]) > 1
         assert told["at"] == sorted(told["at"])
@@ -84,8 +86,8 @@ async def test_samples_come_to_those_who_ask_for_them() -> None:
 async def test_others_hear_of_events_alone() -> None:
     async with two() as (gateway, a, _), gateway.client.stream("GET", "/events") as answer:
         reader = Reader(answer.aiter_lines())
-        seen = gateway.gateway.history.latest
-        await gateway.until(lambda: gateway.gateway.history.latest is not seen)
+        seen = gateway.gateway.apps.page.latest
+        await gateway.until(lambda: gateway.gateway.apps.page.latest is not seen)
         await a.kill()
         assert (await reader.event())[0] == "state"
 

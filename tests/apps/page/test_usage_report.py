@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from tests.api.test_status import asked, two
-from tests.api.test_status_numbers import CLIENTS, HERMES, OPS, chat, got
+from tests.apps.page.test_status import asked, two
+from tests.apps.page.test_status_numbers import CLIENTS, HERMES, OPS, chat, got
 from tests.support import PATIENCE, RunningGateway
 from tests.waiting import until_said
 
@@ -28,8 +29,8 @@ async def until_used(gateway: RunningGateway, **headers: str) -> Any:
     """The ledger is written a moment later, and is not read for everybody who asks."""
 
     async def read() -> Any:
-        gateway.gateway.usage._read_at = float("-inf")
-        told = await got(gateway, "/status/usage", **headers)
+        with patch("gateway.apps.page.usage_report.FRESH", 0.0):
+            told = await got(gateway, "/status/usage", **headers)
         return told if told["today"]["clients"] else None
 
     return await until_said(read)
@@ -43,7 +44,7 @@ async def test_many_who_look_read_the_ledger_once(monkeypatch: pytest.MonkeyPatc
         reads += 1
         return []
 
-    monkeypatch.setattr("gateway.observe.usage_report.sums_since", counted)
+    monkeypatch.setattr("gateway.apps.page.usage_report.sums_since", counted)
     async with two() as (gateway, _, _):
         gateway.gateway.accounts.ledger.path.parent.mkdir(exist_ok=True)
         gateway.gateway.accounts.ledger.path.touch()

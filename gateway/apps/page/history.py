@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any
 
+from gateway.apps.page.rates import EngineRates, EngineSamples, HistogramWindow, Percentiles
 from gateway.domain.backend import BackendState
 from gateway.health.nodes import Machine
 from gateway.metrics.registry import Metrics
-from gateway.observe.rates import EngineRates, EngineSamples, HistogramWindow, Percentiles
 from gateway.supervision import cancel
 
 EVERY = 5.0  # seconds between two samples
@@ -100,7 +100,7 @@ class History:
         self._task: asyncio.Task[None] | None = None
         self.latest: dict[str, Any] = {"at": 0.0, "backends": {}, "aliases": {}, "nodes": {}, "gateway": {}}
 
-    def open(self) -> None:
+    async def open(self) -> None:
         self._task = self._metrics.failures.task("history", self._run)
 
     async def close(self) -> None:

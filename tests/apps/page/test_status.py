@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.api import status
+from gateway.apps.page import status
 from gateway.config.snapshot import Launch
 from gateway.domain.events import Event
 from gateway.domain.health_state import State
