@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parents[1] / "apps"
 
 Translator = Callable[[Exchange], Exchange]
+Routers = Sequence["APIRouter"]
 Handler = Callable[[Services, Endpoint, Any], RequestHandler]
 Tap = Callable[[Endpoint, Exchange], Exchange]
 ReadRequest = Callable[[str, Any], InferenceRequest]
@@ -80,7 +81,7 @@ class Extension:
     begin_stop: Callable[[], None] = lambda: None
     lost: Callable[[], Mapping[str, int]] = dict
     paths: frozenset[str] = frozenset()
-    routers: Callable[[], Sequence[APIRouter]] = tuple
+    routers: Callable[[], Routers] = tuple
     uploads: tuple[str, ...] = ()
     translators: Mapping[str, Translator] = field(default_factory=dict)
     handlers: Mapping[str, Handler] = field(default_factory=dict)

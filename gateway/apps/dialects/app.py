@@ -3,9 +3,9 @@ path. A dialect is imported by the first request that speaks it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -14,11 +14,8 @@ from gateway.domain.endpoints import MESSAGES, OLLAMA, RESPONSES, Endpoint
 from gateway.domain.request import InferenceRequest, parse
 from gateway.proxy.exchange import Exchange
 from gateway.routing import explain
-from gateway.runtime.apps import Extension
+from gateway.runtime.apps import Extension, Routers
 from gateway.runtime.gateway import Gateway
-
-if TYPE_CHECKING:
-    from fastapi import APIRouter
 
 _OF_RESPONSES = {"instructions", "max_output_tokens", "reasoning", "text", "tools", "store"}
 
@@ -26,7 +23,7 @@ _OF_RESPONSES = {"instructions", "max_output_tokens", "reasoning", "text", "tool
 def app(gateway: Gateway) -> Extension:
     of_response = partial(_response, gateway)
 
-    def routers() -> Sequence[APIRouter]:
+    def routers() -> Routers:
         from gateway.apps.dialects import token_counts
         from gateway.apps.dialects.ollama import pages
 

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING
 from gateway.apps.media.handlers import AudioHandler, UploadHandler
 from gateway.apps.media.voices import Voices
 from gateway.domain.endpoints import PASSED_ON, UPLOADS
-from gateway.runtime.apps import Extension
+from gateway.runtime.apps import Extension, Routers
 from gateway.runtime.gateway import Gateway
 
 if TYPE_CHECKING:
-    from fastapi import APIRouter
-
-
+    
 def app(gateway: Gateway) -> Extension:
     voices = Voices(gateway.metrics.failures, gateway.short_of)
 
-    def routers() -> Sequence[APIRouter]:
+    def routers() -> Routers:
         from gateway.apps.media import api
 
         return (api.router(gateway, voices),)

@@ -6,19 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gateway.apps.page.history import History
-from gateway.runtime.apps import Extension
+from gateway.runtime.apps import Extension, Routers
 from gateway.runtime.gateway import Gateway
 
 if TYPE_CHECKING:
-    from fastapi import APIRouter
-
-
+    
 def app(gateway: Gateway) -> Extension:
     history = History(
         lambda: gateway.fleet.states, lambda: gateway.prober.machines, gateway.admission.queue_depth, gateway.metrics
     )
 
-    def routers() -> Sequence[APIRouter]:
+    def routers() -> Routers:
         from gateway.apps.page import assets, status
 
         return status.router(gateway, history), assets.router()

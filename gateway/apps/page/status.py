@@ -351,11 +351,8 @@ class EventStream(Response):
                 latest = sample
                 yield _sse("sample", sample)
             now = time.monotonic()
-            if (
-                self._figures is not None
-                and now - batches_at >= BATCHES_EVERY
-                and (found := self._batches()) != batches
-            ):
+            due = self._figures is not None and now - batches_at >= BATCHES_EVERY
+            if due and (found := self._batches()) != batches:
                 batches, batches_at, news = found, now, True
                 yield _sse("batches", found)
             if events or news:
