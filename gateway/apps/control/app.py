@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gateway.apps.control.operations import Operations
 from gateway.apps.control.recovery import Recovery
@@ -13,8 +12,7 @@ from gateway.config.snapshot import Snapshot
 from gateway.runtime.apps import Extension, Routers
 from gateway.runtime.gateway import Gateway
 
-if TYPE_CHECKING:
-    
+
 def app(gateway: Gateway) -> Extension:
     control = Control(gateway)
     return Extension(

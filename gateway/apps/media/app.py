@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from gateway.apps.media.handlers import AudioHandler, UploadHandler
 from gateway.apps.media.voices import Voices
 from gateway.domain.endpoints import PASSED_ON, UPLOADS
 from gateway.runtime.apps import Extension, Routers
 from gateway.runtime.gateway import Gateway
 
-if TYPE_CHECKING:
-    
+
 def app(gateway: Gateway) -> Extension:
     voices = Voices(gateway.metrics.failures, gateway.short_of)
 

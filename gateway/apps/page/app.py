@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from gateway.apps.page.history import History
 from gateway.runtime.apps import Extension, Routers
 from gateway.runtime.gateway import Gateway
 
-if TYPE_CHECKING:
-    
+
 def app(gateway: Gateway) -> Extension:
     history = History(
         lambda: gateway.fleet.states, lambda: gateway.prober.machines, gateway.admission.queue_depth, gateway.metrics
