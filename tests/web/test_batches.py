@@ -9,8 +9,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page
 
-from gateway.apps.page import status
-from gateway.observe import history
+from gateway.apps.page import history, status
 from simulator import SimVllm
 from tests.apps.batches.filed import filed, jsonl, line
 from tests.web.house import chromium, looking, needs_chromium, shows

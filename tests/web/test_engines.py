@@ -9,8 +9,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Dialog, Page
 
-from gateway.apps.page import status
-from gateway.observe import history
+from gateway.apps.page import history, status
 from tests.apps.control.node import fleet
 from tests.web.house import CLIENTS, chromium, house, looking, needs_chromium, row, shows
 

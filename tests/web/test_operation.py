@@ -10,9 +10,8 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Dialog
 
-from gateway.apps.page import status
+from gateway.apps.page import history, status
 from gateway.domain.health_state import State
-from gateway.observe import history
 from tests.apps.control.machine import begin, ended, gateway_of, machine
 from tests.web.house import CLIENTS, chromium, lacks, looking, needs_chromium, shows
 

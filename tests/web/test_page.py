@@ -15,9 +15,8 @@ from msgspec.structs import replace
 from playwright.async_api import Browser
 
 from gateway.accounting.ledger_file import Entry, sums_since
-from gateway.apps.page import status
+from gateway.apps.page import history, status
 from gateway.domain.health_state import State
-from gateway.observe import history
 from simulator import SimVllm
 from tests.support import running_gateway
 from tests.web.house import CLIENTS, FAST, Wire, chromium, house, lacks, looking, needs_chromium, row, shows

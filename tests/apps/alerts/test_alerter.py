@@ -15,8 +15,8 @@ import pytest
 from gateway.accounting.accounts import today
 from gateway.apps.alerts.alert import Alert, Timing
 from gateway.apps.alerts.sender import RetryPolicy
+from gateway.apps.page import history
 from gateway.config.snapshot import Alerts, Secret
-from gateway.observe import history
 from simulator import SimVllm
 from simulator.audio import SimAudio
 from tests.apps.alerts.hook import HANG, OK, Hook, hooked, refusal

@@ -19,7 +19,7 @@ from gateway.health.nodes import Machine
 from gateway.metrics.registry import Metrics
 from tests.sliced import whole
 
-SPECULATING = (Path(__file__).parents[1] / "data" / "engine" / "speculating.txt").read_bytes()
+SPECULATING = (Path(__file__).parents[2] / "data" / "engine" / "speculating.txt").read_bytes()
 
 
 def state(name: str, url: str = "http://10.0.0.1:1") -> BackendState:

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.apps.page import status
+from gateway.apps.page import history, status
 from gateway.domain.health_state import State
-from gateway.observe import history
 from simulator import SimVllm
 from tests.apps.page.test_status import FAST, Reader, asked, body, two
 from tests.support import PATIENCE, RunningGateway, running_gateway
