@@ -293,7 +293,7 @@ def broken_parts() -> Iterator[tuple[str, str]]:
     yield "gateway.health.prober.Prober.check", "probe"
     yield "gateway.health.prober.Prober.look_at_engine", "probe"
     yield "gateway.health.canary_schedule.CanarySchedule._run", "canary"
-    yield "gateway.health.warm_standby.WarmStandby.look", "standby"
+    yield "gateway.apps.standby.standby.WarmStandby.look", "standby"
 
 
 @pytest.mark.parametrize(("what", "part"), list(broken_parts()), ids=lambda value: value.rpartition(".")[2])
@@ -315,7 +315,7 @@ async def test_a_part_that_fails_is_counted_and_goes_on(
     monkeypatch.setattr(kind, name, odd)
     monkeypatch.setattr("gateway.apps.page.history.EVERY", 0.02)
     monkeypatch.setattr("gateway.apps.alerts.alerter.CHECK_EVERY", 0.02)
-    monkeypatch.setattr("gateway.health.warm_standby.SELDOM", 0.02)
+    monkeypatch.setattr("gateway.apps.standby.standby.SELDOM", 0.02)
     monkeypatch.setattr("gateway.health.engine_look.MOVING", 0.02)
 
     async def script(turn: Turn) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from fastapi import Request
@@ -49,6 +49,14 @@ async def body_as(gateway: Gateway, request: Request, kind: type[T]) -> T:
             return msgspec.json.decode(body.strip() or b"{}", type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise GatewayError("invalid_request_body", f"The request body is not valid: {error}") from None
+
+
+def fields_of(body: bytes) -> dict[str, Any]:
+    """The fields of a body. Raises `invalid_request_body`."""
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise GatewayError("invalid_request_body", f"The request body must be a JSON object: {error}") from None
 
 
 class HeldAnswer(Response):

@@ -15,7 +15,6 @@ from gateway.domain.request import InferenceRequest
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.services import Services
-from gateway.routing.explain import read_request
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -108,7 +107,7 @@ class Apps:
         self.handlers = {name: make for app in apps for name, make in app.handlers.items()}
         self.paths = frozenset(path for app in apps for path in app.paths)
         self.uploads = frozenset(path for app in apps for path in app.uploads)
-        self.read_request = next((app.read_request for app in apps if app.read_request is not None), read_request)
+        self.read_request = next((app.read_request for app in apps if app.read_request is not None), None)
         self.operation = next((app.operation for app in apps if app.operation is not None), lambda _: None)
         self._preflight = next((app.preflight for app in apps if app.preflight is not None), None)
 

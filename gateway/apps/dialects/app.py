@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from gateway.apps.dialects.translated import TranslatedExchange
+from gateway.apps.explaining import explain
 from gateway.domain.endpoints import MESSAGES, OLLAMA, RESPONSES, Endpoint
 from gateway.domain.request import InferenceRequest, parse
 from gateway.proxy.exchange import Exchange
-from gateway.routing import explain
 from gateway.runtime.apps import Extension, Routers
 from gateway.runtime.gateway import Gateway
 

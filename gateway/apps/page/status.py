@@ -25,13 +25,13 @@ from gateway.admission.capacity import capacity
 from gateway.api.admin import may_admin
 from gateway.api.answering import STALLED, until_left
 from gateway.apps.page.history import History
+from gateway.apps.page.node_view import view_nodes
 from gateway.apps.page.usage_report import UsageReport
 from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
 from gateway.domain.drift import drift
 from gateway.domain.events import Event, Subscription
 from gateway.domain.slot_learning import WORDS
-from gateway.health.nodes import view_nodes
 from gateway.proxy.exchange import CONNECTION
 from gateway.proxy.header_map import header_map
 from gateway.routing.alias_status import AWAY, AliasView, BackendView, public_reason, shown_to_admin

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.routing.explain import explain
+from gateway.apps.explaining.explain import explain
 from gateway.routing.plan import make_plan
 from tests.routing.fleets import BODIES, Case, asked, cases
 from tests.routing.parts import NOW, alias, backend, fleet

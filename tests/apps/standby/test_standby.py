@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from gateway.apps.standby.standby import LOOK, SELDOM, WarmStandby
 from gateway.config.load import load_text
 from gateway.domain.backend import BackendState
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import State
 from gateway.health.nodes import Machine
-from gateway.health.warm_standby import LOOK, SELDOM, OllamaLoader, WarmStandby
+from gateway.health.ollama_loader import OllamaLoader
 from simulator import SimOllama, SimVllm
 from tests.support import RunningGateway, running_gateway
 from tests.warming import FAST, ask, sim_of, story
@@ -82,7 +83,7 @@ async def test_a_fallback_on_another_node_is_loaded_ahead_and_unloaded_at_failba
             if loaded:
                 await gateway.until(lambda: small.loaded.get("qwen3:8b", (0, 0.0))[0] == 8192)
             else:
-                await gateway.gateway.prober.standby.look(0.0)
+                await gateway.gateway.apps.standby.look(0.0)
                 assert not small.loaded
             assert (await ask(gateway, "chain")).headers["x-gateway-backend"] == "small"
             await big.revive()
@@ -90,7 +91,7 @@ async def test_a_fallback_on_another_node_is_loaded_ahead_and_unloaded_at_failba
             if loaded:
                 await gateway.until(lambda: not small.loaded)
             else:
-                await gateway.gateway.prober.standby.look(0.0)
+                await gateway.gateway.apps.standby.look(0.0)
                 assert small.loaded, "it was not us who loaded it"
 
 
@@ -123,7 +124,7 @@ async def test_on_the_same_node_it_is_loaded_ahead_where_the_exporter_showed_roo
             "aliases: {chain: [big, small]}\n"
         )
         async with running_gateway(routes) as gateway:
-            standby = gateway.gateway.prober.standby
+            standby = gateway.gateway.apps.standby
             await gateway.until_ready("big", "small")
             await gateway.until(lambda: standby.free.get("big") == 128e9 - used)
             await big.kill()
@@ -171,8 +172,7 @@ async def test_room_is_what_was_free_beside_the_engine_and_is_free_now(
     fleet["big"].health.state, fleet["small"].health.state = State.DOWN, State.READY
     gib = float(1 << 30)
     machines = {"n1": Machine(0.0, there=True, memory_total=128 * gib, memory_used=(128 - is_free) * gib)}
-    standby = WarmStandby(fleet, Sizes(size), machines)
-    standby.follow(snapshot)
+    standby = WarmStandby(fleet, lambda: snapshot, Sizes(size), machines)
     if was_free is not None:
         standby.free["big"] = was_free * gib
     await standby.look(100.0)
@@ -184,7 +184,8 @@ async def test_a_fleet_without_a_backend_that_loads_on_demand_is_looked_at_seldo
     monkeypatch: pytest.MonkeyPatch, engine: str, pause: float
 ) -> None:
     fleet = Fleet(lambda _: None)
-    fleet.apply(load_text(f"backends: {{a: {{engine: {engine}, url: 'http://10.0.0.1:1', model: m}}}}").snapshot)
+    snapshot = load_text(f"backends: {{a: {{engine: {engine}, url: 'http://10.0.0.1:1', model: m}}}}").snapshot
+    fleet.apply(snapshot)
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -192,7 +193,7 @@ async def test_a_fleet_without_a_backend_that_loads_on_demand_is_looked_at_seldo
         if len(pauses) == 3:
             raise asyncio.CancelledError
 
-    monkeypatch.setattr("gateway.health.warm_standby.asyncio.sleep", sleep)
+    monkeypatch.setattr("gateway.apps.standby.standby.asyncio.sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
-        await WarmStandby(fleet, Sizes(6), {}).run()
+        await WarmStandby(fleet, lambda: snapshot, Sizes(6), {}).run()
     assert pauses == [pause] * 3

@@ -10,27 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import SERVING, WELL, State
-from gateway.domain.upstream import UpstreamFailure
-from gateway.engines.ollama.installed_models import (
-    INSTALLED,
-    LOAD,
-    LOADED,
-    held_model,
-    leaves_alone,
-    load_body,
-    model_size,
-    window_of,
-)
-from gateway.engines.ollama.loading import begin_load
 from gateway.health.nodes import Machine
-from gateway.health.probe_client import ProbeClient, ProbeFailure, decoded
-from gateway.supervision import Failures
+from gateway.health.ollama_loader import OllamaLoader
+from gateway.supervision import Failures, cancel
 
 log = logging.getLogger("gateway.health")
 
@@ -39,81 +27,37 @@ SELDOM = 5.0  # the same while no backend loads on demand: each wakes the event 
 KEEP = "10m"  # how long Ollama keeps a model that was loaded in advance
 RENEW = 240.0  # seconds until `KEEP` is sent again: a request replaces it by a shorter time
 RETRY = 30.0  # seconds until a load that failed, or that did not fit, is tried again
-UNLOADING = 60.0  # seconds that Ollama may take to answer a request to unload a model
 MEMORY_TIMES = 1.5  # memory of a loaded model (with its window) per byte of its file; estimated, not reported
 MARGIN = 1 << 30  # bytes of a machine's memory that stay free
 
 
-class OllamaLoader:
-    """Asks an Ollama: the size of a model, whether it is loaded, and to load it. Raises nothing."""
-
-    def __init__(self, client: ProbeClient) -> None:
-        self._client = client
-
-    async def size(self, state: BackendState) -> int | None:
-        """The size of the backend's model on disk, in bytes; None if not reported."""
-        response = await self._client.get(state.backend, INSTALLED)
-        if isinstance(response, ProbeFailure) or response.status != 200:
-            return None
-        return model_size(decoded(response, {}), state.model or "")
-
-    async def look(self, state: BackendState) -> ProbeFailure | None:
-        """Read what this server has of the backend's model in memory. Returns why that could not be asked."""
-        response = await self._client.get(state.backend, LOADED)
-        if isinstance(response, ProbeFailure):
-            return response
-        if response.status == 200 and state.load is None:  # a model that is being loaded is listed too
-            state.saw_held(held_model(decoded(response, {}), state.model, time.time()), time.monotonic())
-        return None
-
-    async def has_loaded(self, state: BackendState) -> bool:
-        """Does this Ollama hold the backend's model in memory? True also when the request failed because the gateway
-        itself lacked files or memory, which shows nothing about the model."""
-        failure = await self.look(state)
-        return state.held is not None if failure is None else failure.own
-
-    async def is_askable(self, state: BackendState) -> bool:
-        """Would a canary find the model of the backend loaded, and leave it so?"""
-        if state.traits.probe is None or state.traits.probe.held is None:
-            return state.reported.loaded is True  # as of the health check that has just been made
-        has_loaded = await self.has_loaded(state)
-        return has_loaded and (state.held is None or leaves_alone(state, time.time()))
-
-    async def load(self, state: BackendState, keep_alive: str | int) -> bool:
-        """Load the backend's model with the window that requests use, and keep it for `keep_alive` (a duration in
-        Ollama's format); 0 = unload it. True = done."""
-        if keep_alive:
-            try:
-                return await begin_load(state, window_of(state), keep_alive, kept=True).wait() is None
-            except UpstreamFailure as failure:
-                log.info("%s has not loaded its model: %s", state.name, failure)
-                return False
-        response = await self._client.post(state.backend, LOAD, load_body(state, 0), UNLOADING)
-        return not isinstance(response, ProbeFailure) and response.status == 200
-
-
 class WarmStandby:
-    """Loads and unloads fallbacks. `machines`: node -> the last report of its exporter. `loaded`: backend -> when
-    its model was loaded in advance (monotonic seconds). `free`: backend -> free bytes on its nodes when it was last
-    well."""
+    """Loads and unloads fallbacks. `snapshot`: the one in force; `machines`: node -> the last report of its exporter.
+    `loaded`: backend -> when its model was loaded in advance (monotonic seconds). `free`: backend -> free bytes on its
+    nodes when it was last well."""
 
     def __init__(
-        self, fleet: Fleet, loader: OllamaLoader, machines: Mapping[str, Machine], failures: Failures | None = None
+        self,
+        fleet: Fleet,
+        snapshot: Callable[[], Snapshot],
+        loader: OllamaLoader,
+        machines: Mapping[str, Machine],
+        failures: Failures | None = None,
     ) -> None:
-        self._fleet = fleet
+        self._fleet, self._snapshot = fleet, snapshot
         self._failures = failures or Failures()
         self._loader = loader
         self._machines = machines
-        self._aliases: Mapping[str, Alias] = {}
-        self._in_mode = False  # routes.yaml has modes
         self._not_before: dict[str, float] = {}
+        self._task: asyncio.Task[None] | None = None
         self.loaded: dict[str, float] = {}
         self.free: dict[str, float] = {}
 
-    def follow(self, snapshot: Snapshot) -> None:
-        """Use the aliases of `snapshot` from now on."""
-        self._aliases = snapshot.aliases
-        self._in_mode = snapshot.mode is not None
+    async def open(self) -> None:
+        self._task = self._failures.task("standby", self.run)
+
+    async def close(self) -> None:
+        await cancel(self._task)
 
     async def run(self) -> None:
         while True:
@@ -125,10 +69,11 @@ class WarmStandby:
 
     async def look(self, now: float) -> None:
         """Load the fallbacks that are needed now, and unload those that are no longer needed."""
-        states = self._fleet.states
+        states, snapshot = self._fleet.states, self._snapshot()
+        in_mode = snapshot.mode is not None
         self._note_free_memory()
-        needed = fallbacks_needed(self._aliases, states)
-        needed = {name: near for name, near in needed.items() if not is_taken(states[name], states, self._in_mode)}
+        needed = fallbacks_needed(snapshot.aliases, states)
+        needed = {name: near for name, near in needed.items() if not is_taken(states[name], states, in_mode)}
         for name, neighbours in needed.items():
             if now < self._not_before.get(name, 0.0):
                 continue

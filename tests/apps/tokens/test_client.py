@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from gateway.apps.tokens.client import TokenClient, TokenizeError
 from gateway.domain.backend import BackendState
 from gateway.domain.upstream import ProtocolFailure, UpstreamClient
-from gateway.engines.tokenize import TokenClient, TokenizeError
 from gateway.large_bodies import LARGE
 from tests.engines.scripted import ScriptedClient, ScriptedResponse
 from tests.engines.test_tokenize import HELLO, server
