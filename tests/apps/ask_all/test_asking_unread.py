@@ -32,7 +32,7 @@ async def floods(turn: Turn) -> None:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.domain.request_timer.UNREAD", 0.3)
     monkeypatch.setattr("gateway.proxy.reply.LAST_WORDS", 0.2)
-    monkeypatch.setattr("gateway.proxy.ask_all.LAST_WORDS", 0.2)
+    monkeypatch.setattr("gateway.apps.ask_all.asking.LAST_WORDS", 0.2)
     monkeypatch.setattr("gateway.http.direct.FLUSH", 0.2)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.apps.ask_all.joined_choices import LOST, Member, MemberStream, Shared, added, choice_in, error_in
 from gateway.domain.endpoints import CHAT
-from gateway.inspection.joined_choices import LOST, Member, MemberStream, Shared, added, choice_in, error_in
 
 SHARED = Shared(CHAT, "chatcmpl-1", 1700000000, "judges")
 MEMBER = Member(3, "qwen32", "Qwen/Qwen3-32B")

@@ -2,7 +2,7 @@
 
 Each backend gets a request of its own, with its own plan, slots, checks, mending, limits, costs and log line: it runs
 through the same handler as any other request. Only its exchange differs: a `MemberExchange` takes its answer, and
-`AskAll` joins the answers into one (inspection/joined_choices.py).
+`AskAll` joins the answers into one (joined_choices.py).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
+from gateway.apps.ask_all.joined_choices import LOST, Member, MemberStream, Shared, added, choice_in, error_in
 from gateway.domain.endpoints import CHAT, COMPLETIONS
 from gateway.errors import GatewayError, envelope
-from gateway.inspection.joined_choices import LOST, Member, MemberStream, Shared, added, choice_in, error_in
 from gateway.proxy.exchange import Headers
 from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
 from gateway.proxy.reply import LAST_WORDS, STREAM_HEADERS, Header, base_headers, send_whole
