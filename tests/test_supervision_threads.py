@@ -136,7 +136,7 @@ def test_a_thread_that_only_ever_fails_ends_when_it_is_told_to(metrics: Metrics)
 
 # Tasks that somebody waits for, and sees the exception of; or that belong to one request of a client.
 WAITED_FOR = {
-    "api/admin.py": "a probe that was asked for: its error is the answer",
+    "apps/probing/api.py": "a probe that was asked for: its error is the answer",
     "apps/batches/api.py": "ends with the reply that it watches",
     "apps/page/status.py": "ends with the reply that it watches",
     "http/connection.py": "one request",
@@ -158,7 +158,7 @@ WAITED_FOR = {
     "apps/control/lanes.py": "starts side by side, in a group that waits for them",
     "apps/control/api.py": "ends with the reply that it watches",
     "apps/batches/runner.py": "the lines of a batch, awaited by the task of the batch",
-    "engines/litellm/stream.py": "a read, awaited; a close, which suppresses everything",
+    "apps/cloud/stream.py": "a read, awaited; a close, which suppresses everything",
 }
 NO_SERVER = ("apps/bench/", "apps/importing/", "cli/")  # not part of a gateway that serves
 BEGINS = {"create_task", "ensure_future", "Thread"}

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from gateway.apps.dialects.translated import TranslatedExchange
-from gateway.apps.explaining import explain
 from gateway.domain.endpoints import MESSAGES, OLLAMA, RESPONSES, Endpoint
 from gateway.domain.request import InferenceRequest, parse
 from gateway.proxy.exchange import Exchange
@@ -74,7 +73,9 @@ def read_request(alias: str, body: Any) -> InferenceRequest:
         from gateway.apps.dialects.anthropic.request import to_chat
 
         return parse(MESSAGES, to_chat(msgspec.json.encode({**body, "model": alias})))
-    return explain.read_request(alias, body)
+    from gateway.apps.explaining.explain import read_request as read_chat
+
+    return read_chat(alias, body)
 
 
 def _is_response(body: Mapping[str, Any]) -> bool:

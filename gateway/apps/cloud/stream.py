@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from gateway.apps.cloud.errors import status_of, text_of, unwrapped
 from gateway.domain.upstream import ResetFailure, UpstreamFailure, read_counted
 from gateway.engines.base import error_of
-from gateway.engines.litellm.errors import status_of, text_of, unwrapped
 
 _encode = msgspec.json.Encoder().encode
 _OWN = "provider_specific_fields"  # litellm's copy of fields that the message already has

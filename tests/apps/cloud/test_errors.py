@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
+from gateway.apps.cloud.engine import import_sdk
+from gateway.apps.cloud.errors import error_answer
 from gateway.domain.upstream import ConnectFailure, UpstreamFailure
-from gateway.engines.litellm.engine import import_sdk
-from gateway.engines.litellm.errors import error_answer
 from gateway.inspection.error_replies import judge
+from tests.apps.cloud.test_engine import KEY, ask
 from tests.engines.anthropic_server import (
     START,
     AnthropicServer,
@@ -18,7 +19,6 @@ from tests.engines.anthropic_server import (
     event,
     text_block,
 )
-from tests.engines.litellm.test_engine import KEY, ask
 from tests.engines.scripted import events_of
 
 

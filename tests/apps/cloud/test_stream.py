@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.apps.cloud.test_engine import TOOL, ask, deltas, said
 from tests.engines.anthropic_server import (
     START,
     AnthropicServer,
@@ -12,7 +13,6 @@ from tests.engines.anthropic_server import (
     text_block,
     tool_block,
 )
-from tests.engines.litellm.test_engine import TOOL, ask, deltas, said
 from tests.engines.scripted import events_of
 
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from msgspec import Raw
 
+from gateway.apps.cloud.request import chat_arguments
 from gateway.engines.base import InexpressibleRequest
-from gateway.engines.litellm.request import chat_arguments
 from gateway.inspection.error_replies import judge
-from tests.engines.litellm.test_engine import ASK, TOOL, ask
+from tests.apps.cloud.test_engine import ASK, TOOL, ask
 
 
 def arguments(*also: str, **fields: Any) -> dict[str, Any]:

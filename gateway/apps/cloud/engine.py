@@ -14,14 +14,14 @@ from typing import Any
 
 import msgspec
 
+from gateway.apps.cloud.errors import BackendMisconfigured, error_answer
+from gateway.apps.cloud.request import chat_arguments, embeddings_arguments
+from gateway.apps.cloud.stream import LiteLLMStream, embeddings_body, whole_body
 from gateway.config.backends import CLOUD_MISSING, INSTALL_CLOUD
 from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
 from gateway.domain.upstream import Response
 from gateway.engines.base import Engine, EngineRequest, InexpressibleRequest, WholeResponse, error_response, refused
-from gateway.engines.litellm.errors import BackendMisconfigured, error_answer
-from gateway.engines.litellm.request import chat_arguments, embeddings_arguments
-from gateway.engines.litellm.stream import LiteLLMStream, embeddings_body, whole_body
 
 log = logging.getLogger("gateway.litellm")
 
@@ -96,6 +96,9 @@ class LiteLLMEngine(Engine):
         stream = LiteLLMStream(sdk, reply, call.request_id, key)
         await stream.peek()
         return stream
+
+
+ENGINE = LiteLLMEngine()
 
 
 def import_sdk() -> Any:

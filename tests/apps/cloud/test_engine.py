@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway.apps.cloud import engine as litellm
+from gateway.apps.cloud.engine import LiteLLMEngine
 from gateway.config.snapshot import Backend, Secret, Timeouts
 from gateway.domain.endpoints import CHAT, EMBEDDINGS, Endpoint
 from gateway.domain.upstream import ResetFailure, Response
-from gateway.engines.litellm import engine as litellm
-from gateway.engines.litellm.engine import LiteLLMEngine
 from gateway.engines.registry import ENGINES
 from tests.engines.anthropic_server import (
     START,
