@@ -19,9 +19,8 @@ from gateway.admission.scheduler import Scheduler
 from gateway.apps.cluster.redis_connection import CONNECT, Batch, RedisConnection, RedisUnavailable, ignore
 from gateway.apps.cluster.shared_budgets import SharedBudgets, days
 from gateway.apps.cluster.shared_operations import SharedOperations
-from gateway.apps.cluster.shared_placements import SharedPlacements
 from gateway.apps.cluster.shared_slots import SharedSlots
-from gateway.apps.cluster.state_sync import StateSync
+from gateway.apps.cluster.state_sync import SharedPlacements, StateSync
 from gateway.config.snapshot import Secret
 from gateway.config.sources import keep, read_kept
 from gateway.domain.events import Event
