@@ -136,7 +136,7 @@ def _digest(key: str) -> str:
 
 def _edit(config: Path, edited: Callable[[str], str], *, as_json: bool) -> Snapshot:
     """Write the edited file, if it is valid. It is written in place: its owner, mode and links stay."""
-    from gateway.apps.keys.client_entries import NotEdited
+    from gateway.cli.config_edits import CannotEdit
     from gateway.config.load import load_text
     from gateway.config.problems import ConfigError
 
@@ -144,7 +144,7 @@ def _edit(config: Path, edited: Callable[[str], str], *, as_json: bool) -> Snaps
     try:
         text = edited(config.read_text(encoding="utf-8-sig"))
         snapshot: Snapshot = load_text(text, str(config)).snapshot
-    except NotEdited as error:
+    except CannotEdit as error:
         end_with(error, as_json=as_json)
     except ConfigError as error:
         fail_with(error, as_json=as_json)
