@@ -16,10 +16,10 @@ from gateway.apps.dialects.anthropic.answer import envelope, retry_header
 from gateway.apps.dialects.anthropic.request import to_chat
 from gateway.config.snapshot import Alias
 from gateway.domain.endpoints import MESSAGES, RESPONSES
-from gateway.domain.request import InferenceRequest, OwnForm, parse
+from gateway.domain.request import InferenceRequest, OwnForm, parse_and_search
 from gateway.engines.tokenize import count_tokens
 from gateway.errors import GatewayError
-from gateway.large_bodies import LARGE, apart
+from gateway.large_bodies import apart_if_large
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.reply import Header
 from gateway.routing.refusal import pdf_refused
@@ -77,24 +77,20 @@ async def _read(
     client = exchange.caller.identify(gateway.snapshot)
     check_json(exchange.headers)
     body = await exchange.read_body(gateway.snapshot.server.max_body)
-    request = await apart(client.name, lambda: parsed(body)) if len(body) > LARGE else parsed(body)
+    request = await apart_if_large(client.name, len(body), lambda: parsed(body))
     request.sender = client.name
     # By the present snapshot, whose backends are asked.
     return request, access.find_alias(gateway.snapshot, client, request.model)
 
 
 def _message(body: bytes) -> InferenceRequest:
-    request = parse(MESSAGES, to_chat(body))
-    request.look_for_media()
-    return request
+    return parse_and_search(MESSAGES, to_chat(body))
 
 
 def _response(body: bytes, own: OwnForm | None) -> InferenceRequest:
     if own is not None and own.untranslatable is not None:
         raise own.untranslatable
-    request = parse(RESPONSES, body, own)
-    request.look_for_media()
-    return request
+    return parse_and_search(RESPONSES, body, own)
 
 
 async def count_for(gateway: Gateway, alias: Alias, request: InferenceRequest) -> tuple[str, int]:
