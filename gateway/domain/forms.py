@@ -25,7 +25,8 @@ class Forms:
     `developer`: it reads the role `developer`; else that is `system`. `system`: it reads the role `system`; else what
     it says is the user's. `turns`: the roles have to alternate, with one system message, the first. `text_results`:
     the result of a call may have no pictures. `strict`: values have their own types, messages content, and calls ids
-    and arguments that are JSON (engines/strict.py).
+    and arguments that are JSON (engines/strict.py). `paired`: each call of the history has to have a result, and each
+    result a call. `parts`: it refuses parts of messages that are neither text nor media.
     `limit`: the name of the answer's limit; None = it reads both names. `efforts`: the efforts that it knows; () = it
     reads none, None = not known. `thinking`: how Anthropic's `thinking` is spelled: "type" = as an object with its
     type alone; "none" = not at all; None = as it came.
@@ -43,6 +44,8 @@ class Forms:
     flat: bool = False
     filled: bool = False
     strict: bool = False
+    paired: bool = False
+    parts: bool = False
     limit: Limit | None = None
     efforts: tuple[str, ...] | None = None
     thinking: Spelling | None = None
@@ -56,6 +59,7 @@ class Forms:
     def changes_messages(self) -> bool:
         """Is more than the role `developer` to be looked for in the messages?"""
         turns = self.turns or self.text_results or self.flat or self.filled or self.strict or not self.system
+        turns = turns or self.paired or self.parts
         return turns or self.thoughts is not None or self.ids is not None or bool(self.extras)
 
 
@@ -67,8 +71,9 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra")
 LEARNED = "form:"
 """How a learned fact of this kind begins: `form:NAME=VALUE`, with a name of `Forms`."""
 LEARNED_MOST = 32  # of one backend
-STRICT = "strict=true"
-"""Few requests need it, and to write it each time costs all of them: it is tried anew for each that is refused."""
+STRICT, PAIRED, PARTS = "strict=true", "paired=true", "parts=true"
+UNLEARNED = (STRICT, PAIRED, PARTS)
+"""Few requests need these, and to write them each time costs all: they are tried anew for each that is refused."""
 
 _WORDS: Mapping[str, object] = MappingProxyType({"true": True, "false": False})
 

@@ -147,6 +147,10 @@ def _messages_in_form(raw: Raw, forms: Forms) -> Raw:
     made: list[Message] = messages
     if forms.strict:
         made = strict_messages(made)
+    if forms.parts:
+        made = [_with_known_parts(message) for message in made]
+    if forms.paired:
+        made = _paired(made)
     if forms.text_results:
         made = _pictures_apart(made)
     if forms.flat:
@@ -260,6 +264,51 @@ def _pictures_apart(messages: list[Message]) -> list[Message]:
             message = {**message, "content": "\n".join(texts) or (_TEXT_ALONE if others else "")}
         made.append(message)
     return [*made, {"role": "user", "content": shown}] if shown else made
+
+
+_PARTS = ("text", "image_url", "input_audio", "audio_url", "video_url", "file", "refusal")
+_LOST = "(the result of this call was lost)"
+
+
+def _with_known_parts(message: Message) -> Message:
+    """The message without parts that are neither text nor media: what they say goes where a chat has it."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    parts = [part for part in content if isinstance(part, dict)]
+    thoughts = "".join(str(part.get("thinking") or "") for part in parts if part.get("type") == "thinking")
+    kept = [part if part.get("type") in _PARTS else {"type": "text", "text": _told(part)} for part in parts]
+    kept = [part for part in kept if part.get("type") != "text" or part.get("text")]
+    if thoughts and not (message.get("reasoning_content") or message.get("reasoning")):
+        message = {**message, "reasoning_content": thoughts}
+    return {**message, "content": kept or ""}
+
+
+def _told(part: Message) -> str:
+    told = part.get("text") or part.get("content")
+    return told if isinstance(told, str) and "think" not in str(part.get("type")) else ""
+
+
+def _paired(messages: list[Message]) -> list[Message]:
+    """The messages with a result for each call, and without results of calls that are not there: those are told by the
+    user."""
+    made: list[Message] = []
+    open_: list[str] = []  # ids of calls without a result
+    for message in messages:
+        id_, role = message.get("tool_call_id"), message.get("role")
+        if role == "tool" and id_ not in open_:
+            told = {"role": "user", "content": message.get("content")}
+            made += [told] if not open_ else []
+            continue
+        if role == "tool":
+            open_.remove(str(id_))
+        elif open_:
+            made += [{"role": "tool", "tool_call_id": one, "content": _LOST} for one in open_]
+            open_ = []
+        made.append(message)
+        calls = message.get("tool_calls") if role == "assistant" else None
+        open_ += [str(call.get("id")) for call in calls or () if isinstance(call, dict)]
+    return [*made, *({"role": "tool", "tool_call_id": one, "content": _LOST} for one in open_)]
 
 
 def _with_thoughts(message: Message, name: str) -> Message:

@@ -185,7 +185,7 @@ class StreamTrack(Inspector):
                 self._last, self._same = event, 0
             if self._raw and is_plain(event):
                 self.progress = True
-                if event.find(b"</think>") >= 0:
+                if event.find(b"think>") >= 0:
                     self._look_for_close(event)
                 self._count_unread(event)
                 out.append(self._rewriter.apply(event))
@@ -232,7 +232,7 @@ class StreamTrack(Inspector):
     def pass_event(self, event: bytes) -> bytes | None:
         """What `feed` returns for more text that is not inspected any more. None = something else; nothing done."""
         same = self._same + 1 if event == self._last else 0
-        if same == REPEATS or not self._raw or event.find(b"</think>") >= 0 or not is_plain(event):
+        if same == REPEATS or not self._raw or event.find(b"think>") >= 0 or not is_plain(event):
             return None
         self._last, self._same = event, same
         self._count_unread(event)

@@ -195,6 +195,10 @@ class RequestHandler:
         if len(body) <= SEARCHED and (alike := self._alike(fields)) is not None:
             return alike
         request = parse(self.record.endpoint, fields, exchange.own)
+        if request.other_tools and self.services.tool_dialect is not None:
+            dialect = self.services.tool_dialect(exchange)
+            self.exchange = self.context.exchange = dialect
+            request = parse(self.record.endpoint, read_fields(await dialect.translate(body)))
         if len(body) > SEARCHED:
             await apart(client.name, request.look_for_media)
         return request

@@ -31,6 +31,12 @@ def app(gateway: Gateway) -> Extension:
 
         return token_counts.router(gateway, of_response), pages.router(gateway)
 
+    def tools_of_chat(exchange: Exchange) -> TranslatedExchange:
+        from gateway.apps.dialects.chat_tools import ChatToolsTranslation
+
+        return TranslatedExchange(exchange, ChatToolsTranslation())
+
+    gateway.services.tool_dialect = tools_of_chat
     of_ollama = {endpoint.name: partial(_of_ollama, gateway, endpoint) for endpoint in OLLAMA}
     return Extension(
         paths=frozenset({"messages", "responses", "api"}),
