@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gateway.apps.dialects.translated import TranslatedExchange
-from gateway.domain.endpoints import MESSAGES, OLLAMA, RESPONSES, Endpoint
+from gateway.domain.endpoints import COMPACT, MESSAGES, OLLAMA, RESPONSES, Endpoint
 from gateway.domain.request import InferenceRequest, parse
 from gateway.proxy.exchange import Exchange
 from gateway.routing import explain
@@ -42,7 +42,7 @@ def app(gateway: Gateway) -> Extension:
     return Extension(
         paths=frozenset({"messages", "responses", "api"}),
         routers=routers,
-        translators={MESSAGES.name: _message, RESPONSES.name: of_response, **of_ollama},
+        translators={MESSAGES.name: _message, RESPONSES.name: of_response, COMPACT.name: _compaction, **of_ollama},
         read_request=read_request,
     )
 
@@ -51,6 +51,12 @@ def _message(exchange: Exchange) -> Exchange:
     from gateway.apps.dialects.anthropic.stream import MessageTranslation
 
     return TranslatedExchange(exchange, MessageTranslation())
+
+
+def _compaction(exchange: Exchange) -> Exchange:
+    from gateway.apps.dialects.responses.relayed import ResponseTranslation
+
+    return TranslatedExchange(exchange, ResponseTranslation(compacts=True))
 
 
 def _of_ollama(gateway: Gateway, endpoint: Endpoint, exchange: Exchange) -> Exchange:
