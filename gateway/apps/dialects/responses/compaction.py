@@ -31,8 +31,8 @@ def compaction_item(summary: bytes, ids: Ids) -> bytes:
 
 def compacted(body: bytes, asked: RequestEcho, ids: Ids) -> bytes:
     """The whole answer of a chat, which is a summary, as the response that has it. Raises ProtocolFailure."""
-    answer, choice = answer_of(body, "a compaction")
-    item = compaction_item(_encode(text_of(choice.message)), ids)
+    answer, _, message = answer_of(body, "a compaction")
+    item = compaction_item(_encode(text_of(message)), ids)
     whole = response(asked, ids, COMPLETED, [item], usage=usage_of(answer.usage))
     if asked.compacts != "apart":
         return whole
