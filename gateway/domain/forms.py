@@ -14,7 +14,7 @@ from typing import Literal
 
 Limit = Literal["max_tokens", "max_completion_tokens", "both"]
 History = Literal["reasoning", "reasoning_content", "none"]
-Spelling = Literal["type", "reasoning_effort", "reasoning", "none"]
+Spelling = Literal["type", "adaptive", "reasoning_effort", "reasoning", "none"]
 Ids = Literal["mistral", "safe", "short", "unique"]
 
 
@@ -26,10 +26,11 @@ class Forms:
     it says is the user's. `turns`: the roles have to alternate, with one system message, the first. `text_results`:
     the result of a call may have no pictures. `strict`: values have their own types, messages content, and calls ids
     and arguments that are JSON (engines/strict.py). `paired`: each call of the history has to have a result, and each
-    result a call. `parts`: it refuses parts of messages that are neither text nor media.
+    result a call. `parts`: it refuses parts of messages that are neither text nor media. `calls_alone`: a
+    turn with calls may have no text.
     `limit`: the name of the answer's limit; None = it reads both names. `efforts`: the efforts that it knows; () = it
     reads none, None = not known. `thinking`: how Anthropic's `thinking` is spelled: "type" = as an object with its
-    type alone; "none" = not at all; None = as it came.
+    type alone; "adaptive" = the same, with that type where it is on; "none" = not at all; None = as it came.
     `thoughts`: the name of thoughts in the history; "none" = it refuses them; None = it reads both names. `ids`:
     the ids of calls that it takes: nine letters and digits ("mistral"), up to 64 letters, digits, "_" and "-"
     ("safe"), up to 40 of these ("short"), each but once ("unique"); None = any. `session`: the header, or the field
@@ -46,6 +47,7 @@ class Forms:
     strict: bool = False
     paired: bool = False
     parts: bool = False
+    calls_alone: bool = False
     limit: Limit | None = None
     efforts: tuple[str, ...] | None = None
     thinking: Spelling | None = None
@@ -59,7 +61,7 @@ class Forms:
     def changes_messages(self) -> bool:
         """Is more than the role `developer` to be looked for in the messages?"""
         turns = self.turns or self.text_results or self.flat or self.filled or self.strict or not self.system
-        turns = turns or self.paired or self.parts
+        turns = turns or self.paired or self.parts or self.calls_alone
         return turns or self.thoughts is not None or self.ids is not None or bool(self.extras)
 
 

@@ -114,9 +114,10 @@ def _spell_thinking(fields: Fields, forms: Forms) -> None:
     kind = thinking.get("type") if isinstance(thinking, dict) else None
     if kind not in ("enabled", "disabled", "adaptive") or forms.thinking == "none":
         return
-    if forms.thinking == "type":
-        if kind != "adaptive":
-            fields["thinking"] = Raw(_encode({"type": kind}))
+    if forms.thinking in ("type", "adaptive"):
+        if forms.thinking == "adaptive" or kind != "adaptive":
+            on = "adaptive" if forms.thinking == "adaptive" else "enabled"
+            fields["thinking"] = Raw(_encode({"type": "disabled" if kind == "disabled" else on}))
         return
     effort = "none" if kind == "disabled" else _effort_of(thinking.get("budget_tokens"))
     if forms.thinking == "reasoning_effort":
@@ -151,6 +152,8 @@ def _messages_in_form(raw: Raw, forms: Forms) -> Raw:
         made = [_with_known_parts(message) for message in made]
     if forms.paired:
         made = _paired(made)
+    if forms.calls_alone:
+        made = [{**message, "content": None} if message.get("tool_calls") else message for message in made]
     if forms.text_results:
         made = _pictures_apart(made)
     if forms.flat:

@@ -111,6 +111,7 @@ _PARTS = re.compile(
 _OTHER_PART = re.compile(
     r'\{"type": ?"(?!(?:text|image_url|input_audio|audio_url|video_url|file|refusal|function|custom|object)")\w+"'
 )
+_CALLS_ALONE = re.compile(r"either content or tool_calls, but not both|content and tool_calls\b.{0,40}\b(?:both|same)")
 _VARIANT = "unknown variant `"  # serde: a word that it does not know, not a type
 _EXTRAS = (
     *("annotations", "refusal", "audio", "function_call", "reasoning_details", "thinking_blocks", "cache_control"),
@@ -133,6 +134,8 @@ def read_complaint(message: str, param: str | None, sent: Fields, prompt: str, f
         return (PAIRED,)
     if not forms.parts and _OTHER_PART.search(prompt) and _PARTS.search(message):
         return (PARTS,)
+    if not forms.calls_alone and '"tool_calls"' in prompt and _CALLS_ALONE.search(message):
+        return ("calls_alone=true",)
     for read in (_limit, _effort, _ids, _thoughts, _result, _role, _filled):
         if found := read(message, param or "", sent, prompt, forms):
             return (found,)

@@ -20,6 +20,7 @@ from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.rewrite import ReplyIdentity, Rewriter, Rewrites, rebuilt, with_ends
 from gateway.inspection.shape import brief, error_in, is_no_chunk
+from gateway.inspection.unparsed import as_answer, calls_told
 from gateway.transport.sse import (
     DONE,
     Choice,
@@ -315,6 +316,10 @@ class StreamTrack(Inspector):
         elif chunk is None:  # not JSON, or no object: passed on unchanged, and counted as content
             self._send(event, out, content=True)
         elif chunk.error is not None or (chunk.choices is None and error_in(data) is not None):
+            if (text := calls_told(data, self._policy)) is not None:
+                for one in whole_as_events(as_answer(text), self._request.endpoint):
+                    self._feed_one(one, out)
+                return
             told = error_in(data) if chunk.error is None else chunk.error
             error = told.get("message") if isinstance(told, dict) else told
             self.failure, self.told = f"sent an error event: {brief(error)}", data

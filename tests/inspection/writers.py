@@ -141,6 +141,7 @@ WRITERS: Mapping[str, Callable[[Sequence[Call]], str]] = {
     ),
     "jamba": lambda calls: f"<tool_calls>{as_json([named(call) for call in calls])}</tool_calls>",
     "olmo3": lambda calls: "<function_calls>" + "\n".join(map(python_call, calls)) + "</function_calls>",
+    "lfm2": lambda calls: f"<|tool_call_start|>[{', '.join(map(python_call, calls))}]<|tool_call_end|>",
     "openai": each(
         lambda call: (
             f"<|start|>assistant<|channel|>commentary to=functions.{call[0]} <|constrain|>json<|message|>"

@@ -13,6 +13,7 @@ from gateway.apps.dialects.fields import put, value_in
 from gateway.apps.dialects.responses.tools import ToolName, chat_tools, custom_arguments, custom_input
 from gateway.apps.dialects.translated import Translation
 from gateway.domain.body import read_fields
+from gateway.errors import GatewayError
 from gateway.transport.sse import data_of
 
 Object = dict[str, Any]
@@ -30,6 +31,12 @@ class ChatToolsTranslation(Translation):
         self._open: dict[tuple[object, object], Object] = {}  # a stream's custom calls, by choice and call
 
     def request(self, body: bytes) -> bytes:
+        try:
+            return self._request(body)
+        except RecursionError:
+            raise GatewayError("invalid_request_body", "The request body is nested too deeply.") from None
+
+    def _request(self, body: bytes) -> bytes:
         fields = read_fields(body)
         given, choice = (value_in(fields.pop(name, None), name) for name in ("tools", "tool_choice"))
         tools = chat_tools([_flat(tool) for tool in given] if isinstance(given, list) else given, _choice(choice))

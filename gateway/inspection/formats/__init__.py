@@ -18,7 +18,7 @@ from gateway.inspection.formats.gemma4 import Gemma4
 from gateway.inspection.formats.json_calls import Hermes, Llama3Json, Phi4MiniJson
 from gateway.inspection.formats.minimax_m3 import MinimaxM3
 from gateway.inspection.formats.named import DeepSeek, KimiK2, Mistral, OpenAi, OpenAiBare
-from gateway.inspection.formats.pythonic import Olmo3, Pythonic
+from gateway.inspection.formats.pythonic import Lfm2, Olmo3, Pythonic
 from gateway.inspection.formats.tagged import Glm45, KimiK3, Qwen3Xml
 
 __all__ = ["FORMATS", "Format", "Parsed"]
@@ -33,6 +33,7 @@ _ALL: tuple[tuple[Format, tuple[str, ...]], ...] = (
     (Qwen3Xml("seed_oss", "seed:tool_call"), ()),
     (Pythonic(), ("llama4_pythonic",)),
     (Olmo3(), ()),
+    (Lfm2(), ()),
     (Llama3Json(), ("llama4_json",)),
     (Mistral(), ()),
     (Gemma4("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>'), ()),
