@@ -15,7 +15,7 @@ from typing import Literal
 Limit = Literal["max_tokens", "max_completion_tokens", "both"]
 History = Literal["reasoning", "reasoning_content", "none"]
 Spelling = Literal["type", "adaptive", "reasoning_effort", "reasoning", "none"]
-Ids = Literal["mistral", "safe", "short", "unique"]
+Ids = Literal["kimi", "mistral", "safe", "short", "unique"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ class Forms:
     type alone; "adaptive" = the same, with that type where it is on; "none" = not at all; None = as it came.
     `thoughts`: the name of thoughts in the history; "none" = it refuses them; None = it reads both names. `ids`:
     the ids of calls that it takes: nine letters and digits ("mistral"), up to 64 letters, digits, "_" and "-"
-    ("safe"), up to 40 of these ("short"), each but once ("unique"); None = any. `session`: the header, or the field
+    ("safe"), up to 40 of these ("short"), each but once ("unique"), the function's name and the number of the call
+    ("kimi"); None = any. `session`: the header, or the field
     (a name without "-"), in which it reads the id of a session; None = it reads none, and is told none. `refused`:
     fields that it answers with an error, and `extras` those of a message, its parts and its calls; `strict` of a
     tool is one too."""

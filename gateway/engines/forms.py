@@ -166,8 +166,8 @@ def _messages_in_form(raw: Raw, forms: Forms) -> Raw:
         made = [_with_thoughts(message, forms.thoughts) for message in made]
     if forms.extras:
         made = [_without(message, forms.extras) for message in made]
-    if forms.ids == "unique":
-        made = _with_unique_ids(made)
+    if forms.ids in ("unique", "kimi"):
+        made = _with_new_ids(made, _unrepeated if forms.ids == "unique" else _numbered)
     elif forms.ids is not None:
         made = [_with_ids(message, _ID_OF[forms.ids]) for message in made]
     return Raw(_encode(made))
@@ -372,8 +372,21 @@ def _digest(id_: str) -> bytes:
 _ID_OF: dict[str, Callable[[str], str]] = {"mistral": _mistral_id, "safe": safe_id, "short": _short_id}
 
 
-def _with_unique_ids(messages: list[Message]) -> list[Message]:
-    """The messages with another id for each call that repeats one of an earlier turn, and for its result."""
+def _unrepeated(call: Message, id_: str, seen: dict[str, int]) -> str:
+    """Another id for a call that repeats one of an earlier turn."""
+    return id_ if seen[id_] == 1 else _made(f"{id_} {seen[id_]}")
+
+
+def _numbered(call: Message, id_: str, seen: dict[str, int]) -> str:
+    """The function's name and the number of the call in the conversation."""
+    function = call.get("function")
+    name = function.get("name") if isinstance(function, dict) else None
+    return f"functions.{name}:{sum(seen.values()) - 1}"
+
+
+def _with_new_ids(messages: list[Message], id_of: Callable[[Message, str, dict[str, int]], str]) -> list[Message]:
+    """The messages with the id that `id_of` gives each call, and its result. It gets the call, its id, and how often
+    each id has come so far."""
     seen: dict[str, int] = {}
     now: dict[str, str] = {}  # the id of the latest call with it -> the one that is sent
     made = []
@@ -381,7 +394,7 @@ def _with_unique_ids(messages: list[Message]) -> list[Message]:
         for call in message.get("tool_calls") or () if message.get("role") == "assistant" else ():
             if isinstance(call, dict) and isinstance(id_ := call.get("id"), str):
                 seen[id_] = seen.get(id_, 0) + 1
-                now[id_] = id_ if seen[id_] == 1 else _made(f"{id_} {seen[id_]}")
+                now[id_] = id_of(call, id_, seen)
         made.append(_with_ids(message, lambda id_: now.get(id_, id_)))
     return made
 
