@@ -86,6 +86,7 @@ class Services:
     placements: Placements = field(default_factory=Placements)
     describer: Describer | None = None  # None = the app is not there
     tool_dialect: Callable[[Exchange], TranslatingExchange] | None = None  # of tools that no chat has; None = no app
+    ask_all: Callable[..., Any] | None = None  # `AskAll` of the app of this name, where it is there
     tracer: Tracer | None = None  # None = nothing is traced
     decides_ahead: DecidesAhead = "repeated"
     observers: list[Callable[[RequestRecord], object]] = field(default_factory=list)
