@@ -26,6 +26,7 @@ _OF_THE_UNIT = frozenset(
 )
 # Variables by which images without a command line are configured -> the backend's key.
 _COUNTS = {"context": "MAX_MODEL_LEN", "slots": "MAX_NUM_SEQS"}
+_NODES_MOST = 32  # of one engine
 _SAYS_NOTHING = re.compile(r"(vllm|docker|compose|docker-compose|start|run|launch|serve|server|head|main|script)?")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _CHANGED = re.compile(r"(?<!\$)\$\{\w+(?!:-)[^\w}]", re.ASCII)  # ${MODEL##*/}, of a variable that is not known
@@ -262,7 +263,7 @@ class Launches:
 
     def _further_nodes(self, first: str, command: ServeCommand, path: Path) -> list[str]:
         count = command.flags.get("nnodes", _ranks(command) if _on_ray(command) else 1)
-        if not isinstance(count, int) or not 1 < count <= 8:
+        if not isinstance(count, int) or not 1 < count <= _NODES_MOST:
             return [first]
         names = [first, *(f"{first}-{number}" for number in range(2, count + 1))]
         for number, name in enumerate(names[1:], 2):

@@ -110,7 +110,7 @@ def mamba_block(one: Subject) -> Iterator[Finding]:
             f"prefix caching needs --max-num-batched-tokens of at least {block}, and it is {tokens}{default}: "
             f"block_size ({block}) must be <= max_num_batched_tokens ({tokens})"
         )
-        severity: Severity = one.claim(()) if facts.mamba_block else "warning"
+        severity: Severity = one.claim(()) if facts.mamba_block and not one.is_moving else "warning"
         source = "two Sparks, stability first"
         yield Finding(severity, message, "--max-num-batched-tokens 8192", source)
 

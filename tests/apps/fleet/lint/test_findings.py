@@ -151,7 +151,7 @@ def test_a_fact_of_an_older_version_does_not_hold_for_a_newer_one() -> None:
     assert rules(launched(caching, image="vllm/vllm-openai:v0.31.0"))["mamba-block"] == "error"
     assert "mamba-block" not in rules(launched(caching, image="vllm/vllm-openai:v0.32.0"))
     spread = "nvidia/Gemma-4-26B-A4B-NVFP4 -tp 2 --nnodes 2 --master-addr 10.0.0.1"
-    for image, severity in (("nightly", "error"), ("v0.33.0", "warning")):
+    for image, severity in (("v0.23.0", "error"), ("nightly", "warning"), ("v0.33.0", "warning")):
         launch = {"command": spread, "image": f"vllm/vllm-openai:{image}"}
         assert rules(of_backend(node=["spark1", "spark2"], launch=launch))["parallel-size"] == severity
 
