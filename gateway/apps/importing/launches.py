@@ -75,7 +75,8 @@ class Launches:
         """A container. `env`: the caller's variables, for `-e NAME` alone. `env_path`: where its own stand. `further`:
         keys of the backend that the file states."""
         if run.image is None or not run.image.strip() or not run.image.isprintable():
-            self.notes.left_out(path, "a docker run without an image")
+            hint = "does a comment stand before the backslash of a line? it ends the command"
+            self.notes.left_out(path, "a docker run without an image", hint)
             return
         for flag in run.unknown:
             self.notes.to_do(path, f"docker has no flag {flag}", "correct it under launch.docker")
