@@ -48,7 +48,7 @@ def test_a_parser_is_held_against_the_class_of_a_model_whose_name_says_nothing(
 
 
 def test_the_parsers_of_the_recipes_of_vllm_are_the_right_ones() -> None:
-    backends = {}
+    backends: dict[str, object] = {}
     for parsers, models in field("parsers").items():
         tool, reasoning = parsers.split()
         flags = "" if tool == "-" else f" --enable-auto-tool-choice --tool-call-parser {tool}"
