@@ -74,6 +74,8 @@ def outgoing_fields(
     if not NOT_THE_CLIENTS.isdisjoint(fields):
         strip_server_fields(fields, adapted)
     traits = state.traits
+    if state.backend.cloud and request.endpoint.pools:
+        fields.pop("truncate_prompt_tokens", None)  # vLLM's, written here for Ollama's clients; no cloud reads it
     if state.model is not None:
         fields["model"] = Raw(_encode(state.model))
     elif traits.model_optional:
