@@ -159,7 +159,8 @@ def _in_a_shell(words: tuple[str, ...], start: int, env: dict[str, str], program
     for word in _script_words(words[index + 1]):
         if word in _ENDS:
             commands.append([])
-        elif word in ("$@", "$*", "${@}"):  # the arguments behind the script; the first is its name
+        elif word in ("$@", "$*", "${@}") and commands[-1] not in ([], ["exec"]):
+            # the arguments behind the script, whose first is its name; alone they are the program, too
             commands[-1] += words[index + 3 :]
         else:
             commands[-1].append(word)
