@@ -106,8 +106,9 @@ def _converted(file: Path, kind: str | None, address: str | None, as_json: bool)
         kind = kind or text_format_of(text)
         source = None if kind in STARTS else next(documents(text, file.name), None)
         kind = kind or _kind(source, file)
-        if kind == "compose":
-            return kind, _with_head(compose.convert(text, file.name, address, _beside(file)), file.name, kind)
+        if kind in ("compose", "shell"):
+            reads = compose.convert if kind == "compose" else shell_script.convert
+            return kind, _with_head(reads(text, file.name, address, _beside(file)), file.name, kind)
         if kind in STARTS:
             return kind, _with_head(STARTS[kind](text, file.name, address), file.name, kind)
         assert source is not None
@@ -119,7 +120,7 @@ def _converted(file: Path, kind: str | None, address: str | None, as_json: bool)
 
 
 def _beside(file: Path) -> Callable[[str], str | None]:
-    """Reads the files in the folder of a compose file, as compose does."""
+    """Reads the files in the folder of a compose file or a script, as compose and a shell do."""
 
     def read(name: str) -> str | None:
         path = file.parent / Path(name).expanduser()

@@ -37,7 +37,8 @@ def documents(text: str, file: str) -> Iterator[SourceFile]:
         if part.strip() and number < _MOST_DOCUMENTS:
             source = read_source(part, file)
             source.report.lines = {path: line + at for path, line in source.report.lines.items()}
-            yield source
+            if source.data:  # nothing but comments is no document
+                yield source
         at += part.count("\n")
 
 

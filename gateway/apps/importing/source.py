@@ -42,7 +42,7 @@ class SourceFile:
 def read_source(text: str, file: str) -> SourceFile:
     """The mapping in a file. Raises ConfigError for broken YAML."""
     report = Report(file)
-    data = read_document(text, report)
+    data = read_document(text, report, last_counts=True)
     report.finish()
     return SourceFile(file, _merged(data or {}), report)
 

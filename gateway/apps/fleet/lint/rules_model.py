@@ -156,7 +156,7 @@ def parallel_size(one: Subject) -> Iterator[Finding]:
     elif total > 1 and one.nodes == 1 and one.text("distributed-executor-backend") == "ray":
         message = f"{total} GPUs on Ray, and `node` names one machine: {total} nodes are needed, a Spark has one GPU"
         yield Finding("error", message, f"node: [{', '.join(one.backend.nodes)}, WORKER]", f"{GUIDE}, 13")
-    elif total != one.nodes:
+    elif total != one.nodes and not any(isinstance(one.flags.get(name), str) for name in sizes):
         written = " x ".join(f"--{name} {size}" for name, size in sizes.items() if size > 1) or "one GPU"
         machines = "one machine" if one.nodes == 1 else f"{one.nodes} machines"
         message = f"{written} on {machines}: a Spark has one GPU, so vLLM does not start"

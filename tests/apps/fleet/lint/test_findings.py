@@ -118,6 +118,7 @@ def test_launches_whose_figures_were_reported_have_no_error(image: str) -> None:
             word
             for flag, value in flags.items()
             for word in (f"--{flag}", json.dumps(value) if isinstance(value, dict) else str(value))
+            if word != "True"
         ]
         launch = {"image": image, "command": shlex.join([case["model"], *words])}
         assert "error" not in rules(of_backend(node=nodes, launch=launch)).values(), name
