@@ -231,7 +231,10 @@ class Launches:
         """A backend of a server whose command line is not read: its address, and what starts and stops it."""
         node, address = self._node({}, path)
         name = self._name(stem, model)
-        self.notes.changed(path, f"the command of '{name}' is not read: no launch block", "its start and stop are kept")
+        hint = (
+            "its start and stop are kept" if further else "write start: and stop: under it, or launch: with its image"
+        )
+        self.notes.changed(path, f"the command of '{name}' is not read: no launch block", hint)
         keys = {"engine": engine, "node": node, "url": f"http://{_host(address)}:{port}", "model": model, **further}
         self.draft.backends[name] = DraftEntry(keys, self._comment(path))
 

@@ -20,7 +20,7 @@ from gateway.apps.importing.shell_statements import COMMAND, Ended, Statements
 from gateway.apps.importing.shell_syntax import behind, source
 from gateway.apps.importing.source import data_of
 from gateway.config.problems import Path
-from gateway.launch.command import parse
+from gateway.launch.command import DEFAULT_PORT, parse
 from gateway.launch.docker import DockerFlag, DockerRun, is_docker_run, read_docker_run
 from gateway.launch.words import is_vllm_program
 
@@ -171,8 +171,7 @@ class Script(Statements):
             run = replace(run, given=(*given, DockerFlag("entrypoint", first)), command=rest)
             self.launches.container(run, path, self.stem, env=env)
         else:
-            started = {"start": f"docker start {name}", "stop": f"docker stop {name}"} if name.isprintable() else {}
-            self.launches.other("vllm", command.served_names[0], path, self.stem, command.port or 8000, started)
+            self.launches.other("vllm", command.served_names[0], path, self.stem, command.port or DEFAULT_PORT, {})
         return True
 
     def _beside(self, name: str) -> str | None:

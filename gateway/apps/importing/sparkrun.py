@@ -49,7 +49,7 @@ def is_recipe(data: dict[str, Any]) -> bool:
 
 def convert(text: str, file: str, address: str | None = None) -> Draft:
     """The draft of a recipe. Raises ConfigError for broken YAML."""
-    source = read_source(text, file)
+    source = read_source(text, file, last_counts=True)
     launches = Launches(file, source.report.line, address)
     data, notes = source.data, launches.notes
     notes.check_size(text)
