@@ -3,12 +3,14 @@ prompts: a gateway that has not seen a conversation sends it where its cache is,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway.apps.cluster.redis_connection import Operation, key_of
 from gateway.domain.backend import BackendState
-from gateway.routing.placements import Placements
+from gateway.routing.placements import NEWS_MOST, News, Placements
+
+NAMES_MOST = 512  # characters of a client's name and of a conversation's digest
 
 
 class SharedPlacements:
@@ -30,7 +32,12 @@ class SharedPlacements:
         ]
         return [("placed", placed)] if placed else []
 
-    def receive(self, placed: Sequence[Sequence[Any]]) -> None:
-        """Another gateway has placed these conversations."""
+    def receive(self, placed: Any) -> None:
+        """Another gateway has placed these conversations. What no gateway of this version writes is left out."""
         names = {key_of(state.backend): name for name, state in self._states().items()}
-        self._placements.learn({(client, key): names[at] for client, key, at in placed if at in names})
+        news: News = {}
+        for one in placed[:NEWS_MOST] if isinstance(placed, list) else ():
+            match one:
+                case [str(client), str(key), str(at)] if at in names and len(client) + len(key) <= NAMES_MOST:
+                    news[client, key] = names[at]
+        self._placements.learn(news)
