@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from gateway.apps.cluster.redis_connection import key_of
-from gateway.apps.cluster.shared_placements import SharedPlacements
+from gateway.apps.cluster.state_sync import SharedPlacements
 from gateway.routing.placements import NEWS_MOST, Placements
 from simulator import SimVllm
 from tests.apps.cluster.joined import CHAT, gateways
