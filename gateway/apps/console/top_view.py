@@ -330,9 +330,10 @@ def batches(status: Fields) -> Iterable[RenderableType]:
 
 
 def _batch(batch: Fields) -> list[Text]:
-    done, failed, rate, left = (batch.get(name) for name in ("completed", "failed", "rate", "left"))
+    failed, rate, left = (batch.get(name) for name in ("failed", "rate", "left"))
+    done = sum(count(batch.get(name)) for name in ("completed", "failed", "cancelled"))
     state, total = one_line(batch.get("status") or "?"), figure(batch.get("total"), ",")
-    ended = f"{count(done) + count(failed):,}" if number(done) or number(failed) else ""
+    ended = f"{done:,}" if number(batch.get("completed")) or done else ""
     return [
         Text(one_line(batch.get("id") or "?")[:ID_SHOWN], style="bold"),
         Text(state, style=ENDED.get(state, "cyan")),
