@@ -317,7 +317,7 @@ def _record(fields: list[bytes] | None) -> BatchRecord | None:
     """Of the fields `SHOWN` as Redis has them."""
     if fields is None or fields[0] is None:
         return None
-    counts = {name: int(count or 0) for name, count in zip(SHOWN[1:], fields[1:], strict=True)}
+    counts: dict[str, Any] = {name: int(count or 0) for name, count in zip(SHOWN[1:], fields[1:], strict=True)}
     return replace(_decode_record(fields[0]), **counts)
 
 
