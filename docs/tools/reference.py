@@ -20,7 +20,7 @@ from gateway.cli.main import cli
 from gateway.config.schema import definitions
 from gateway.config.setting import Setting, kind_in, members, section_in, settings_of
 from gateway.config.snapshot import Defaults, Snapshot
-from gateway.domain.request import ENDPOINTS, UPLOADS
+from gateway.domain.endpoints import ENDPOINTS, UPLOADS
 from gateway.http.app import App
 
 OTHERS = (

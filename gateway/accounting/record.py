@@ -14,9 +14,10 @@ from gateway.accounting.accounts import Reservation
 from gateway.accounting.limits import Charge
 from gateway.config.snapshot import OPEN, Client
 from gateway.domain.backend import BackendState
+from gateway.domain.endpoints import Endpoint
 from gateway.domain.prefill import PromptUnderWay
 from gateway.domain.privacy import NO_MARKS, Privacy
-from gateway.domain.request import Endpoint, InferenceRequest
+from gateway.domain.request import InferenceRequest
 from gateway.domain.usage import NO_TOKENS, Tokens
 from gateway.errors import CATALOGUE
 from gateway.inspection.stream_track import StreamTrack

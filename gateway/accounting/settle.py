@@ -12,7 +12,7 @@ from gateway.accounting.ledger_file import DAY, Entry
 from gateway.accounting.prices import costs_money, pictures_usd
 from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.domain.backend import BackendState
-from gateway.domain.request import SPEECH
+from gateway.domain.endpoints import SPEECH
 from gateway.domain.usage import NO_TOKENS, Tokens, is_beyond_belief, read_usage
 from gateway.metrics.registry import Metrics, Route
 from gateway.routing.window import known_tokens

@@ -124,8 +124,9 @@ Trouble = Literal["allowed_tools", "summary", "encrypted", "system_later", "neig
 class OwnResponses:
     """How a server serves OpenAI's `/v1/responses` itself. `fields`: those of a request that it obeys; a request with
     others is asked as a chat, because it would ignore them. `troubles`: what it answers worse than the same request as
-    a chat (engines/openai/responses.py tells what each is). `hosted`: it runs tools of its own (web_search, ...) and
-    reads files, which no chat can carry. `untold`: it is asked there even where `responses` is not in routes.yaml."""
+    a chat (apps/dialects/responses/own_request.py tells what each is). `hosted`: it runs tools of its own (web_search,
+    ...) and reads files, which no chat can carry. `untold`: it is asked there even where `responses` is not in
+    routes.yaml."""
 
     fields: frozenset[str]
     troubles: frozenset[Trouble] = frozenset()

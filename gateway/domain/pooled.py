@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.body import UNREADABLE, value_of
-from gateway.domain.request import EMBEDDINGS, RERANK, InferenceRequest
+from gateway.domain.endpoints import EMBEDDINGS, RERANK
+from gateway.domain.request import InferenceRequest
 
 _decode_items = msgspec.json.Decoder(list[Raw]).decode
 _LISTED = (0x22, 0x5B)  # a text, or a list of tokens or of messages: one input each

@@ -11,18 +11,18 @@ from msgspec import Raw
 
 from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
-from gateway.domain.request import Endpoint
+from gateway.domain.endpoints import Endpoint
+from gateway.domain.request import OwnForm
 from gateway.domain.upstream import Response, UpstreamFailure, read_counted
 from gateway.transport.h1 import RequestHead
 from gateway.transport.upload import Counted, Upload
 
 
 class NativeRequest(NamedTuple):
-    """The client's own request, at its own endpoint. `only`: it cannot be asked as a chat."""
+    """The client's own request, at its own endpoint, with the body for this server."""
 
-    endpoint: Endpoint
+    form: OwnForm
     fields: dict[str, Raw]
-    only: bool
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from msgspec import Raw
 from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
 from gateway.domain.body import value_of
-from gateway.domain.request import Endpoint
+from gateway.domain.endpoints import Endpoint
 from gateway.domain.upstream import Response, StaleConnection
 from gateway.engines.base import Engine, EngineRequest, authorized
 from gateway.transport.client import post_json

@@ -14,8 +14,9 @@ from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.body import value_of
 from gateway.domain.capabilities import at_least
+from gateway.domain.endpoints import CHAT
 from gateway.domain.forms import LEARNED, Forms, learned_forms
-from gateway.domain.request import CHAT, NO_MEDIA, InferenceRequest, is_limit
+from gateway.domain.request import NO_MEDIA, InferenceRequest, is_limit
 from gateway.domain.token_pool import answer_most
 from gateway.domain.token_ratio import Estimate, clamp, clamp_again, surely_fits
 from gateway.engines.forms import put_in_form

@@ -14,8 +14,9 @@ from msgspec import Raw
 
 from gateway.domain.backend import BackendState
 from gateway.domain.body import UNREADABLE, value_of
+from gateway.domain.endpoints import COMPLETIONS
 from gateway.domain.engine_traits import Count, Tokenizer
-from gateway.domain.request import COMPLETIONS, NO_MEDIA, InferenceRequest
+from gateway.domain.request import NO_MEDIA, InferenceRequest
 from gateway.domain.upstream import ProtocolFailure, Response, UpstreamClient, read_beginning, read_counted
 from gateway.domain.usage import count_of
 from gateway.engines.base import authorized

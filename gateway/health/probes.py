@@ -17,10 +17,11 @@ import msgspec
 from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
 from gateway.domain.drift import drift
+from gateway.domain.endpoints import CHAT, Endpoint
 from gateway.domain.engine_traits import EngineTraits, traits_of
 from gateway.domain.facts import Observation
 from gateway.domain.health_state import State
-from gateway.domain.request import CHAT, Endpoint, parse
+from gateway.domain.request import parse
 from gateway.domain.token_ratio import DECODE_PRIOR
 from gateway.domain.upstream import ConnectFailure, OwnFailure, Response, TooLarge, UpstreamFailure
 from gateway.engines.base import EngineRequest

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from gateway.config.machines import Identity
 from gateway.domain.backend import BackendState
+from gateway.domain.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE, Endpoint
 from gateway.domain.facts import Source
 from gateway.domain.health_state import State
 from gateway.domain.reason import prefixed, quoting
-from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE, Endpoint
 from gateway.domain.upstream import ConnectFailure, OwnFailure, UpstreamFailure
 from gateway.engines.base import authorized
 from gateway.engines.ollama.installed_models import leaves_alone

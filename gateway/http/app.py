@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gateway.api import models, ops
 from gateway.api.caller import Page, PageAnswer, caller_of, client_error, error_answer
 from gateway.config.snapshot import Snapshot
-from gateway.domain.request import ENDPOINTS, UPLOADS, Endpoint
+from gateway.domain.endpoints import ENDPOINTS, UPLOADS, Endpoint
 from gateway.errors import GatewayError, WrongMethod
 from gateway.proxy.audio import UploadHandler, handler_of
 from gateway.proxy.exchange import AsgiExchange, Receive, Scope, Send, bounded

@@ -10,7 +10,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from gateway.admission.access import Caller
 from gateway.admission.memory import Share
-from gateway.domain.request import Endpoint, OwnForm
+from gateway.domain.endpoints import Endpoint
+from gateway.domain.request import OwnForm
 from gateway.errors import GatewayError, fresh
 from gateway.http.client_connection import ClientConnection
 from gateway.proxy.audio import handler_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gateway.admission.access import Caller
 from gateway.config.snapshot import Snapshot
-from gateway.domain.request import Endpoint
+from gateway.domain.endpoints import Endpoint
 from gateway.errors import GatewayError
 
 MAX_BYTES = 64 * 1024  # request line and fields together; also a chunked body's extensions and trailers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.admission.access import Caller
-from gateway.domain.request import Endpoint
+from gateway.domain.endpoints import Endpoint
 from gateway.http.chunked import ChunkedBody
 from gateway.http.request_head import (
     END,

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from gateway.domain.body import value_of
-from gateway.domain.request import Endpoint
+from gateway.domain.endpoints import Endpoint
 from gateway.domain.upstream import ErrorTold, PoolFull, ProtocolFailure, TooLarge, UpstreamFailure
 from gateway.inspection.known_errors import is_pool_full
 from gateway.inspection.shape import brief, error_in

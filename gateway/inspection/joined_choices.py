@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from gateway.domain.body import value_of
-from gateway.domain.request import COMPLETIONS, Endpoint
+from gateway.domain.endpoints import COMPLETIONS, Endpoint
 from gateway.transport.sse import DONE, Framer, data_of
 
 LOST = {

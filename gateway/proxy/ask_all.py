@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.domain.request import CHAT, COMPLETIONS
+from gateway.domain.endpoints import CHAT, COMPLETIONS
 from gateway.errors import GatewayError, envelope
 from gateway.inspection.joined_choices import LOST, Member, MemberStream, Shared, added, choice_in, error_in
 from gateway.proxy.exchange import Headers

@@ -13,8 +13,9 @@ from msgspec import Raw
 
 from gateway.domain.backend import BackendState
 from gateway.domain.body import UNREADABLE, unreadable
+from gateway.domain.endpoints import EMBEDDINGS
 from gateway.domain.reason import prefixed, quoting, reason_of
-from gateway.domain.request import EMBEDDINGS
+from gateway.domain.request import OwnForm
 from gateway.domain.upstream import (
     ConnectFailure,
     ErrorTold,
@@ -29,8 +30,7 @@ from gateway.domain.upstream import (
     read_counted,
     read_past,
 )
-from gateway.engines.base import EngineRequest
-from gateway.engines.openai.responses import own_call
+from gateway.engines.base import EngineRequest, NativeRequest
 from gateway.engines.outgoing import outgoing_fields
 from gateway.engines.registry import send
 from gateway.errors import GatewayError, exhausted
@@ -227,9 +227,7 @@ class Attempt:
             self._kept = BrokenStream(dict(fields), SentText(self.exchange.share.add))
         queued = round(self._admitted.queued * 1000)
         self._headers = attempt_headers(state.name, record.number, queued, record.detour, adapted)
-        own = None if self._admitted.goes_on is not None else own_call(request, state, fields)
-        if own is None and request.own is not None and request.own.left_out:
-            self._headers.append((b"x-gateway-left-out", listed(request.own.left_out)))
+        own = None if request.own is None else self._native(request.own, fields)
         head = decided.head if decided is not None else None
         headers = [*self._context.headers_sent(up_id), *told] if head is None else []
         call = EngineRequest(request.endpoint, request.stream, fields, headers, self.request_id, own)
@@ -237,6 +235,17 @@ class Attempt:
         call.memory, call.sender = self.exchange.share, request.sender
         call.local_only = self._context.record.privacy.local_only
         return call
+
+    def _native(self, form: OwnForm, chat: dict[str, Raw]) -> NativeRequest | None:
+        """The client's own request, where this server is asked at the endpoint that the client has asked; None: it gets
+        `chat`, and the client is told what was left out of that."""
+        how = None if self._admitted.goes_on is not None else self.candidate.state.own_responses(time.monotonic())
+        fields = None if how is None else form.body(self.request, chat, how)
+        if fields is not None:
+            return NativeRequest(form, fields)
+        if form.left_out:
+            self._headers.append((b"x-gateway-left-out", listed(form.left_out)))
+        return None
 
     def _tell_session(self, state: BackendState, fields: dict[str, Raw]) -> list[tuple[str, str]]:
         """Write the session's id into the field where the server reads it, or return it as a header. Others are not

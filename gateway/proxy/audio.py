@@ -19,7 +19,8 @@ from msgspec import Raw
 from gateway.admission import access
 from gateway.admission.origins import check_json
 from gateway.domain.body import read_fields, value_of
-from gateway.domain.request import IMAGES, PICTURES, SPEECH, Endpoint, InferenceRequest, parse
+from gateway.domain.endpoints import IMAGES, PICTURES, SPEECH, Endpoint
+from gateway.domain.request import InferenceRequest, parse
 from gateway.domain.upstream import Response, UpstreamFailure, read_counted
 from gateway.engines.base import EngineRequest
 from gateway.errors import GatewayError

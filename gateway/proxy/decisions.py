@@ -20,8 +20,9 @@ from gateway.admission.access import Caller, Identity
 from gateway.config.snapshot import Alias, Client, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.body import value_of
+from gateway.domain.endpoints import CHAT
 from gateway.domain.health_state import READY
-from gateway.domain.request import CHAT, NO_MEDIA, READ, InferenceRequest, Likeness, is_limit, offers_tools
+from gateway.domain.request import NO_MEDIA, READ, InferenceRequest, Likeness, is_limit, offers_tools
 from gateway.domain.token_ratio import MIN_ROOM, RATIO_LEAST, room_needed, surely_fits
 from gateway.engines.base import authorized
 from gateway.engines.forms import names_developer

@@ -62,7 +62,7 @@ def verdict_of(
     if (unmet := getattr(response, "unmet", None)) is not None:  # nothing was sent
         return Verdict("incapable", unmet.message, 400, unmet.message, unmet.param, unverified=True)
     own = call.own
-    endpoint = own.endpoint if own is not None and own.only else request.endpoint
+    endpoint = own.form.endpoint if own is not None and own.form.untranslatable is not None else request.endpoint
     asked_by, echoed = state.model or request.model, partial(mentions, request)
     verdict = judge(response.status, response.headers, body, endpoint.name, model=asked_by, echoed=echoed)
     if verdict.kind == "unserved" and endpoint is not request.endpoint:

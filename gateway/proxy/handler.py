@@ -23,7 +23,8 @@ from gateway.admission.slots import Lease
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.body import UNREADABLE, read_fields, unreadable
-from gateway.domain.request import CHAT, Endpoint, InferenceRequest, parse
+from gateway.domain.endpoints import CHAT, Endpoint
+from gateway.domain.request import InferenceRequest, parse
 from gateway.domain.request_timer import ReaderStalled, RequestTimer, Stopping
 from gateway.domain.upstream import UpstreamFailure
 from gateway.errors import GatewayError, PassedOn, exhausted

@@ -13,7 +13,8 @@ from msgspec import Raw
 
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
-from gateway.domain.request import CHAT, InferenceRequest
+from gateway.domain.endpoints import CHAT
+from gateway.domain.request import InferenceRequest
 from gateway.routing.needs import is_task
 from gateway.routing.resume import asks_for_text, same_model
 from gateway.transport.sse import data_of

@@ -18,7 +18,7 @@ from time import time
 
 import msgspec
 
-from gateway.domain.request import Endpoint
+from gateway.domain.endpoints import Endpoint
 from gateway.domain.request_timer import RequestTimer
 from gateway.errors import STREAM_INTERRUPTED, GatewayError
 from gateway.inspection.rewrite import ReplyIdentity

@@ -10,7 +10,8 @@ from msgspec import Raw
 
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
-from gateway.domain.request import EMBEDDINGS, RERANK, Endpoint, InferenceRequest
+from gateway.domain.endpoints import EMBEDDINGS, RERANK, Endpoint
+from gateway.domain.request import InferenceRequest
 from gateway.inspection.pooled import PooledCheck
 from gateway.inspection.whole import WholeAnswer
 from gateway.routing.pooled import chain_of

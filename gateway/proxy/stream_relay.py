@@ -6,8 +6,8 @@ waking the task of the request. Whatever else a read holds is left to the task (
 from __future__ import annotations
 
 from gateway.domain.backend import BackendState
+from gateway.domain.endpoints import Endpoint
 from gateway.domain.reason import quoting
-from gateway.domain.request import Endpoint
 from gateway.domain.request_timer import RequestTimer
 from gateway.domain.upstream import Response, read_counted
 from gateway.inspection.assembler import begins_events, events_of

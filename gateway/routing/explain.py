@@ -11,8 +11,9 @@ import msgspec
 from gateway.config.snapshot import Alias, Client, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.drift import drift
+from gateway.domain.endpoints import ENDPOINTS
 from gateway.domain.health_state import StartDecision
-from gateway.domain.request import ENDPOINTS, LIMIT_MOST, InferenceRequest, parse
+from gateway.domain.request import LIMIT_MOST, InferenceRequest, parse
 from gateway.domain.token_ratio import room_needed
 from gateway.errors import GatewayError, model_not_found
 from gateway.launch.families import family_of

@@ -6,7 +6,8 @@ from typing import Literal
 
 from gateway.config.snapshot import Alias
 from gateway.domain.body import value_of
-from gateway.domain.request import CHAT, InferenceRequest
+from gateway.domain.endpoints import CHAT
+from gateway.domain.request import InferenceRequest
 from gateway.inspection.policy import InspectionPolicy, LazyTools, formats_for, may_lack_opener, thoughts_for
 from gateway.inspection.reasoning import THINK, Thoughts
 from gateway.routing.plan import Candidate

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
+from gateway.domain.endpoints import EMBEDDINGS
 from gateway.domain.pooled import count_inputs
-from gateway.domain.request import EMBEDDINGS, SEQUENCES_MOST, InferenceRequest
+from gateway.domain.request import SEQUENCES_MOST, InferenceRequest
 from gateway.routing.resume import same_model
 
 

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.domain.backend import BackendState
+from gateway.domain.endpoints import CHAT, COMPLETIONS, ENDPOINTS, UPLOADS
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
-from gateway.domain.request import CHAT, COMPLETIONS, ENDPOINTS, UPLOADS, InferenceRequest
+from gateway.domain.request import InferenceRequest
 from gateway.errors import GatewayError, context_length_exceeded
 from gateway.inspection.overflows import LEAST_WINDOW
 from gateway.routing.plan import TEMPORARY, Candidate, Plan

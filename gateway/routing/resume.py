@@ -17,7 +17,8 @@ from msgspec import Raw
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.body import value_of
-from gateway.domain.request import CHAT, InferenceRequest, is_limit
+from gateway.domain.endpoints import CHAT
+from gateway.domain.request import InferenceRequest, is_limit
 from gateway.inspection.sent_text import SentText
 
 _encode = msgspec.json.Encoder().encode

@@ -18,9 +18,10 @@ import msgspec
 
 from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.domain.backend import BackendState
+from gateway.domain.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE, Endpoint
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import SERVING, State
-from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE, Endpoint, InferenceRequest, parse
+from gateway.domain.request import InferenceRequest, parse
 from gateway.routing.plan import KINDS, OUTSIDE, Candidate, Plan, SkippedBackend, make_plan
 from gateway.routing.why_not import STARTS, SkipReason, unavailable
 

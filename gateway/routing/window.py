@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gateway.domain.backend import BackendState
+from gateway.domain.endpoints import EMBEDDINGS
 from gateway.domain.pooled import is_cut_to_fit
-from gateway.domain.request import EMBEDDINGS, NO_MEDIA, InferenceRequest, Media, Refusal
+from gateway.domain.request import NO_MEDIA, InferenceRequest, Media, Refusal
 from gateway.domain.token_pool import share_of
 from gateway.domain.token_ratio import TEMPLATE, Estimate, fits, surely_fits
 

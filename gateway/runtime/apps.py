@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gateway.config.snapshot import Snapshot
-from gateway.domain.request import Endpoint, InferenceRequest
+from gateway.domain.endpoints import Endpoint
+from gateway.domain.request import InferenceRequest
 from gateway.proxy.exchange import Exchange
 from gateway.routing.explain import read_request
 

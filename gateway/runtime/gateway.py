@@ -22,10 +22,10 @@ from gateway.config.modes import in_mode
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Alerts, Backend, Snapshot
 from gateway.domain.backend import BackendState
+from gateway.domain.endpoints import Endpoint
 from gateway.domain.events import KEPT, Event
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import State, Transition
-from gateway.domain.request import Endpoint
 from gateway.domain.request_timer import Pulse
 from gateway.domain.upstream import UpstreamClient
 from gateway.engines.registry import ENGINES

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from gateway.accounting.limits import SECONDS, RateLimits, Window, estimate
 from gateway.config.snapshot import Client
-from gateway.domain.request import EMBEDDINGS, InferenceRequest
+from gateway.domain.endpoints import EMBEDDINGS
+from gateway.domain.request import InferenceRequest
 from gateway.errors import GatewayError
 from tests.routing.parts import NOW, request
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 import gateway as gateway_package
-from gateway.domain.request import ENDPOINTS
+from gateway.domain.endpoints import ENDPOINTS
 from gateway.http.app import App
 from tests import native_responses as native
 from tests.gateway_process import MIB, GatewayProcess, gateway_process

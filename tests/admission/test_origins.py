@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.admission.origins import is_foreign, is_from_here, is_json, is_own_host
-from gateway.domain.request import ENDPOINTS
+from gateway.domain.endpoints import ENDPOINTS
 from simulator import SimVllm
 from tests.raw_client import chat, raw_client
 from tests.support import RunningGateway, running_gateway

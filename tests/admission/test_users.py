@@ -14,7 +14,8 @@ import pytest
 from gateway.admission.access import Identity, user_of
 from gateway.config.load import load_text
 from gateway.config.snapshot import OTHER_USERS, USERS_MOST
-from gateway.domain.request import CHAT, parse
+from gateway.domain.endpoints import CHAT
+from gateway.domain.request import parse
 from simulator import SimVllm
 from tests.support import RunningGateway, running_gateway
 

@@ -11,8 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway import __version__
+from gateway.domain.endpoints import ENDPOINTS
 from gateway.domain.health_state import State
-from gateway.domain.request import ENDPOINTS
 from simulator import SimVllm
 from tests.raw_client import chat
 from tests.support import RunningGateway, running_gateway

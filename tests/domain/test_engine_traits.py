@@ -9,8 +9,9 @@ import pytest
 
 from gateway.config.snapshot import Alias, Backend
 from gateway.domain.capabilities import conclude
+from gateway.domain.endpoints import CHAT, COMPLETIONS
 from gateway.domain.engine_traits import TRAITS
-from gateway.domain.request import CHAT, COMPLETIONS, parse
+from gateway.domain.request import parse
 from gateway.health.probes import probe
 from gateway.routing.needs import NO_NEEDS, lacking, needs_of
 from simulator import SimVllm

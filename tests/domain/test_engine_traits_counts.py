@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.request import COMPLETIONS, InferenceRequest
+from gateway.domain.endpoints import COMPLETIONS
+from gateway.domain.request import InferenceRequest
 from gateway.engines.tokenize import count_tokens
 from tests.engines.scripted import ScriptedClient, ScriptedResponse
 from tests.engines.test_tokenize import HELLO, TOOL, request, server

@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from gateway.domain.endpoints import CHAT
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
-from gateway.domain.request import CHAT
 from simulator import SimVllm
 from tests.one_backend import FAST, ask, bring_down, health_of, one_backend, probed, under_way
 from tests.support import RunningGateway, from_clients, running_gateway

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from gateway.domain.endpoints import EMBEDDINGS, RERANK, SCORE
 from gateway.domain.pooled import count_inputs
-from gateway.domain.request import EMBEDDINGS, RERANK, SCORE
 from tests.inspection.test_pooled import asked
 
 

@@ -13,17 +13,8 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from gateway.domain.body import as_number, as_switch
-from gateway.domain.request import (
-    CHAT,
-    COMPLETIONS,
-    EMBEDDINGS,
-    ENDPOINTS,
-    NO_MEDIA,
-    SEQUENCES_MOST,
-    Endpoint,
-    find_media,
-    parse,
-)
+from gateway.domain.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, Endpoint
+from gateway.domain.request import NO_MEDIA, SEQUENCES_MOST, find_media, parse
 from gateway.errors import GatewayError
 from tests.routing.parts import request
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gateway.domain.request import CHAT, EMBEDDINGS, IMAGE_TOKENS
+from gateway.domain.endpoints import CHAT, EMBEDDINGS
+from gateway.domain.request import IMAGE_TOKENS
 from gateway.domain.token_ratio import (
     LEARN_FROM,
     MIN_ROOM,

@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
-from gateway.domain.request import Endpoint
+from gateway.domain.endpoints import Endpoint
 from gateway.domain.upstream import Response, UpstreamFailure
 from gateway.engines.ollama.engine import OllamaEngine
 from gateway.transport.client import open_client

@@ -11,8 +11,8 @@ from msgspec import Raw
 
 from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
+from gateway.domain.endpoints import CHAT, Endpoint
 from gateway.domain.health_machine import Health
-from gateway.domain.request import CHAT, Endpoint
 from gateway.domain.upstream import UpstreamClient, UpstreamFailure
 from gateway.engines.base import EngineRequest
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS
+from gateway.domain.endpoints import CHAT, COMPLETIONS, EMBEDDINGS
 from gateway.domain.upstream import ProtocolFailure, UpstreamFailure
 from gateway.domain.usage import COUNT_MOST
 from gateway.engines.litellm.errors import error_answer

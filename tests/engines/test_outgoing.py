@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from gateway.config.snapshot import Alias, Backend
 from gateway.domain.backend import BackendState
+from gateway.domain.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint
 from gateway.domain.health_machine import Health
-from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, parse
+from gateway.domain.request import parse
 from gateway.engines.outgoing import merged, outgoing_fields, outgoing_headers
 from gateway.routing.needs import Adaptation
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from gateway.config.snapshot import Alias, Backend
 from gateway.domain.backend import BackendState
+from gateway.domain.endpoints import CHAT
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
-from gateway.domain.request import CHAT, parse
+from gateway.domain.request import parse
 from gateway.engines.base import RequestFields
 from gateway.engines.ollama.request import read_think
 from gateway.engines.outgoing import outgoing_fields

@@ -14,8 +14,9 @@ import pytest
 
 from gateway.config.snapshot import Backend, Secret
 from gateway.domain.backend import BackendState
+from gateway.domain.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint
 from gateway.domain.health_state import State
-from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, InferenceRequest, parse
+from gateway.domain.request import InferenceRequest, parse
 from gateway.domain.upstream import ConnectFailure, StaleConnection, UpstreamClient, UpstreamFailure
 from gateway.engines import tokenize
 from gateway.engines.tokenize import count_tokens

@@ -9,7 +9,7 @@ import pytest
 from gateway.admission.access import Caller
 from gateway.config.load import load_text
 from gateway.config.snapshot import Snapshot
-from gateway.domain.request import CHAT
+from gateway.domain.endpoints import CHAT
 from gateway.http.connection import Connection
 from gateway.http.request_head import KEPT, KnownHeads, RepeatedHead, parse_head, repeated_head
 from gateway.proxy.header_map import header_map

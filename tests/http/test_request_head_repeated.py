@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.admission.access import Caller
-from gateway.domain.request import CHAT
+from gateway.domain.endpoints import CHAT
 from gateway.http.request_head import END, REPEATED_MOST, Head, RepeatedHead, parse_head, repeated_head
 from gateway.proxy.header_map import header_map
 from tests.editing import editor_of

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.request import CHAT, COMPLETIONS, Endpoint
+from gateway.domain.endpoints import CHAT, COMPLETIONS, Endpoint
 from gateway.domain.upstream import ErrorTold, PoolFull, ProtocolFailure, TooLarge, UpstreamFailure
 from gateway.inspection.assembler import Assembler, read_object
 from gateway.inspection.known_errors import POOL_FULL

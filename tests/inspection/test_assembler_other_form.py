@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.request import CHAT, COMPLETIONS
+from gateway.domain.endpoints import CHAT, COMPLETIONS
 from gateway.domain.upstream import ErrorTold, UpstreamFailure
 from gateway.inspection.assembler import begins_events, events_of, whole_of
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.request import CHAT, parse
+from gateway.domain.endpoints import CHAT
+from gateway.domain.request import parse
 from gateway.inspection.echo import READ_MOST, client_mentions, mentions
 from gateway.inspection.error_replies import judge
 from tests.routing.parts import request

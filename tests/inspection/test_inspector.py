@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.request import CHAT, COMPLETIONS, InferenceRequest
+from gateway.domain.endpoints import CHAT, COMPLETIONS
+from gateway.domain.request import InferenceRequest
 from gateway.inspection.formats import FORMATS
 from gateway.inspection.inspector import Inspector
 from gateway.inspection.offered_tools import OfferedTools

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.request import CHAT, COMPLETIONS, Endpoint, InferenceRequest, parse
+from gateway.domain.endpoints import CHAT, COMPLETIONS, Endpoint
+from gateway.domain.request import InferenceRequest, parse
 from gateway.inspection.inspector import UNFINISHED, Inspector
 from gateway.inspection.policy import InspectionPolicy, LazyTools, formats_for
 from gateway.inspection.reasoning import THINK, Thoughts

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.request import CHAT
+from gateway.domain.endpoints import CHAT
 from gateway.inspection.joined_choices import LOST, Member, MemberStream, Shared, added, choice_in, error_in
 
 SHARED = Shared(CHAT, "chatcmpl-1", 1700000000, "judges")

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.domain.request import EMBEDDINGS, RERANK, SCORE, Endpoint, InferenceRequest, parse
+from gateway.domain.endpoints import EMBEDDINGS, RERANK, SCORE, Endpoint
+from gateway.domain.request import InferenceRequest, parse
 from gateway.inspection.pooled import PooledCheck, prompt_usage
 from gateway.inspection.whole import read_whole
 

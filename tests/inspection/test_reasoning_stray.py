@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.request import CHAT, InferenceRequest, parse
+from gateway.domain.endpoints import CHAT
+from gateway.domain.request import InferenceRequest, parse
 from gateway.inspection.policy import InspectionPolicy, LazyTools, formats_for, may_lack_opener
 from gateway.inspection.reasoning import THINK
 from gateway.inspection.rewrite import ReplyIdentity

@@ -14,7 +14,8 @@ from msgspec.structs import astuple
 
 from gateway.apps.dialects.anthropic.answer import envelope, to_message
 from gateway.apps.dialects.anthropic.stream import MessageStream
-from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, InferenceRequest, parse
+from gateway.domain.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint
+from gateway.domain.request import InferenceRequest, parse
 from gateway.domain.upstream import ProtocolFailure
 from gateway.domain.usage import COUNT_MOST, read_usage
 from gateway.health.checks.reply import CheckReply, read_stream

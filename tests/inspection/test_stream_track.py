@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.domain.request import CHAT, COMPLETIONS, InferenceRequest
+from gateway.domain.endpoints import CHAT, COMPLETIONS
+from gateway.domain.request import InferenceRequest
 from gateway.inspection.rewrite import ReplyIdentity
 from gateway.inspection.stream_track import StreamTrack
 from gateway.transport.sse import Framer, data_of

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.domain.request import CHAT, InferenceRequest
+from gateway.domain.endpoints import CHAT
+from gateway.domain.request import InferenceRequest
 from gateway.inspection.answer import ChoiceAnswer
 from gateway.inspection.formats import FORMATS
 from gateway.inspection.offered_tools import OfferedTools

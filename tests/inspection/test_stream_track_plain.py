@@ -8,7 +8,8 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.request import CHAT, parse
+from gateway.domain.endpoints import CHAT
+from gateway.domain.request import parse
 from gateway.inspection.inspector import Inspector
 from gateway.inspection.rewrite import ReplyIdentity
 from gateway.inspection.stream_track import StreamTrack

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.domain.request import CHAT, EMBEDDINGS
+from gateway.domain.endpoints import CHAT, EMBEDDINGS
 from gateway.inspection.whole import read_whole
 from tests.routing.parts import request
 

@@ -20,8 +20,8 @@ from ruamel.yaml import YAML
 from gateway.cli.main import cli, commands
 from gateway.config.load import load_text
 from gateway.config.schema import json_schema
+from gateway.domain.endpoints import ENDPOINTS
 from gateway.domain.health_state import State
-from gateway.domain.request import ENDPOINTS
 from gateway.errors import CATALOGUE, STREAM_INTERRUPTED, context_length_exceeded
 from gateway.inspection.policy import KINDS as VIOLATIONS
 from gateway.metrics.counters import MetricFamily

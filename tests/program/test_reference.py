@@ -13,7 +13,7 @@ import pytest
 from gateway.cli.main import commands
 from gateway.config.schema import all_keys
 from gateway.config.snapshot import ModelServer
-from gateway.domain.request import ENDPOINTS, UPLOADS
+from gateway.domain.endpoints import ENDPOINTS, UPLOADS
 from tests.demo_process import PATIENCE, ROOT
 
 SOURCE = "\n".join(path.read_text() for path in sorted((ROOT / "gateway").rglob("*.py")))

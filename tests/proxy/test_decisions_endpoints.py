@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.request import CHAT, ENDPOINTS, MESSAGES, OLLAMA_CHAT, OLLAMA_GENERATE, Endpoint
+from gateway.domain.endpoints import CHAT, ENDPOINTS, MESSAGES, OLLAMA_CHAT, OLLAMA_GENERATE, Endpoint
 from tests.proxy.house import House, house
 from tests.raw_client import raw_client
 

@@ -19,7 +19,7 @@ from gateway.apps.dialects.anthropic.request import to_chat
 from gateway.apps.dialects.app import read_request
 from gateway.apps.dialects.ollama.exchange import READ
 from gateway.domain.backend import BackendState
-from gateway.domain.request import (
+from gateway.domain.endpoints import (
     CHAT,
     COMPLETIONS,
     EMBEDDINGS,
@@ -36,8 +36,8 @@ from gateway.domain.request import (
     SCORE,
     SPEECH,
     Endpoint,
-    parse,
 )
+from gateway.domain.request import parse
 from gateway.domain.token_ratio import silence_budget
 from gateway.domain.upstream import UpstreamFailure
 from gateway.engines.base import InexpressibleRequest

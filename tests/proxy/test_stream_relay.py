@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from gateway.admission.memory import Memory, Share
 from gateway.config.load import load_text
 from gateway.domain.backend import BackendState
+from gateway.domain.endpoints import CHAT
 from gateway.domain.health_machine import Health
-from gateway.domain.request import CHAT
 from gateway.domain.request_timer import Pulse, RequestTimer
 from gateway.inspection.rewrite import ReplyIdentity
 from gateway.inspection.sent_text import SentText

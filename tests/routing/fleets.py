@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from gateway.config.snapshot import Alias, Backend, CloudWhen, HealthSettings, Snapshot
 from gateway.domain.backend import BackendState
+from gateway.domain.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
-from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, InferenceRequest
+from gateway.domain.request import InferenceRequest
 from tests.routing.parts import NOW, request
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]

@@ -8,9 +8,10 @@ import msgspec
 
 from gateway.config.snapshot import Alias, Backend, HealthSettings
 from gateway.domain.backend import BackendState
+from gateway.domain.endpoints import CHAT, Endpoint
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
-from gateway.domain.request import CHAT, Endpoint, InferenceRequest, parse
+from gateway.domain.request import InferenceRequest, parse
 
 NOW = 10_000.0  # monotonic seconds
 LONG_AGO = 0.0

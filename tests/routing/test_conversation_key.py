@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.request import COMPLETIONS
+from gateway.domain.endpoints import COMPLETIONS
 from gateway.routing.conversation_key import affinity_key
 from tests.routing.parts import request
 from tests.routing.test_balance import names, unhurried

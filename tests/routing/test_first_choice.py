@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from gateway.admission.failover import FailoverState
 from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
-from gateway.domain.request import EMBEDDINGS, InferenceRequest
+from gateway.domain.endpoints import EMBEDDINGS
+from gateway.domain.request import InferenceRequest
 from gateway.routing.first_choice import first_choice
 from gateway.routing.placements import Session
 from gateway.routing.plan import Candidate, make_plan

@@ -9,7 +9,8 @@ import pytest
 
 from gateway.config.snapshot import Alias, Client, Tasks
 from gateway.domain.capabilities import Capabilities, OnDemand
-from gateway.domain.request import COMPLETIONS, EMBEDDINGS, ToolChoice
+from gateway.domain.endpoints import COMPLETIONS, EMBEDDINGS
+from gateway.domain.request import ToolChoice
 from gateway.routing.needs import (
     ADAPTED,
     NO_ADAPTATION,

@@ -9,7 +9,7 @@ import pytest
 from gateway.admission.access import Identity, alias_for
 from gateway.config.load import load_text
 from gateway.config.snapshot import Client, Tasks
-from gateway.domain.request import COMPLETIONS
+from gateway.domain.endpoints import COMPLETIONS
 from gateway.routing.needs import is_task
 from tests.routing.parts import request
 

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.config.snapshot import CloudWhen
 from gateway.domain.backend import BackendState
+from gateway.domain.endpoints import EMBEDDINGS
 from gateway.domain.facts import Observation
-from gateway.domain.request import EMBEDDINGS
 from gateway.routing.needs import NO_ADAPTATION
 from gateway.routing.plan import Plan, make_plan, with_forced_call
 from gateway.routing.window import fits_window, near_limit, prompt_estimate

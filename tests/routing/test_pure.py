@@ -17,9 +17,10 @@ from msgspec import Raw
 from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
 from gateway.domain.drift import drift
+from gateway.domain.endpoints import COMPLETIONS
 from gateway.domain.facts import Observation, RefusedWindow
 from gateway.domain.progress import Sample
-from gateway.domain.request import COMPLETIONS, InferenceRequest, Refusal
+from gateway.domain.request import InferenceRequest, Refusal
 from gateway.domain.token_ratio import room_needed
 from gateway.routing.explain import explain
 from gateway.routing.needs import needs_of, with_media

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from gateway.domain.backend import BackendState
+from gateway.domain.endpoints import EMBEDDINGS
 from gateway.domain.facts import Observation
-from gateway.domain.request import EMBEDDINGS, InferenceRequest
+from gateway.domain.request import InferenceRequest
 from gateway.errors import GatewayError
 from gateway.routing.plan import Plan, make_plan
 from gateway.routing.refusal import FailedAttempt, refusal

@@ -11,8 +11,9 @@ import pytest
 
 from gateway.config.load import load_text
 from gateway.domain.backend import BackendState
+from gateway.domain.endpoints import CHAT
 from gateway.domain.health_machine import Health
-from gateway.domain.request import CHAT, InferenceRequest, parse
+from gateway.domain.request import InferenceRequest, parse
 from gateway.inspection.sent_text import SentText
 from gateway.routing.resume import BrokenStream, can_resume, continuation, same_model
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.domain.request import EMBEDDINGS
+from gateway.domain.endpoints import EMBEDDINGS
 from gateway.routing.window import fits_window
 from tests.routing.parts import NOW, backend, request
 

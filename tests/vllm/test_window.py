@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from gateway.domain.request import CHAT as CHAT_ENDPOINT
+from gateway.domain.endpoints import CHAT as CHAT_ENDPOINT
 from gateway.domain.request import parse
 from gateway.engines.tokenize import tokenize_body
 from simulator import SimVllm

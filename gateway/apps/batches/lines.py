@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, TypeGuard
 import msgspec
 from msgspec import Raw
 
-from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint
+from gateway.domain.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint
 
 CUSTOM_ID_MOST = 512  # characters
 NAMED_MOST = 1024 * 1024  # bytes of a line that is no JSON, in which its custom_id is looked for

@@ -20,8 +20,9 @@ from gateway.apps.bench.results import DIRECT, GATEWAY
 from gateway.apps.bench.sample import Send, refusal
 from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.domain.backend import BackendState
+from gateway.domain.endpoints import CHAT
 from gateway.domain.engine_traits import traits_of
-from gateway.domain.request import CHAT, parse
+from gateway.domain.request import parse
 from gateway.domain.upstream import Response, UpstreamClient, UpstreamFailure
 from gateway.engines.base import EngineRequest
 from gateway.engines.outgoing import outgoing_fields, outgoing_headers

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gateway.apps.dialects.translated import TranslatedExchange
-from gateway.domain.request import MESSAGES, OLLAMA, RESPONSES, Endpoint, InferenceRequest, parse
+from gateway.domain.endpoints import MESSAGES, OLLAMA, RESPONSES, Endpoint
+from gateway.domain.request import InferenceRequest, parse
 from gateway.proxy.exchange import Exchange
 from gateway.routing import explain
 from gateway.runtime.apps import Extension

@@ -14,7 +14,8 @@ from gateway.api.answering import Question, Style, answer
 from gateway.apps.dialects.anthropic.answer import envelope, retry_header
 from gateway.apps.dialects.anthropic.request import to_chat
 from gateway.config.snapshot import Alias
-from gateway.domain.request import MESSAGES, RESPONSES, InferenceRequest, parse
+from gateway.domain.endpoints import MESSAGES, RESPONSES
+from gateway.domain.request import InferenceRequest, parse
 from gateway.engines.tokenize import count_tokens
 from gateway.errors import GatewayError
 from gateway.large_bodies import LARGE, apart

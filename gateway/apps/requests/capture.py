@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from gateway.accounting.record import RequestLine
 from gateway.apps.requests.store import CapturedRequest
-from gateway.domain.request import Endpoint
+from gateway.domain.endpoints import Endpoint
 from gateway.errors import GatewayError
 from gateway.proxy.exchange import Exchange, Headers, nothing
 from gateway.runtime.gateway import Gateway

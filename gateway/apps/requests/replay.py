@@ -15,8 +15,8 @@ from gateway.admission.memory import Share
 from gateway.api.admin import backend_of
 from gateway.apps.requests.store import CapturedRequest
 from gateway.config.snapshot import OPEN, Alias, Snapshot
+from gateway.domain.endpoints import ENDPOINTS
 from gateway.domain.privacy import Privacy
-from gateway.domain.request import ENDPOINTS
 from gateway.errors import GatewayError
 from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
 from gateway.runtime.gateway import Gateway

@@ -10,8 +10,9 @@ from msgspec import Raw
 
 from gateway.domain.backend import BackendState
 from gateway.domain.body import value_of
+from gateway.domain.endpoints import CHAT
 from gateway.domain.engine_traits import EngineTraits
-from gateway.domain.request import CHAT, is_limit
+from gateway.domain.request import is_limit
 from gateway.engines.base import EngineRequest, InexpressibleRequest, UnmetDemand
 
 PARTS_MOST = 128  # answers to one request, as many as OpenAI allows

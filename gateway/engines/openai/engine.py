@@ -11,9 +11,9 @@ from typing import Any
 from msgspec import Raw
 
 from gateway.domain.backend import BackendState
+from gateway.domain.endpoints import Endpoint
 from gateway.domain.engine_traits import RESPONSES_LACK
 from gateway.domain.facts import Source
-from gateway.domain.request import Endpoint
 from gateway.domain.upstream import EngineDied, Response
 from gateway.engines.base import (
     Engine,
@@ -29,7 +29,6 @@ from gateway.engines.base import (
 )
 from gateway.engines.openai.asking import ask, keeps_stop
 from gateway.engines.openai.parts import StreamOfParts, WholeOfParts
-from gateway.engines.openai.responses_reader import ResponseAsChatAnswer, ResponseAsChatStream
 from gateway.inspection.error_replies import read_error
 from gateway.transport.client import post_framed, post_json
 from gateway.transport.h1 import H1Client
@@ -70,11 +69,10 @@ def _post(
 
 async def _send_own(state: BackendState, call: EngineRequest, own: NativeRequest) -> Response:
     """Send the client's own request to its own endpoint; as a chat where the server lacks that or refuses it."""
-    response = await _post(state, call, own.fields, own.endpoint)
+    response = await _post(state, call, own.fields, own.form.endpoint)
     if response.status < 300:
-        read = ResponseAsChatStream if call.stream else ResponseAsChatAnswer
-        return read(response, call.memory, call.sender)
-    if own.only or response.status not in (*_NOT_THERE, *_REFUSED):
+        return own.form.as_chat(response, call.stream, call.memory, call.sender)
+    if own.form.untranslatable is not None or response.status not in (*_NOT_THERE, *_REFUSED):
         return response
     await read_out(response)
     chat = await _send_chat(state, call)

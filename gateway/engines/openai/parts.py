@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 
-from gateway.domain.request import CHAT, Endpoint
+from gateway.domain.endpoints import CHAT, Endpoint
 from gateway.domain.upstream import Response, UpstreamFailure
 from gateway.engines.base import TranslatedResponse
 from gateway.inspection.assembler import Assembler, Object, read_object

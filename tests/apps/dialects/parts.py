@@ -10,7 +10,8 @@ import pytest
 
 from gateway.apps.dialects.anthropic.request import to_chat
 from gateway.apps.dialects.responses.request import RequestEcho, chat_request_of
-from gateway.domain.request import CHAT, parse
+from gateway.domain.endpoints import CHAT
+from gateway.domain.request import parse
 from gateway.errors import GatewayError
 from tests.envelope import TRIGGERS
 

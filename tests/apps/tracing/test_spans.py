@@ -21,7 +21,8 @@ from gateway.apps.tracing.spans import (
     usage_attributes,
 )
 from gateway.config.snapshot import Backend, Engine
-from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, Endpoint, parse
+from gateway.domain.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, Endpoint
+from gateway.domain.request import parse
 from gateway.domain.request_timer import Stopping
 from gateway.domain.upstream import SilenceFailure
 from gateway.inspection.error_replies import Verdict

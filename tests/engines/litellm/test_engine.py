@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gateway.config.snapshot import Backend, Secret, Timeouts
-from gateway.domain.request import CHAT, EMBEDDINGS, Endpoint
+from gateway.domain.endpoints import CHAT, EMBEDDINGS, Endpoint
 from gateway.domain.upstream import ResetFailure, Response
 from gateway.engines.litellm import engine as litellm
 from gateway.engines.litellm.engine import LiteLLMEngine

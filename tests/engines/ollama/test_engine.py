@@ -14,7 +14,7 @@ import pytest
 
 from gateway.config.snapshot import Secret
 from gateway.domain.drift import drift
-from gateway.domain.request import COMPLETIONS, EMBEDDINGS
+from gateway.domain.endpoints import COMPLETIONS, EMBEDDINGS
 from gateway.domain.upstream import UpstreamFailure
 from gateway.engines.ollama.engine import OllamaEngine, translate
 from gateway.engines.ollama.installed_models import LOAD, bounded, load_body

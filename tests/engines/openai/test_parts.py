@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.domain.endpoints import CHAT, COMPLETIONS, Endpoint
 from gateway.domain.engine_traits import TRAITS
-from gateway.domain.request import CHAT, COMPLETIONS, Endpoint
 from gateway.domain.upstream import Response, TooLarge, UpstreamFailure
 from gateway.engines.base import InexpressibleRequest
 from gateway.engines.openai.asking import PARTS_MOST, ask, read_stops, split

@@ -9,7 +9,8 @@ import zlib
 
 import pytest
 
-from gateway.domain.request import CHAT, parse
+from gateway.domain.endpoints import CHAT
+from gateway.domain.request import parse
 from gateway.inspection import stream_track as streaming
 from gateway.inspection.rewrite import ReplyIdentity
 from gateway.inspection.stream_track import StreamTrack

@@ -10,14 +10,7 @@ from gateway.apps.dialects.ollama.answer import OllamaAnswer, embeddings_of, err
 from gateway.apps.dialects.ollama.request import OllamaRequest, Resolve, chat_of, embedding_of, generation_of
 from gateway.apps.dialects.translated import TranslatedExchange, Translation
 from gateway.config.snapshot import Alias, Snapshot
-from gateway.domain.request import (
-    EMBEDDINGS,
-    OLLAMA_CHAT,
-    OLLAMA_EMBED,
-    OLLAMA_EMBEDDINGS,
-    OLLAMA_GENERATE,
-    Endpoint,
-)
+from gateway.domain.endpoints import EMBEDDINGS, OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, OLLAMA_GENERATE, Endpoint
 from gateway.errors import PassedOn
 from gateway.proxy.exchange import Exchange
 from gateway.runtime.gateway import Gateway

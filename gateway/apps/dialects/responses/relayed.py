@@ -1,7 +1,7 @@
 """A request of the Responses API and its answer, for the exchange around them; and what a server answered at its own
 `/v1/responses`, sent as it is.
 
-Such an answer comes as one of a chat, each part with its original (engines/openai/responses_reader.py). An original is
+Such an answer comes as one of a chat, each part with its original (own_answer.py). An original is
 sent if the checks have changed nothing of its part. The first change ends this: what is open then is continued by the
 translation. So is an answer that another server goes on with as a chat."""
 
@@ -18,11 +18,11 @@ from msgspec import Raw
 
 from gateway.apps.dialects.chat import TEXT_MOST
 from gateway.apps.dialects.responses.answer import Ids, to_response
+from gateway.apps.dialects.responses.own_answer import ORIGINAL
 from gateway.apps.dialects.responses.request import RequestEcho, chat_request_of
 from gateway.apps.dialects.responses.stream import Item, ResponseStream
 from gateway.apps.dialects.translated import Translation
 from gateway.domain.upstream import ProtocolFailure
-from gateway.engines.openai.responses_reader import ORIGINAL
 from gateway.transport.sse import Choice, data_of
 
 _MARK = b'"%b":' % ORIGINAL.encode()

@@ -11,9 +11,11 @@ from msgspec import Raw
 
 from gateway.apps.dialects.fields import UntranslatableRequest, encoded, expected, invalid, put, value_in
 from gateway.apps.dialects.responses.items import is_item, is_part, to_messages
+from gateway.apps.dialects.responses.own_request import OwnResponsesForm
 from gateway.apps.dialects.responses.tools import ToolName, chat_tools
 from gateway.domain.body import read_fields
-from gateway.domain.request import RESPONSES, OwnForm, asks_for_stream
+from gateway.domain.endpoints import RESPONSES
+from gateway.domain.request import OwnForm, asks_for_stream
 from gateway.errors import GatewayError
 
 # Hints for OpenAI's servers, and fields whose only effect there is on what is stored or on tools that run there.
@@ -69,7 +71,7 @@ def chat_request_of(
             untranslatable = error
             chat, asked = _translated(translatable(fields), previous, stored)
         own = {name: value for name, value in fields.items() if name not in _REFUSED or value_in(value, name)}
-        return _encode(chat), asked, OwnForm(RESPONSES, own, untranslatable, asked.left_out)
+        return _encode(chat), asked, OwnResponsesForm(RESPONSES, own, untranslatable, asked.left_out)
     except RecursionError:
         raise GatewayError("invalid_request_body", "The request body is nested too deeply.") from None
 

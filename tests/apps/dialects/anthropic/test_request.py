@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gateway.apps.dialects.anthropic.request import to_chat
-from gateway.domain.request import CHAT, parse
+from gateway.domain.endpoints import CHAT
+from gateway.domain.request import parse
 from gateway.errors import GatewayError
 from tests.apps.dialects.parts import DATA, chat, harmless, recorded, refused, text, turns, user
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.apps.dialects.anthropic.request import to_chat
-from gateway.domain.request import CHAT, parse
+from gateway.domain.endpoints import CHAT
+from gateway.domain.request import parse
 from gateway.errors import GatewayError
 from tests.apps.dialects.parts import PICTURE, call, harmless, recorded, result, text, tool
 from tests.envelope import TRIGGERS

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.apps.dialects.app import read_request
-from gateway.domain.request import CHAT, EMBEDDINGS
+from gateway.domain.endpoints import CHAT, EMBEDDINGS
 from gateway.proxy import reply as gateway_reply
 from tests.apps.dialects.anthropic.test_exchange import (
     HELLO,

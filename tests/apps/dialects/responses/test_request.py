@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.request import RESPONSES, parse
+from gateway.domain.endpoints import RESPONSES
+from gateway.domain.request import parse
 from gateway.errors import GatewayError
 from tests.apps.dialects.anthropic.test_request_any_body import spoil
 from tests.apps.dialects.parts import harmless, response_to_chat

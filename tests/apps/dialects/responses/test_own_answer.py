@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.apps.dialects.responses.answer import Ids
+from gateway.apps.dialects.responses.own_answer import REPEATS, ResponseReader, chat_of
 from gateway.apps.dialects.responses.relayed import RelayedStream, whole_response
 from gateway.apps.dialects.responses.request import RequestEcho
-from gateway.domain.request import CHAT, parse
+from gateway.domain.endpoints import CHAT
+from gateway.domain.request import parse
 from gateway.domain.upstream import ProtocolFailure
-from gateway.engines.openai.responses_reader import REPEATS, ResponseReader, chat_of
 from gateway.inspection.rewrite import ReplyIdentity
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import read_whole

@@ -6,18 +6,17 @@ client's own body too. A request that would be answered worse so than as a chat 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from gateway.domain.backend import BackendState
+from gateway.apps.dialects.responses.own_answer import ResponseAsChatAnswer, ResponseAsChatStream
 from gateway.domain.body import value_of
 from gateway.domain.engine_traits import OwnResponses, Trouble
 from gateway.domain.request import InferenceRequest, OwnForm
-from gateway.engines.base import NativeRequest
+from gateway.domain.upstream import Response
 from gateway.engines.outgoing import NOT_THE_CLIENTS
 
 Fields = Mapping[str, Raw]
@@ -30,33 +29,24 @@ _UNSENT = NOT_THE_CLIENTS | {"truncation"}
 _MEDIA = ("input_image", "input_audio", "input_file")
 
 
-def own_call(request: InferenceRequest, state: BackendState, chat: Fields) -> NativeRequest | None:
-    """The client's own request for this backend; None if it is asked as a chat, with `chat`."""
-    own = request.own
-    how = None if own is None else state.own_responses(time.monotonic())
-    if own is None or how is None:
-        return None
-    fields = own_body(request, chat, how)
-    return None if fields is None else NativeRequest(own.endpoint, fields, own.untranslatable is not None)
+class OwnResponsesForm(OwnForm):
+    """A request of the Responses API. One that no chat can carry never becomes a chat. The server keeps nothing and
+    cuts no prompt: conversations are kept here, or not at all."""
 
+    def body(self, request: InferenceRequest, chat: dict[str, Raw], how: OwnResponses) -> dict[str, Raw] | None:
+        if self.left_out and not how.hosted:
+            return None
+        fields = {name: value for name, value in self.fields.items() if name not in _UNSENT and bytes(value) != b"null"}
+        fields["store"] = _FALSE
+        worded = _adapt(fields, self.fields, request.fields, chat)
+        if self.untranslatable is not None:
+            return fields
+        if not worded or not how.fields.issuperset(fields):
+            return None
+        return None if how.troubles and not how.troubles.isdisjoint(troubles(self)) else fields
 
-def own_body(request: InferenceRequest, chat: Fields, how: OwnResponses) -> dict[str, Raw] | None:
-    """The client's own body as this server gets it; None if the server is asked as a chat. `chat`: the body it would
-    get as a chat. A request that no chat can carry never becomes one. The server keeps nothing and cuts no prompt:
-    conversations are kept here, or not at all."""
-    own = request.own
-    assert own is not None
-    if own.left_out and not how.hosted:
-        return None
-    fields = {name: value for name, value in own.fields.items() if name not in _UNSENT and bytes(value) != b"null"}
-    fields["store"] = _FALSE
-    if not _adapt(fields, own.fields, request.fields, chat) and own.untranslatable is None:
-        return None
-    if own.untranslatable is None and not how.fields.issuperset(fields):
-        return None
-    if own.untranslatable is None and how.troubles and not how.troubles.isdisjoint(troubles(own)):
-        return None
-    return fields
+    def as_chat(self, response: Response, stream: bool, memory: Any, sender: str) -> Response:
+        return (ResponseAsChatStream if stream else ResponseAsChatAnswer)(response, memory, sender)
 
 
 def _adapt(fields: dict[str, Raw], own: Fields, asked: Fields, sent: Fields) -> bool:

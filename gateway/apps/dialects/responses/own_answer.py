@@ -2,7 +2,7 @@
 
 Each event of a stream becomes one chunk, and the whole answer one answer of a chat. Each has, beside the fields of a
 chat, the original in the field `ORIGINAL`, with a number and a checksum of the choices. Where the checks have changed
-nothing, the original is sent to the client (dialects/responses/relayed.py); else what has become of the chat is
+nothing, the original is sent to the client (relayed.py); else what has become of the chat is
 translated.
 """
 
