@@ -152,7 +152,7 @@ WAITED_FOR = {
     "apps/tracing/traces.py": "the end of the exporter, joined",
     "apps/cluster/redis_connection.py": "a trip, awaited",
     "supervision.py": "the supervisor",
-    "apps/describing/pictures.py": "descriptions of one request, awaited",
+    "apps/describing/app.py": "descriptions of one request, awaited",
     "admission/slots.py": "looks at engines that a request waits for, awaited by it",
     "apps/fleet/pulling/node.py": "the lines of a command that the caller waits for, joined",
     "apps/control/lanes.py": "starts side by side, in a group that waits for them",
@@ -289,7 +289,7 @@ def test_spans_that_cannot_be_exported_are_counted(metrics: Metrics, monkeypatch
 def broken_parts() -> Iterator[tuple[str, str]]:
     """(what is called now and then, the part that it is)."""
     yield "gateway.observe.history.History.sample", "history"
-    yield "gateway.apps.alerts.alerter.Alerter.check", "alerts"
+    yield "gateway.apps.alerts.app.Alerter.check", "alerts"
     yield "gateway.health.prober.Prober.check", "probe"
     yield "gateway.health.prober.Prober.look_at_engine", "probe"
     yield "gateway.health.canary_schedule.CanarySchedule._run", "canary"
@@ -314,7 +314,7 @@ async def test_a_part_that_fails_is_counted_and_goes_on(
 
     monkeypatch.setattr(kind, name, odd)
     monkeypatch.setattr("gateway.observe.history.EVERY", 0.02)
-    monkeypatch.setattr("gateway.apps.alerts.alerter.CHECK_EVERY", 0.02)
+    monkeypatch.setattr("gateway.apps.alerts.app.CHECK_EVERY", 0.02)
     monkeypatch.setattr("gateway.health.warm_standby.SELDOM", 0.02)
     monkeypatch.setattr("gateway.health.engine_look.MOVING", 0.02)
 

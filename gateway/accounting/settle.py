@@ -152,7 +152,7 @@ class Settler:
         alias, endpoint = record.alias, record.endpoint.name
         audio = (0.0, audio_seconds) if record.endpoint is SPEECH else (audio_seconds, 0.0)
         counts = requests, seconds, *astuple(used), usd or 0.0, unpriced, *audio
-        self._accounts.ledger.record(Entry(time.time(), record.spender, alias, backend, endpoint, outcome, *counts))
+        self._accounts.ledger.put(Entry(time.time(), record.spender, alias, backend, endpoint, outcome, *counts))
 
     def _route(self, record: RequestRecord, state: BackendState) -> Route:
         return self._metrics.route(record.client_label, record.alias, state.name, record.endpoint.name)

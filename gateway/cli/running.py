@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from gateway.cli.options import key_option, server_url, snapshot_served
+from gateway.cli.options import config_option, end_with, json_option, key_option, server_url, snapshot_served
 from gateway.printable import visible, visible_all
 
 if TYPE_CHECKING:
@@ -26,10 +27,33 @@ WAIT = 60.0  # seconds for any other answer: a plan reads files of models
 ANSWER_MOST = 16 * 1024 * 1024  # bytes of an answer
 
 
-def gateway_options(whose: str) -> Callable[[F], F]:
-    """`--gateway URL` and `--key KEY`, given to the command as `at` and `key`. `whose`: the words of the key's help."""
-    at = click.option("--gateway", "at", metavar="URL", help="Where the gateway is; default `server.listen`.")
-    return lambda command: at(key_option(whose)(command))
+def asks_gateway(
+    whose: str, made: Callable[[str, str | None], GatewayClient] | None = None, *failures: type[Exception]
+) -> Callable[[F], F]:
+    """`--config`, `--json`, `--gateway` and `--key`, given to the command as `asking` (`made` of its URL and key) and
+    `as_json`. It exits 1 where the gateway cannot be asked, refuses or answers as none does, and after one of the
+    `failures`. `whose`: the words of the key's help."""
+
+    ends: tuple[type[Exception], ...] = (GatewayUnreachable, GatewayRefusal, *failures)
+
+    def decorated(command: F) -> F:
+        @config_option
+        @json_option
+        @click.option("--gateway", "at", metavar="URL", help="Where the gateway is; default `server.listen`.")
+        @key_option(whose)
+        @wraps(command)
+        def asked(config: Path, as_json: bool, at: str | None, key: str | None, **own: Any) -> Any:
+            asking = (made or GatewayClient)(url_of(config, at, as_json=as_json), key)
+            try:
+                return command(asking=asking, as_json=as_json, **own)
+            except ends as error:
+                end_with(error, as_json=as_json)
+            except (KeyError, TypeError, ValueError):
+                end_with(ValueError(f"what listens at {asking.url} does not answer as a gateway"), as_json=as_json)
+
+        return cast("F", asked)
+
+    return decorated
 
 
 def url_of(config: Path, at: str | None, *, as_json: bool) -> str:

@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from gateway.domain.body import UNREADABLE, value_of
 from gateway.domain.forms import Forms, nearest_effort
-from gateway.engines.strict import strict_messages, strict_scalars
+from gateway.engines.strict import strict_fields, strict_messages
 
 Fields = dict[str, Raw]
 Message = dict[str, Any]
@@ -47,7 +47,7 @@ def put_in_form(fields: Fields, forms: Forms) -> None:
     if messages is not None and (forms.changes_messages or (not forms.developer and names_developer(messages))):
         fields["messages"] = _messages_in_form(messages, forms)
     if forms.strict:
-        strict_scalars(fields)
+        strict_fields(fields)
     if forms.limit is not None:
         _name_limit(fields, forms.limit)
     if forms.thinking is not None and "thinking" in fields:

@@ -46,8 +46,8 @@ OF_THE_SERVER = (
     *("kv_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room"),  # vLLM, SGLang: whose cache is read
     "id_slot",  # llama-server drops what that slot has kept of another prompt
 )
-# Null means what absence does, and some clients write it. vLLM 0.33 drops the calls of a model whose `tool_choice` is
-# null; older ones keep only the first where `parallel_tool_calls` is.
+# Null means what absence does, and some clients write it. vLLM 0.33 drops what looks like a call where `tool_choice` is
+# null, with tools and without; older ones keep only the first call where `parallel_tool_calls` is.
 UNSAID = ("tool_choice", "parallel_tool_calls")
 NOT_THE_CLIENTS = frozenset({*CHOSEN_IDS, *OF_THE_SERVER})
 _AUTO, _NONE, _REQUIRED, _FALSE = Raw(b'"auto"'), Raw(b'"none"'), Raw(b'"required"'), Raw(b"false")
@@ -81,10 +81,9 @@ def outgoing_fields(
         del fields["model"]
     if alias.params:
         fill_in(fields, alias.params, request.endpoint.limits)
-    if request.tools:
-        for name in UNSAID:
-            if bytes(fields.get(name, b"")) == b"null":
-                del fields[name]
+    for name in UNSAID:
+        if name in fields and bytes(fields[name]) == b"null":
+            del fields[name]
     if adapt is not NO_ADAPTATION:
         adapted.extend(adapt.kinds)
         adapt_tools(fields, adapt)

@@ -60,6 +60,11 @@ class Arguments:
         self._all, self._broken, self._unsure = self._all[: self._sent], False, -1
         return False
 
+    def begin(self, text: str) -> None:
+        """All of this text has been passed on already."""
+        self._read(text)
+        self._sent = len(self._all)
+
     def feed(self, piece: str) -> str:
         if self._too_long:
             return piece

@@ -83,12 +83,19 @@ _STRICT = re.compile(
     r"|Assistant messages must contain text, reasoning content, or tool_calls\."
     r"|messages: Validation error: message content (?:parts )?cannot be empty"
     r"|Function messages are not supported\."
+    r"|duplicate tool name `|Only function tool calls are supported\."
     r"|failed to submit chat request: chat template error: assistant tool call `.{1,200}` has invalid JSON arguments: "
     r"|Failed to parse tool call arguments as JSON: "  # llama-server
     # Python servers that read the arguments of the history, and templates that walk through them
     r"|(?:Unterminated string starting at|Expecting [\w ,':]{1,60}|Extra data|Invalid control character at)"
     r": line \d+ column \d+ \(char \d+\)\Z"
     r"|Can only get item pairs from a mapping\.?\Z"
+)
+# What vLLM's Python front end, and others that read with pydantic, say of a value that another front end takes.
+_MISTYPED = re.compile(
+    r"\d+ validation errors?\b|Input should be (?:an? valid |')|Field required|Missing 'type' field in multimodal part"
+    r"|assistant tool_calls of type 'function'|sequence item \d+: expected str instance"
+    r"|`\w{1,40}` must be an? (?:non-negative )?integer|TextEncodeInput must be Union"
 )
 _VARIANT = "unknown variant `"  # serde: a word that it does not know, not a type
 _EXTRAS = (
@@ -114,6 +121,8 @@ def read_complaint(message: str, param: str | None, sent: Fields, prompt: str, f
     if extras := tuple(f"extras={name}" for name in _extras(message, param or "", prompt, sent)):
         return extras
     refused = [f"refused={name}" for name in _refused(message, param or "", sent)]
+    if not refused and not forms.strict and _MISTYPED.search(message) is not None:
+        return (STRICT,)
     return tuple(refused[-1:] if _TOGETHER.search(message) else refused)
 
 

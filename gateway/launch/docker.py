@@ -138,12 +138,12 @@ def _port(text: str) -> int | None:
 
 
 def is_docker_run(words: Sequence[str]) -> bool:
-    """Whether the words are a `docker run` (or `podman run`, `sudo docker container run`)."""
+    """Whether the words are a `docker run` (or `podman run`, `sudo docker container run`, `docker create`)."""
     return run_arguments(words) is not None
 
 
 def run_arguments(words: Sequence[str]) -> Sequence[str] | None:
-    """The words behind `docker run`; None when the words are something else."""
+    """The words behind `docker run` or `docker create`; None when the words are something else."""
     start = 1 if words and words[0].rsplit("/", 1)[-1] == "sudo" else 0
     while start and start < len(words) and words[start].startswith("-"):
         start += 1
@@ -154,7 +154,7 @@ def run_arguments(words: Sequence[str]) -> Sequence[str] | None:
         at += 2 if words[at] in _NAMES["global_values"] else 1
     if at < len(words) and words[at] == "container":
         at += 1
-    return words[at + 1 :] if at < len(words) and words[at] == "run" else None
+    return words[at + 1 :] if at < len(words) and words[at] in ("run", "create") else None
 
 
 def read_docker_run(words: Sequence[str]) -> DockerRun:

@@ -12,6 +12,7 @@ _SPACES = " \t\r\n"
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh"))
 _ELSEWHERE = frozenset(("docker", "podman", "nerdctl", "sudo", "ssh"))  # what they start has a place of its own
 _MODULE = re.compile(r"vllm(\.entrypoints\..*)?", re.ASCII)
+_WRAPPER = re.compile(r"[\w.-]*vllm[\w.-]*\.(py|sh)", re.ASCII)  # a script around vLLM, which is given `serve MODEL`
 _ENDS = frozenset(("&&", "||", ";", "|", "&", "\n"))
 _REDIRECTION = re.compile(r"\d?(>>?|<|>&|&>)")
 
@@ -141,7 +142,9 @@ def _program_length(words: tuple[str, ...], *, serving: bool) -> int:
     if base.startswith("python") and words[1:2] == ("-m",) and _MODULE.fullmatch(" ".join(words[2:3])):
         return 4 if words[2] == "vllm" and words[3:4] == ("serve",) else 3
     if base in _SHELLS or base.startswith("python"):
-        return 1
+        return 3 if _is_wrapper(words[1:3]) else 1
+    if _is_wrapper(words[:2]):
+        return 2
     return 0 if serving else 1
 
 
@@ -200,7 +203,11 @@ def is_vllm_program(program: tuple[str, ...]) -> bool:
         return False
     if _base(program[0]) == "vllm":
         return program[1:] in ((), ("serve",))
-    return program[1:2] == ("-m",) and len(program) > 2
+    return (program[1:2] == ("-m",) and len(program) > 2) or _is_wrapper(program[-2:])
+
+
+def _is_wrapper(words: tuple[str, ...]) -> bool:
+    return len(words) == 2 and words[1] == "serve" and _WRAPPER.fullmatch(_base(words[0])) is not None
 
 
 def lacks_subcommand(program: tuple[str, ...]) -> bool:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -18,11 +16,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.accounting import ledger as module
 from gateway.accounting.ledger import Ledger
 from gateway.accounting.ledger_file import DAY, GROUPS, HOUR, NAME, Entry, LedgerFile, read_spent, sums_since
 from tests.demo_process import ROOT
-from tests.limits import within
 from tests.waiting import wait_until
 
 NOW = 1_800_000_000.0  # Unix seconds
@@ -52,14 +48,6 @@ def ledger(folder: Path) -> Iterator[Ledger]:
         opened.close()
 
 
-@pytest.fixture
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries again soon."""
-    monkeypatch.setattr(module, "RETRY_MOST", 0.05)
-    monkeypatch.setattr(module, "FLUSH", 0.01)
-    monkeypatch.setattr("gateway.sqlite_file.BUSY", 0.05)
-
-
 def said(caplog: pytest.LogCaptureFixture, words: str) -> int:
     return sum(words in record.getMessage() for record in caplog.records)
 
@@ -70,7 +58,7 @@ def said(caplog: pytest.LogCaptureFixture, words: str) -> int:
 def test_all_that_was_recorded_is_there_after_the_end(tmp_path: Path) -> None:
     with ledger(tmp_path / "state") as opened:
         for number in range(1000):
-            opened.record(entry(NOW + number, usd=0.001))
+            opened.put(entry(NOW + number, usd=0.001))
     (sums,) = sums_since(tmp_path / "state" / NAME, 0.0)
     assert sums.group == ("hermes", "writer", "a")
     assert (sums.requests, sums.errors, sums.seconds) == (1000, 0, 2000.0)
@@ -82,7 +70,7 @@ def test_the_ledger_is_written_without_being_closed(tmp_path: Path) -> None:
     with ledger(tmp_path) as opened:
         for _ in range(3):
             before = count(opened.path)
-            opened.record(entry())
+            opened.put(entry())
             until(lambda: count(opened.path) == before + 1)  # noqa: B023
 
 
@@ -106,7 +94,7 @@ def test_spending_is_remembered_by_utc_day(tmp_path: Path) -> None:
     day = int(NOW // DAY)
     with ledger(tmp_path) as opened:
         for at, usd in ((NOW, 1.0), (NOW + 1.0, 0.5), (NOW + DAY, 4.0), (NOW, 0.0)):
-            opened.record(entry(at, backend="cloud", usd=usd))
+            opened.put(entry(at, backend="cloud", usd=usd))
     assert read_spent(opened.path, day)[0] == [(day, "cloud", "hermes", 1.5), (day + 1, "cloud", "hermes", 4.0)]
     assert read_spent(opened.path, day + 1)[0] == [(day + 1, "cloud", "hermes", 4.0)]
 
@@ -114,8 +102,8 @@ def test_spending_is_remembered_by_utc_day(tmp_path: Path) -> None:
 def test_a_new_ledger_tells_what_the_one_before_spent(tmp_path: Path) -> None:
     now = time.time()
     with ledger(tmp_path) as opened:
-        opened.record(entry(now, backend="cloud", usd=2.5))
-        opened.record(entry(now - 60 * DAY, backend="cloud", usd=7.0))
+        opened.put(entry(now, backend="cloud", usd=2.5))
+        opened.put(entry(now - 60 * DAY, backend="cloud", usd=7.0))
     again = Ledger(tmp_path)
     try:
         assert again.open() == [(int(now // DAY), "cloud", "hermes", 2.5)]
@@ -134,7 +122,7 @@ ledger = Ledger(Path(sys.argv[1]))
 ledger.open()
 number = 0
 while True:
-    ledger.record(Entry(time.time(), "c", "a", "b", "chat", "200", 1, 0.0, number, 0, 0, 0, 0.0, 0))
+    ledger.put(Entry(time.time(), "c", "a", "b", "chat", "200", 1, 0.0, number, 0, 0, 0, 0.0, 0))
     number += 1
     time.sleep(0.002)
 """
@@ -159,8 +147,8 @@ def test_a_killed_process_loses_a_second_at_most(tmp_path: Path) -> None:
 def test_two_gateways_may_write_at_the_same_time(tmp_path: Path) -> None:
     with ledger(tmp_path) as one, ledger(tmp_path) as two:
         for _ in range(200):
-            one.record(entry(client="one"))
-            two.record(entry(client="two"))
+            one.put(entry(client="one"))
+            two.put(entry(client="two"))
     assert {s.group: s.requests for s in sums_since(one.path, 0.0, ["client"])} == {("one",): 200, ("two",): 200}
 
 
@@ -169,134 +157,10 @@ def test_a_reader_does_not_stand_in_the_way(tmp_path: Path, caplog: pytest.LogCa
     with closing(sqlite3.connect(tmp_path / NAME, isolation_level=None)) as reader, ledger(tmp_path) as opened:
         reader.execute("BEGIN")
         assert reader.execute("SELECT count(*) FROM usage").fetchone() == (1,)
-        opened.record(entry())
+        opened.put(entry())
         until(lambda: count(opened.path) == 2)
         assert reader.execute("SELECT count(*) FROM usage").fetchone() == (1,), "it sees one moment"
     assert not said(caplog, "cannot be written")
-
-
-# -- when it cannot be written ------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("fast")
-def test_a_locked_file_is_said_once_and_nothing_is_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    LedgerFile(tmp_path / NAME).write([entry()])
-    with closing(sqlite3.connect(tmp_path / NAME, isolation_level=None)) as other, ledger(tmp_path) as opened:
-        other.execute("BEGIN EXCLUSIVE")
-        tries = watched_tries(opened)
-        opened.record(entry())
-        until(lambda: len(tries) >= 4)
-        assert said(caplog, "cannot be written (database is locked)") == 1
-        other.execute("COMMIT")
-        until(lambda: count(opened.path) == 2)
-        until(lambda: said(caplog, "is written again; entries lost: 0") == 1)
-
-
-@pytest.mark.usefixtures("fast")
-def test_a_gateway_that_stops_says_what_it_could_not_write(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / NAME).write_bytes(b"no database " * 100)
-    with ledger(tmp_path) as opened:
-        tries = watched_tries(opened)
-        opened.record(entry())
-        until(lambda: len(tries) >= 1)
-        opened.record(entry())
-    assert said(caplog, "could not be written until the end; entries lost: 2") == 1
-    assert opened.lost == 2
-
-
-def watched_tries(opened: Ledger) -> list[Exception]:
-    """Filled with every failure from here on."""
-    tries: list[Exception] = []
-    told = opened._failed
-
-    def failed(error: Exception) -> None:
-        tries.append(error)
-        told(error)
-
-    opened._failed = failed  # type: ignore[method-assign]  # to see it, not to change it
-    return tries
-
-
-@pytest.mark.usefixtures("fast")
-def test_a_folder_that_cannot_be_made_is_said_once_and_tried_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    (tmp_path / "state").write_text("a file where the folder should be")
-    with ledger(tmp_path / "state") as opened:
-        tries = watched_tries(opened)
-        opened.record(entry())
-        until(lambda: len(tries) >= 3)
-        (tmp_path / "state").unlink()
-        until(lambda: count(opened.path) == 1)
-    assert said(caplog, "cannot be written") == 1
-
-
-@pytest.mark.usefixtures("fast")
-def test_the_queue_of_the_ledger_is_bounded_and_keeps_the_newest(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caplog.set_level(logging.INFO)
-    monkeypatch.setattr(module, "KEPT", 10)
-    (tmp_path / "state").write_text("")
-    with ledger(tmp_path / "state") as opened:
-        tries = watched_tries(opened)
-        for number in range(35):
-            opened.record(entry(prompt=number))
-            if number % 7 == 0:
-                seen = len(tries)
-                until(lambda: len(tries) > seen)  # noqa: B023
-        (tmp_path / "state").unlink()
-        until(lambda: count(opened.path) == 10)
-        until(lambda: said(caplog, "entries lost: 25") == 1)
-    with closing(sqlite3.connect(opened.path)) as connection:
-        assert [n for (n,) in connection.execute("SELECT prompt FROM usage ORDER BY prompt")] == list(range(25, 35))
-
-
-@pytest.mark.usefixtures("fast")
-@pytest.mark.parametrize("damage", ["garbage", "newer"])
-def test_a_file_that_is_not_ours_is_left_alone(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / NAME
-    if damage == "garbage":
-        path.write_bytes(b"this is no database, and it is somebody's" * 100)
-    else:
-        with closing(sqlite3.connect(path)) as connection:
-            connection.execute("PRAGMA user_version = 99")
-    before = path.read_bytes()
-    with ledger(tmp_path) as opened:
-        tries = watched_tries(opened)
-        opened.record(entry())
-        until(lambda: len(tries) >= 2)
-    assert said(caplog, "budgets start at zero") == 1
-    assert said(caplog, "cannot be written") == 1
-    assert path.read_bytes()[100:] == before[100:]
-
-
-@pytest.mark.usefixtures("fast")
-def test_a_file_that_was_deleted_is_made_anew(tmp_path: Path) -> None:
-    with ledger(tmp_path) as opened:
-        opened.record(entry())
-        until(lambda: count(opened.path) == 1)
-        for file in tmp_path.iterdir():
-            file.unlink()
-        opened.record(entry())
-        until(lambda: count(opened.path) == 1)
-
-
-def test_recording_never_waits(tmp_path: Path) -> None:
-    """Whatever the file does: here its thread hangs for good."""
-    opened = Ledger(tmp_path)
-    hangs = threading.Event()
-    opened._write = lambda _: hangs.wait()  # type: ignore[method-assign,assignment]  # a disk that hangs
-    opened.open()
-    with within(5.0):
-        for _ in range(module.KEPT + 10_000):
-            opened.record(entry())
-    assert len(opened._queue) == module.KEPT
-    assert opened.lost >= 10_000 - 1
-    hangs.set()
-    opened.close()
 
 
 # -- how it grows -------------------------------------------------------------------------------------------------

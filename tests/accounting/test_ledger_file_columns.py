@@ -77,7 +77,7 @@ def test_a_file_of_an_older_gateway_is_read_before_anything_is_written(before: P
 def test_a_file_of_an_older_gateway_goes_on_with_the_seconds(before: Path) -> None:
     ledger = Ledger(before.parent)
     ledger.open()
-    ledger.record(entry(time.time(), alias="transcribe", audio_in_seconds=3.0))
+    ledger.put(entry(time.time(), alias="transcribe", audio_in_seconds=3.0))
     ledger.close()
     assert ledger.lost == 0
     assert audio(before) == {("hermes", "writer"): (0.0, 0.0), ("hermes", "transcribe"): (3.0, 0.0)}

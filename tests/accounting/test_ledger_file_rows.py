@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gateway.accounting import ledger as module
 from gateway.accounting.ledger import Ledger
 from gateway.accounting.ledger_file import DAY, NAME, TOGETHER, Entry, LedgerFile, read_spent, sums_since
 from gateway.metrics.registry import Metrics
@@ -41,7 +40,7 @@ ODD: list[tuple[str, Any]] = [
 
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FLUSH", 0.01)
+    monkeypatch.setattr(Ledger, "flush", 0.01)
 
 
 def written(folder: Path) -> Path:
@@ -123,12 +122,11 @@ def test_what_the_file_does_not_take_takes_nothing_with_it(odd: list[tuple[Any, 
 
     with TemporaryDirectory() as folder:
         ledger = Ledger(Path(folder))
-        file = LedgerFile(ledger.path)
         entries = [entry(client=client, prompt=prompt, usd=usd) for client, prompt, usd in odd]
         for one in [entry(client="first"), *entries, entry(client="last")]:
-            ledger.record(one)
-        ledger._write(file)
-        file.close()
+            ledger.put(one)
+        ledger.write(ledger.kept)
+        ledger.close_file()
         with closing(sqlite3.connect(ledger.path)) as connection:
             connection.text_factory = bytes
             there = connection.execute("SELECT count(*) FROM usage").fetchone()[0]
@@ -145,9 +143,9 @@ def test_the_thread_outlives_what_it_cannot_write(tmp_path: Path, caplog: pytest
     ledger.open()
     try:
         for prompt in (1, 2**63, 10**400, 2):
-            ledger.record(entry(prompt=prompt))
+            ledger.put(entry(prompt=prompt))
         wait_until(lambda: ledger.path.exists() and requests(ledger.path) == 2, 20.0)
-        ledger.record(entry(prompt=3))
+        ledger.put(entry(prompt=3))
         wait_until(lambda: requests(ledger.path) == 3, 20.0)
         assert ledger._thread is not None
         assert ledger._thread.is_alive()
@@ -181,7 +179,7 @@ def test_the_thread_is_begun_anew_when_it_fails(tmp_path: Path, monkeypatch: pyt
     ledger.open()
     try:
         for number in range(1, 4):
-            ledger.record(entry())
+            ledger.put(entry())
             wait_until(lambda: failures(metrics) == min(number, 2), 20.0)  # noqa: B023
         wait_until(lambda: ledger.path.exists() and requests(ledger.path) == 3, 20.0)
     finally:

@@ -33,7 +33,7 @@ HERE_ALONE = "asks no cloud (tests/apps/tokens/test_api_backends.py, tests/apps/
 WAYS = {
     ("InnerExchange", "apps/batches/runner.py"): "batch",
     ("InnerExchange", "proxy/ask_all.py"): "ask_all",
-    ("InnerExchange", "apps/describing/pictures.py"): "tests/apps/describing/test_pictures.py",
+    ("InnerExchange", "apps/describing/app.py"): "tests/apps/describing/test_app.py",
     ("InnerExchange", "apps/requests/replay.py"): "tests/apps/requests/test_capture.py",
     ("Caller", "admission/access.py"): "kept",
     ("Caller", "api/caller.py"): "the client's own request",

@@ -1,7 +1,8 @@
 """The files that operators have, imported as they are: `files/CASE/expected.yaml` says what must come.
 
 `file`: what `gateway import FILE --address 192.168.1.11` reads. `exit` (default 0) and `says`: text of its output.
-`notes`: texts that some note has; `count`: how many there are. `backends`: name -> image, command, env, docker, volumes
+`notes`: texts that some note has; `count`: how many there are.
+`nodes`: name -> address. `backends`: name -> image, command, env, docker, volumes
 of the launch block, or keys of the backend. `check`: rules of errors that `gateway fleet check` finds (default:
 none). `rendered`: backend -> the end of the words that `docker run` gets on the head."""
 
@@ -60,6 +61,8 @@ def test_a_file_of_the_field(case: str, tmp_path: Path) -> None:
     loaded = load_text(routes.read_text(), "routes.yaml", ENVIRON)
     backends = loaded.snapshot.backends
     assert list(backends) == list(wanted["backends"])
+    nodes = {name: node.address for name, node in loaded.snapshot.nodes.items()}
+    assert wanted.get("nodes", nodes) == nodes
     for name, keys in wanted["backends"].items():
         assert shown(backends[name], keys) == keys
     checked = CliRunner(env=ENVIRON).invoke(cli, ["fleet", "check", "--config", str(routes), "--json"])

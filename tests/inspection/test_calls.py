@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gateway.inspection.calls import ToolCalls
+from gateway.inspection.arguments import is_object
+from gateway.inspection.calls import ToolCalls, mended_whole
 from gateway.inspection.offered_tools import OfferedTools
 
 TOOLS = OfferedTools([{"name": "f"}, {"name": "g"}])
@@ -109,3 +112,30 @@ def test_a_name_loses_the_marks_of_channels(name: str) -> None:
     assert named[0]["function"]["name"] == calls.first == "look"
     unknown = [part(name, "{}", index=0, id="b")]
     assert not ToolCalls().note(unknown, OfferedTools([{"function": {"name": "other"}}]))
+
+
+PIECE = st.sampled_from(
+    ['{"city"', ': "Oslo"', "}", "\n```", "json\n", "get", "_weather", "<", ",", " ", '"', "{", "[1", "]", "`", "null"]
+)
+
+
+@given(st.lists(PIECE, max_size=8))
+def test_what_is_passed_on_is_what_came_once_or_an_object(pieces: list[str]) -> None:
+    calls, sent = ToolCalls(), ""
+    calls.note([{"index": 0, "id": "a", "function": {"name": "f"}}])
+    for piece in pieces:
+        parts: list[Any] = [{"index": 0, "function": {"arguments": piece}}]
+        calls.note(parts)
+        sent += parts[0]["function"]["arguments"]
+    sent += "".join(part["function"]["arguments"] for part in calls.finish(cut=False))
+    came = "".join(pieces)
+    assert sent == came or is_object(sent)
+
+
+@pytest.mark.parametrize("stated", ["get_weather\n```json\n{}\n```", " get_weather ```{}```"])
+def test_a_call_of_deepseek_v3_that_a_later_parser_has_read_gets_its_name(stated: str) -> None:
+    function = {"name": "function", "arguments": stated}
+    (made,) = mended_whole([{"id": "a", "type": "function", "function": function}])
+    assert made["function"] == {"name": "get_weather", "arguments": "{}"}
+    (other,) = mended_whole([{"id": "a", "type": "function", "function": {**function, "arguments": '{"a": 1}'}}])
+    assert other["function"]["name"] == "function"

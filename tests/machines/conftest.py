@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.machines.install import install
-from tests.machines.scene import missing, script
+from tests.machines.install import by_ops, install
+from tests.machines.scene import chat, missing, on, script, until
 
 
 @pytest.fixture(scope="session")
@@ -42,3 +42,14 @@ def fleet(image: None) -> Iterator[None]:
     install()
     yield
     script("boot.sh", "down")
+
+
+@pytest.fixture
+def daily(fleet: None) -> Iterator[None]:
+    """The mode `daily`, serving, and no engine with orders."""
+    yield
+    for node in ("spark1", "spark2"):
+        on(node, "rm -f /srv/models/.fake/*; docker unpause $(docker ps -q --filter status=paused)")
+    on("gw", "gateway fleet cancel", user="ops")  # what a test that failed has left
+    by_ops("gateway fleet switch daily", 400)
+    until(lambda: chat("main") == (200, "qwen36"), 120, "the fleet is well after the test")

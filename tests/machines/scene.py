@@ -53,11 +53,15 @@ def checked(command: Sequence[str], within: float = 120.0, environ: Mapping[str,
 # -- machines ---------------------------------------------------------------------------------------------------------
 
 
-def on(machine: str, command: str, within: float = 120.0, user: str = "root") -> subprocess.CompletedProcess[str]:
-    """A command line on a machine; `user` other than root: in a login shell of that user."""
+def typed(machine: str, command: str, user: str = "root") -> list[str]:
+    """What runs a command line on a machine; `user` other than root: in a login shell of that user."""
     shell = f"cd / && {command}" if user == "root" else f"exec su - {user} -c {shlex.quote(command)}"
     lines = f". {shlex.quote(str(HERE / 'lib.sh'))}; inside {machine} bash -c {shlex.quote(shell)}"
-    return run(["bash", "-c", lines], within)
+    return ["bash", "-c", lines]
+
+
+def on(machine: str, command: str, within: float = 120.0, user: str = "root") -> subprocess.CompletedProcess[str]:
+    return run(typed(machine, command, user), within)
 
 
 def said(machine: str, command: str, within: float = 120.0, user: str = "root", codes: Sequence[int] = (0,)) -> str:

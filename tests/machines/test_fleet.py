@@ -2,57 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.machines.asking import trickle
 from tests.machines.install import by_ops
-from tests.machines.scene import HERE, MACHINES, chat, on, said, states, until
+from tests.machines.scene import MACHINES, chat, on, said, states, until
 
-pytestmark = [pytest.mark.usefixtures("fleet"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.usefixtures("daily"), pytest.mark.timeout(900)]
 SERVING = ("ready", "busy")
-
-
-@pytest.fixture(autouse=True)
-def daily(fleet: None) -> Iterator[None]:
-    """The mode `daily`, serving, and no engine with orders."""
-    yield
-    for node in ("spark1", "spark2"):
-        on(node, "rm -f /srv/models/.fake/*; docker unpause $(docker ps -q --filter status=paused)")
-    by_ops("gateway fleet switch daily || (sleep 20; gateway fleet switch daily)", 400)
-    until(lambda: chat("main") == (200, "qwen36"), 120, "the fleet is well after the test")
-
-
-class Trickle:
-    """Requests at a rate, and what came of each."""
-
-    def __init__(self, out: Path) -> None:
-        self.out = out
-        self.rows: list[dict[str, Any]] = []
-
-    def failed(self) -> list[dict[str, Any]]:
-        return [row for row in self.rows if row.get("status") != 200 or row["end"] != "whole"]
-
-
-@contextmanager
-def trickle(folder: Path, aliases: str = "main,writer", rate: float = 3.0) -> Iterator[Trickle]:
-    """Ends, and has its rows, when the block ends."""
-    running = Trickle(folder / "trickle.jsonl")
-    command = [sys.executable, str(HERE / "trickle.py"), str(running.out), "600", str(rate), aliases]
-    process = subprocess.Popen(command)
-    try:
-        yield running
-    finally:
-        (folder / "trickle.jsonl.stop").touch()
-        process.wait(150)
-        running.rows = [json.loads(line) for line in running.out.read_text().splitlines()]
 
 
 def test_a_switch_to_the_engine_on_two_nodes_and_back_costs_no_request_of_what_stays(tmp_path: Path) -> None:

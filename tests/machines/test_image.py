@@ -91,7 +91,7 @@ def test_it_is_healthy_and_runs_as_nobody_in_particular(gateway: tuple[str, str]
 
 def test_every_command_beside_it_finds_its_file(gateway: tuple[str, str]) -> None:
     name, url = gateway
-    assert "main" in inside(name, "gateway", "check")
+    assert "routes.yaml: fine (1 backend" in inside(name, "gateway", "check")
     assert "one" in inside(name, "gateway", "explain", "main")
     assert "one" in inside(name, "gateway", "top", "--once")
     assert "ready" in inside(name, "gateway", "fleet", "status")

@@ -56,6 +56,8 @@ if [ ! -e gwtree/.done ] || ! cmp -s gwtree/requirements.lock "$SOURCE/requireme
   mv base/opt/spark-gateway gwtree
   touch gwtree/.done
 fi
+# what an earlier version had and this one has not would be imported all the same
+find gwtree -mindepth 1 -maxdepth 1 ! -name .venv ! -name .done -exec rm -rf {} +
 sources gwtree
 touch gwtree/.venv/.run
 tree() { # NAME

@@ -15,7 +15,7 @@ import pytest
 from gateway.domain.health_state import State
 from simulator import SimOllama, SimVllm
 from tests.apps.alerts.hook import Hook, hooked
-from tests.apps.alerts.test_alerter import reopened
+from tests.apps.alerts.test_app import reopened
 from tests.editing import edited
 from tests.raw_client import chat
 from tests.support import RunningGateway, running_gateway

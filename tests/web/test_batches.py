@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import openai
 import pytest
-import pytest_asyncio
 from playwright.async_api import Browser, Page
 
 from gateway.api import status
 from gateway.observe import history
 from simulator import SimVllm
 from tests.apps.batches.filed import filed, jsonl, line
-from tests.web.house import chromium, looking, needs_chromium, shows
+from tests.web.house import looking, needs_chromium, shows
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]
 
@@ -23,12 +20,6 @@ KEYS = """clients:
   one: {key: "sk-one-0123456789"}
   two: {key: "sk-two-0123456789"}
 """
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with chromium() as running:
-        yield running
 
 
 @pytest.fixture(autouse=True)

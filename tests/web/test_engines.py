@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from playwright.async_api import Browser, Dialog, Page
 
 from gateway.api import status
 from gateway.observe import history
 from tests.apps.control.node import fleet
-from tests.web.house import CLIENTS, chromium, house, looking, needs_chromium, row, shows
+from tests.web.house import CLIENTS, house, looking, needs_chromium, row, shows
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]
 
 MODES = "{daily: [a], ds4: [c]}"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with chromium() as running:
-        yield running
 
 
 @pytest.fixture(autouse=True)

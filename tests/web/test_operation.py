@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from playwright.async_api import Browser, Dialog
 
 from gateway.api import status
 from gateway.domain.health_state import State
 from gateway.observe import history
 from tests.apps.control.machine import begin, ended, gateway_of, machine
-from tests.web.house import CLIENTS, chromium, lacks, looking, needs_chromium, shows
+from tests.web.house import CLIENTS, lacks, looking, needs_chromium, shows
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]
 
 MODES = "{daily: [a, b], ds4: [c]}"
 PANEL = "#operation-panel"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with chromium() as running:
-        yield running
 
 
 @pytest.fixture(autouse=True)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from msgspec.structs import replace
 from playwright.async_api import Browser
 
@@ -19,17 +17,11 @@ from gateway.domain.health_state import State
 from gateway.observe import history
 from simulator import SimVllm
 from tests.support import running_gateway
-from tests.web.house import CLIENTS, FAST, Wire, chromium, house, lacks, looking, needs_chromium, row, shows
+from tests.web.house import CLIENTS, FAST, Wire, house, lacks, looking, needs_chromium, row, shows
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]
 
 WIDE = "document.documentElement.scrollWidth - window.innerWidth"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with chromium() as running:
-        yield running
 
 
 @pytest.fixture(autouse=True)
@@ -83,8 +75,8 @@ async def test_seconds_of_speech_are_beside_the_tokens_of_clients_that_have_some
         await shows(page, "#usage", "Today (UTC): no request.")
         ledger = h.gateway.gateway.accounts.ledger
         speech = Entry(time.time(), "webui", "transcribe", "a", "transcriptions", "200", 1, 2.0, 0, 0, 0, 0, 0.0, 0)
-        ledger.record(replace(speech, audio_in_seconds=1800.0))
-        ledger.record(replace(speech, endpoint="speech", audio_out_seconds=60.0))
+        ledger.put(replace(speech, audio_in_seconds=1800.0))
+        ledger.put(replace(speech, endpoint="speech", audio_out_seconds=60.0))
         await h.gateway.until(lambda: ledger.path.exists() and len(sums_since(ledger.path, 0.0)) == 1)
         h.gateway.gateway.usage._read_at = float("-inf")  # the sums are kept for some seconds
         await page.reload()

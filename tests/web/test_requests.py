@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 from playwright.async_api import Browser
 
 from simulator import SimVllm
 from tests.raw_client import chat
-from tests.web.house import CLIENTS, chromium, house, lacks, looking, needs_chromium, shows
+from tests.web.house import CLIENTS, house, lacks, looking, needs_chromium, shows
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]
 
@@ -21,12 +19,6 @@ WIDE = "document.documentElement.scrollWidth - window.innerWidth"
 
 def of(id: str) -> str:
     return f'#requests tr[data-request="{id}"]'
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with chromium() as running:
-        yield running
 
 
 async def test_a_row_opens_the_story_of_its_request(browser: Browser) -> None:

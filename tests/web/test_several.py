@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 from playwright.async_api import Browser
 
 from gateway.admission.capacity import capacity
@@ -17,17 +15,11 @@ from tests.apps.cluster.joined import shared
 from tests.apps.cluster.redis_server import running_redis
 from tests.raw_client import chat
 from tests.support import running_gateway
-from tests.web.house import chromium, house, lacks, looking, needs_chromium, row, shows
+from tests.web.house import house, lacks, looking, needs_chromium, row, shows
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]
 
 SLOTS = ' [data-label="Slots"]'
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with chromium() as running:
-        yield running
 
 
 async def test_what_others_hold_is_shown_and_that_redis_is_away(

@@ -18,11 +18,11 @@ from gateway.shortage import Kind as Shortage
 THRESHOLDS = (1.0, 0.8)  # shares of a budget that are alerted, the largest first
 
 
-class AlertState:
+class AlertState(Incidents):
     """The alerts of one gateway so far; call `step` at every check."""
 
     def __init__(self, timing: Timing | None = None) -> None:
-        self._incidents = Incidents(timing or Timing())
+        super().__init__(timing or Timing())
         self._drift: dict[tuple[str, str], float] = {}  # (backend, key of routes.yaml) -> when it was last seen
         self._drafts: dict[str, tuple[float, bool]] = {}  # backend whose drafts are rejected -> since when, if alerted
         self._budgets: dict[str, float] = {}  # name -> the threshold that was alerted
@@ -32,21 +32,13 @@ class AlertState:
         self._unstarted: set[str] = set()  # backends
         self._recovered: Mapping[str, str] = {}
 
-    @property
-    def timing(self) -> Timing:
-        return self._incidents.timing
-
-    @timing.setter
-    def timing(self, timing: Timing) -> None:
-        self._incidents.timing = timing
-
     def step(self, now: float, picture: FleetPicture) -> list[Alert]:
         """The alerts that are due at `now` (monotonic seconds), each of them once. A trouble of a backend or alias that
         is no longer in the picture is forgotten without an alert."""
         names = {view.name for view in picture.backends}
         self._drift = {key: seen for key, seen in self._drift.items() if key[0] in names}
         self._drafts = {name: since for name, since in self._drafts.items() if name in names}
-        found = self._incidents.step(now, picture)
+        found = super().step(now, picture)
         for backend in picture.backends:
             found += self._differences(backend, now)
             found += self._drafting(backend.name, picture, now)

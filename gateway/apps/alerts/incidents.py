@@ -63,7 +63,7 @@ class Change(NamedTuple):
 
 
 class Incidents:
-    """The incidents of one gateway so far; call `step` at every check."""
+    """The incidents of one gateway so far."""
 
     def __init__(self, timing: Timing) -> None:
         self.timing = timing

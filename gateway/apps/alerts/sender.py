@@ -13,7 +13,7 @@ from tenacity import AsyncRetrying, RetryCallState, RetryError, retry_if_excepti
 from tenacity.wait import wait_random_exponential
 
 from gateway.apps.alerts.channels import AlertMessage, Channel, DeliveryResult
-from gateway.supervision import Failures
+from gateway.supervision import Failures, cancel
 
 log = logging.getLogger("gateway.alerts")
 
@@ -68,8 +68,7 @@ class AlertSender:
         self._filled.set()
 
     async def close(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await cancel(self._task)
 
     async def _run(self) -> None:
         while True:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from importlib.resources import files
 from typing import Any, TypeVar, cast
@@ -37,6 +37,7 @@ ROOM_FOR = 1.0  # seconds that what Redis says of its memory holds
 REFUSALS = ("READONLY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "BUSY")
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 _decode_file = msgspec.json.Decoder(FileRecord).decode
 
 
@@ -246,12 +247,5 @@ def _chunks(size: int) -> int:
     return -(-size // CHUNK)
 
 
-def grouped(found: Any, size: int) -> Iterator[list[Any]]:
-    some: list[Any] = []
-    for one in found:
-        some.append(one)
-        if len(some) == size:
-            yield some
-            some = []
-    if some:
-        yield some
+def grouped(found: Sequence[T], size: int) -> list[Sequence[T]]:
+    return [found[at : at + size] for at in range(0, len(found), size)]

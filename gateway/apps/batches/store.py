@@ -7,7 +7,7 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -240,26 +240,29 @@ class StoreThreads:
 
     async def patiently(self, work: Callable[..., T], *args: Any, **more: Any) -> T:
         """Run one method of the store; while that is away, full or broken, again and again."""
-        while True:
-            try:
-                return await self.run(work, *args, **more)
-            except StoreAway as error:
-                log.debug("batches wait: %s", error)
-                await asyncio.sleep(pause_of(error))
+        return await _again(lambda: self.run(work, *args, **more))
 
     async def in_steps(self, begin: Callable[[], Iterator[BatchRecord | None]]) -> BatchRecord:
         """Long work of the store, step by step: what others ask of it comes between two steps. While the store is away,
         full or broken, from the beginning again and again."""
-        while True:
+
+        async def all_steps() -> BatchRecord:
             steps = begin()
-            try:
-                done: BatchRecord | None = None
-                while done is None:
-                    done = await self.run(next, steps)
-                return done
-            except StoreAway as error:
-                log.debug("batches wait: %s", error)
-                await asyncio.sleep(pause_of(error))
+            done: BatchRecord | None = None
+            while done is None:
+                done = await self.run(next, steps)
+            return done
+
+        return await _again(all_steps)
+
+
+async def _again(work: Callable[[], Awaitable[T]]) -> T:
+    while True:
+        try:
+            return await work()
+        except StoreAway as error:
+            log.debug("batches wait: %s", error)
+            await asyncio.sleep(pause_of(error))
 
 
 def pause_of(error: StoreAway) -> float:

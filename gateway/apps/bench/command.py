@@ -30,24 +30,15 @@ if TYPE_CHECKING:
     from gateway.config.snapshot import Snapshot
 
 
-class Numbers(click.ParamType[tuple[int, ...]]):
+def _numbers(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
     """`1,2,4` as whole numbers."""
-
-    name = "N,N,..."
-
-    def __init__(self, least: int) -> None:
-        self._least = least
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            numbers = tuple(int(part) for part in str(value).split(",") if part.strip())
-        except ValueError:
-            numbers = ()
-        if any(number < self._least for number in numbers) or (not numbers and str(value) != "none"):
-            self.fail(f"'{value}': write whole numbers of at least {self._least}, as in 1,4,16, or none", param, ctx)
-        return tuple(sorted(set(numbers)))
+    try:
+        numbers = {int(part) for part in text.split(",") if part.strip()}
+    except ValueError:
+        numbers = set()
+    if any(number < 1 for number in numbers) or (not numbers and text != "none"):
+        raise click.BadParameter(f"'{text}': write whole numbers of at least 1, as in 1,4,16, or none")
+    return tuple(sorted(numbers))
 
 
 @examples(
@@ -62,14 +53,20 @@ class Numbers(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--prompt-tokens",
     "lengths",
-    type=Numbers(1),
+    metavar="N,N,...",
+    callback=_numbers,
     default="1024,4096,16384",
     show_default=True,
     help="Lengths of the prompts; the sweep takes the shortest.",
 )
 @click.option("--tokens", type=click.IntRange(2), default=128, show_default=True, help="Length of each answer.")
 @click.option(
-    "--concurrency", type=Numbers(1), default="1,2,4,8", show_default=True, help="How many at a time; none: no sweep."
+    "--concurrency",
+    metavar="N,N,...",
+    callback=_numbers,
+    default="1,2,4,8",
+    show_default=True,
+    help="How many at a time; none: no sweep.",
 )
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="How often each is measured.")
 @click.option(

@@ -15,7 +15,7 @@ from rich.text import Text
 from gateway.apps.bench.benchmark import Settings
 from gateway.apps.bench.results import DIRECT, Level, Results, SingleRequests, decode_rate, ttft
 from gateway.apps.bench.sample import RequestSample
-from gateway.apps.bench.stats import CLEAR_FROM, PairedDifference, Spread
+from gateway.apps.bench.stats import CLEAR_FROM, Spread
 from gateway.printable import visible
 
 FEW_TOKENS = 64  # an answer of fewer says little about the decode rate
@@ -139,7 +139,7 @@ def spread(found: Spread | None, text: Format) -> str:
     return text(found.median) if found.n == 1 else f"{text(found.median)} ±{found.relative / 2:.1%}"
 
 
-def added(found: PairedDifference) -> str:
+def added(found: Spread) -> str:
     """A difference of seconds, and whether it is more than noise."""
     middle = f"{'+' if found.median >= 0 else ''}{seconds(found.median)}"
     if found.n == 1:
@@ -246,7 +246,11 @@ def as_json(title: str, settings: Settings, results: Results) -> dict[str, Any]:
         "sweep": [_level(level) for level in results.levels()],
         "added": {
             "single": [
-                {"prompt_tokens": asked, "ttft": _fields(first), "decode_ratio": _fields(decode)}
+                {
+                    "prompt_tokens": asked,
+                    "ttft": first and {**asdict(first), "clear": first.clear},
+                    "decode_ratio": _fields(decode),
+                }
                 for asked, first, decode in results.added()
             ],
             "sweep": [{"concurrency": level, "output_ratio": _fields(found)} for level, found in results.added_sweep()],
@@ -262,7 +266,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
     return {**lists, **given, "requests": settings.requests if settings.duration is None else None}
 
 
-def _fields(found: Spread | PairedDifference | None) -> dict[str, Any] | None:
+def _fields(found: Spread | None) -> dict[str, Any] | None:
     return None if found is None else asdict(found)
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from gateway.apps.bench import stats
 from gateway.apps.bench.sample import RequestSample
-from gateway.apps.bench.stats import PairedDifference, PrefillLine, Spread
+from gateway.apps.bench.stats import PrefillLine, Spread
 
 GATEWAY, DIRECT = "gateway", "direct"  # names of the two targets that are compared
 
@@ -191,7 +191,7 @@ class Results:
 
     # -- the gateway beside its backend -------------------------------------------------------------------------------
 
-    def added(self) -> list[tuple[int, PairedDifference | None, Spread | None]]:
+    def added(self) -> list[tuple[int, Spread | None, Spread | None]]:
         """For each length measured at both targets: (the length, seconds until the first text through the gateway less
         direct, decode rate through the gateway over the direct one)."""
         found = []

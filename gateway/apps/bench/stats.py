@@ -27,7 +27,8 @@ def alternated(targets: Sequence[T], turn: int) -> list[T]:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The median of `n` values, the smallest and the largest."""
+    """The median of `n` values, the smallest and the largest. Of differences between two targets, over pairs of values
+    measured one right after the other, it may be noise unless it is `clear`."""
 
     n: int
     median: float
@@ -38,6 +39,11 @@ class Spread:
     def relative(self) -> float:
         """Largest less smallest, as a share of the median; 0.0 where the median is 0."""
         return (self.high - self.low) / abs(self.median) if self.median else 0.0
+
+    @property
+    def clear(self) -> bool:
+        """Are at least five values of the same sign? By chance alone that happens once in sixteen times."""
+        return self.n >= CLEAR_FROM and (self.low > 0 or self.high < 0)
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:
@@ -81,26 +87,9 @@ def fit(points: Sequence[tuple[float, float]]) -> PrefillLine | None:
 # -- two targets, pair by pair ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class PairedDifference:
-    """The difference between two targets, over pairs of values measured one right after the other. `clear`: each of at
-    least five pairs shows a difference of the same sign; by chance alone that happens once in sixteen times. Without it
-    the difference may be noise."""
-
-    n: int
-    median: float
-    low: float
-    high: float
-    clear: bool
-
-
-def gap(pairs: Pairs) -> PairedDifference | None:
+def gap(pairs: Pairs) -> Spread | None:
     """The first value of each pair less the second; None where no pair is complete."""
-    found = spread(one - other for one, other in pairs if one is not None and other is not None)
-    if found is None:
-        return None
-    clear = found.n >= CLEAR_FROM and (found.low > 0 or found.high < 0)
-    return PairedDifference(found.n, found.median, found.low, found.high, clear)
+    return spread(one - other for one, other in pairs if one is not None and other is not None)
 
 
 def ratio(pairs: Pairs) -> Spread | None:

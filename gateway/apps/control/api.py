@@ -115,23 +115,16 @@ def router(gateway: Gateway, operations: Operations) -> APIRouter:
         admit(gateway, request)
         return await obey(request, "switch", None)
 
-    @routes.post("/backends/{name}/start")
-    async def start_backend(request: Request, name: str) -> Response:
-        """Start one backend, and wait until it serves. With another `profile`, it is stopped first."""
-        admit(gateway, request)
-        return await obey(request, "start", backend_of(gateway, name).name)
+    def of_one(kind: Kind, doc: str) -> None:
+        async def order_backend(request: Request, name: str) -> Response:
+            admit(gateway, request)
+            return await obey(request, kind, backend_of(gateway, name).name)
 
-    @routes.post("/backends/{name}/stop")
-    async def stop_backend(request: Request, name: str) -> Response:
-        """Drain one backend, and stop it."""
-        admit(gateway, request)
-        return await obey(request, "stop", backend_of(gateway, name).name)
+        routes.add_api_route(f"/backends/{{name}}/{kind}", order_backend, methods=["POST"], description=doc)
 
-    @routes.post("/backends/{name}/restart")
-    async def restart_backend(request: Request, name: str) -> Response:
-        """Drain one backend, stop it, start it with the profile that it ran with, and wait until it serves."""
-        admit(gateway, request)
-        return await obey(request, "restart", backend_of(gateway, name).name)
+    of_one("start", "Start one backend, and wait until it serves. With another `profile`, it is stopped first.")
+    of_one("stop", "Drain one backend, and stop it.")
+    of_one("restart", "Drain one backend, stop it, start it with its present profile, and wait until it serves.")
 
     @routes.get("/backends/{name}/logs")
     async def engine_logs(

@@ -21,22 +21,10 @@ _decode_any = msgspec.json.Decoder(Any).decode
 
 
 class ChatChoice(msgspec.Struct):
-    """Of a whole answer. `stop_reason` is vLLM's: the stop string, or the stop token's id. `text`: of a completion."""
+    """`message` of a whole answer, `delta` of a chunk, `text` of a completion. `stop_reason` is vLLM's: the stop
+    string, or the stop token's id."""
 
-    message: dict[str, Any] = {}
-    text: Any = None
-    logprobs: Any = None
-    finish_reason: Any = None
-    stop_reason: Any = None
-
-
-class ChatAnswer(msgspec.Struct):
-    choices: list[ChatChoice]
-    model: Any = None
-    usage: Any = None
-
-
-class ChatChunkChoice(msgspec.Struct):
+    message: Any = None
     delta: Any = None
     text: Any = None
     logprobs: Any = None
@@ -44,22 +32,25 @@ class ChatChunkChoice(msgspec.Struct):
     stop_reason: Any = None
 
 
-class ChatChunk(msgspec.Struct):
+class ChatAnswer(msgspec.Struct):
+    """A whole answer, or a chunk of a stream."""
+
     model: Any = None
-    choices: list[ChatChunkChoice] | None = None
+    choices: list[ChatChoice] | None = None
     usage: Any = None
     error: Any = None
 
 
 _decode_answer = msgspec.json.Decoder(ChatAnswer).decode
-_decode_chunk = msgspec.json.Decoder(ChatChunk).decode
 
 
-def answer_of(body: bytes, what: str) -> tuple[ChatAnswer, ChatChoice]:
-    """A chat answer (which `fault_in_message` has passed) and its choice. Raises ProtocolFailure: it is no `what`."""
+def answer_of(body: bytes, what: str) -> tuple[ChatAnswer, ChatChoice, dict[str, Any]]:
+    """A chat answer (which `fault_in_message` has passed), its choice, and the message of that. Raises ProtocolFailure:
+    it is no `what`."""
     try:
         answer = _decode_answer(body)
-        return answer, answer.choices[0]
+        choice = (answer.choices or [])[0]
+        return answer, choice, choice.message or {}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, IndexError) as error:
         raise ProtocolFailure(f"its answer cannot be translated to {what}: {error}") from None
 
@@ -71,10 +62,10 @@ def error_in(body: bytes) -> dict[str, Any]:
     return error if isinstance(error, dict) else {"message": error}
 
 
-def chunk_of(data: bytes | None) -> ChatChunk | None:
+def chunk_of(data: bytes | None) -> ChatAnswer | None:
     """The data of an event; None for a comment, and for an event that is not JSON."""
     try:
-        return _decode_chunk(data) if data is not None else None
+        return _decode_answer(data) if data is not None else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -104,7 +95,7 @@ def arguments_of(text: str) -> dict[str, Any] | None:
     return arguments if isinstance(arguments, dict) else None
 
 
-def sole_text_of(chunk: ChatChunk) -> tuple[str, Any] | None:
+def sole_text_of(chunk: ChatAnswer) -> tuple[str, Any] | None:
     """(field, its value) of a chunk that has one delta with one field, and says nothing else."""
     choices = chunk.choices or []
     if len(choices) != 1 or chunk.usage is not None or choices[0].finish_reason is not None:
@@ -189,7 +180,7 @@ class StreamTranslator:
             if sole is not None and kind is not None and self._is_open(getattr(self, kind)):
                 self._frame = frame_of(event, *sole)
 
-    def _translate_chunk(self, chunk: ChatChunk) -> None:
+    def _translate_chunk(self, chunk: ChatAnswer) -> None:
         if chunk.usage is not None:
             self._usage = chunk.usage
         before = len(self._out)
@@ -243,11 +234,11 @@ class StreamTranslator:
     def _add_to_call(self, index: int, id_: str | None, function: dict[str, Any]) -> None:
         raise NotImplementedError
 
-    def _begin(self, chunk: ChatChunk | None = None) -> None:
+    def _begin(self, chunk: ChatAnswer | None = None) -> None:
         """Begin the answer, unless it has begun."""
         raise NotImplementedError
 
-    def _finish(self, choice: ChatChunkChoice) -> None:
+    def _finish(self, choice: ChatChoice) -> None:
         """Note how the answer ended."""
         raise NotImplementedError
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from gateway.admission.memory import Share
@@ -53,13 +52,18 @@ class TranslatedExchange:
     """An `Exchange` (proxy/exchange.py) around another. A stream is translated as it arrives. A whole answer or an
     error is translated when it is complete; its head is sent then, because the length changes."""
 
-    __slots__ = ("_framer", "_head", "_inner", "_translation", "caller", "flow", "share")
+    __slots__ = (
+        *("_framer", "_head", "_inner", "_translation", "caller", "flow", "share"),
+        *("on_leave", "peer", "stop_watching", "task"),
+    )
 
     def __init__(self, inner: Exchange, translation: Translation) -> None:
         self._inner = inner
         self.caller = inner.caller
         self.flow = inner.flow
         self.share: Share = inner.share
+        self.peer, self.task = inner.peer, inner.task
+        self.on_leave, self.stop_watching = inner.on_leave, inner.stop_watching
         self._translation = translation
         self._framer = Framer()
         self._head: tuple[int, list[tuple[bytes, bytes]]] | None = None  # not sent yet
@@ -80,13 +84,6 @@ class TranslatedExchange:
     def session(self) -> bytes | None:
         return self._translation.session
 
-    @property
-    def peer(self) -> str:
-        return self._inner.peer
-
-    def task(self) -> asyncio.Task[None]:
-        return self._inner.task()
-
     async def read_body(self, limit: int) -> bytes:
         """The body of the equivalent chat request."""
         body = await self._inner.read_body(limit)
@@ -102,12 +99,6 @@ class TranslatedExchange:
         if held > counted:
             self.share.add(held - counted)
         return chat
-
-    def on_leave(self, callback: Callable[[], object]) -> None:
-        self._inner.on_leave(callback)
-
-    def stop_watching(self) -> None:
-        self._inner.stop_watching()
 
     async def start(self, status: int, headers: Headers) -> None:
         fields = dict(headers)

@@ -6,31 +6,17 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
-from functools import wraps
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn
 from urllib.parse import quote
 
 import click
 
-from gateway.cli.options import complete_backend, config_option, end_with, examples, json_option, snapshot_served
-from gateway.cli.running import GatewayClient, GatewayRefusal, GatewayUnreachable, gateway_options, url_of
+from gateway.cli.options import complete_backend, end_with, examples, snapshot_served
+from gateway.cli.running import GatewayClient, GatewayRefusal, GatewayUnreachable, asks_gateway
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def asks_gateway(command: F) -> F:
-    """`--config`, `--json`, `--gateway` and `--key`, given to the command as `asking` and `as_json`."""
-
-    @config_option
-    @json_option
-    @gateway_options("Key of a client with `admin: true`")
-    @wraps(command)
-    def asked(config: Path, as_json: bool, at: str | None, key: str | None, **own: Any) -> Any:
-        return command(asking=GatewayClient(url_of(config, at, as_json=as_json), key), as_json=as_json, **own)
-
-    return cast("F", asked)
+_asks_gateway = asks_gateway("Key of a client with `admin: true`")
 
 
 @examples(
@@ -42,7 +28,7 @@ def asks_gateway(command: F) -> F:
 @click.argument("mode")
 @click.option("--dry-run", is_flag=True, help="Print the steps, and do nothing.")
 @click.option("--force", is_flag=True, help="Also if the mode does not fit, or a node's preflight fails.")
-@asks_gateway
+@_asks_gateway
 def switch(mode: str, dry_run: bool, force: bool, as_json: bool, asking: GatewayClient) -> None:
     """Put MODE in force: drain and stop what leaves, start what comes in the order of the memory plan, and wait until
     it serves. The running gateway does it; the command shows each step, and may be ended without ending the switch.
@@ -116,7 +102,7 @@ def _span(seconds: float | None) -> str:
     "--profile", metavar="NAME", help="Start it with this profile; where it runs with another one, stop it first."
 )
 @click.option("--force", is_flag=True, help="Also if it does not fit, or its node's preflight fails.")
-@asks_gateway
+@_asks_gateway
 def start(backend: str, profile: str | None, force: bool, as_json: bool, asking: GatewayClient) -> None:
     """Look the nodes of BACKEND over, start it, and wait until it serves. The running gateway does it. Without
     --profile it is started as in the mode in force.
@@ -132,7 +118,7 @@ def start(backend: str, profile: str | None, force: bool, as_json: bool, asking:
 @click.command()
 @click.argument("backend", shell_complete=complete_backend)
 @click.option("--force", is_flag=True, help="Also if its node's preflight fails.")
-@asks_gateway
+@_asks_gateway
 def restart(backend: str, force: bool, as_json: bool, asking: GatewayClient) -> None:
     """Drain BACKEND, stop it, start it with the profile that it ran with, and wait until it serves. The running gateway
     does it.
@@ -145,7 +131,7 @@ def restart(backend: str, force: bool, as_json: bool, asking: GatewayClient) -> 
 @examples("gateway fleet stop ds4")
 @click.command()
 @click.argument("backend", shell_complete=complete_backend)
-@asks_gateway
+@_asks_gateway
 def stop(backend: str, as_json: bool, asking: GatewayClient) -> None:
     """Send nothing new to BACKEND, wait until its streams have ended, and stop it. The running gateway does it, and
     does not take it for a failure. It gets requests again after `gateway fleet start`.
@@ -158,21 +144,18 @@ def stop(backend: str, as_json: bool, asking: GatewayClient) -> None:
 
 @examples("gateway fleet cancel", "gateway fleet cancel --json")
 @click.command()
-@asks_gateway
+@_asks_gateway
 def cancel(as_json: bool, asking: GatewayClient) -> None:
     """End the operation under way, in the middle of whatever it does. Its commands are killed; backends that were
     drained and not stopped serve again; an engine that it has started goes on loading until it is stopped.
 
     Exit code 0: nothing is under way any more; 1: it could not be ended, or the gateway could not be reached.
     """
-    try:
-        latest = asking.get("/admin/operations")["operation"]
-        if latest is None or latest["state"] != "running":
-            click.echo(json.dumps({"ok": True, "operation": latest}, indent=2) if as_json else "Nothing is under way.")
-            return
-        ended = asking.delete(f"/admin/operations/{quote(latest['id'], safe='')}")
-    except (GatewayUnreachable, GatewayRefusal) as error:
-        end_with(error, as_json=as_json)
+    latest = asking.get("/admin/operations")["operation"]
+    if latest is None or latest["state"] != "running":
+        click.echo(json.dumps({"ok": True, "operation": latest}, indent=2) if as_json else "Nothing is under way.")
+        return
+    ended = asking.delete(f"/admin/operations/{quote(latest['id'], safe='')}")
     if as_json:
         click.echo(json.dumps({"ok": True, "operation": ended}, indent=2))
     else:
@@ -181,18 +164,15 @@ def cancel(as_json: bool, asking: GatewayClient) -> None:
 
 @examples("gateway fleet status", "gateway fleet status --json")
 @click.command()
-@asks_gateway
+@_asks_gateway
 def status(as_json: bool, asking: GatewayClient) -> None:
     """Show which mode is in force, how far the operation under way is (or how the last one ended), and how each backend
     is.
 
     Exit code 0: it was shown; 1: the gateway could not be reached, or refuses the key; 2: wrong usage.
     """
-    try:
-        found = asking.get("/admin/operations")
-        backends = asking.get("/status").get("backends", {})
-    except (GatewayUnreachable, GatewayRefusal) as error:
-        end_with(error, as_json=as_json)
+    found = asking.get("/admin/operations")
+    backends = asking.get("/status").get("backends", {})
     states = {name: {key: one.get(key) for key in ("state", "reason")} for name, one in backends.items()}
     if as_json:
         click.echo(json.dumps({"ok": True, **found, "backends": states}, indent=2))
@@ -375,7 +355,7 @@ def print_step(step: Mapping[str, Any]) -> None:
 @click.option("--follow", is_flag=True, help="Go on with each line as it comes, until Ctrl-C.")
 @click.option("--lines", type=click.IntRange(1, 2000), default=100, show_default=True, help="The last lines to show.")
 @click.option("--node", metavar="NAME", help="Of an engine over several nodes: this one; default the head.")
-@asks_gateway
+@_asks_gateway
 def logs(backend: str, follow: bool, lines: int, node: str | None, as_json: bool, asking: GatewayClient) -> None:
     """Show the journal of BACKEND's unit, else the log of its container. Escapes are taken out and secrets masked.
 

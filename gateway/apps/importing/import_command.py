@@ -13,7 +13,17 @@ from typing import Any
 
 import click
 
-from gateway.apps.importing import compose, kubernetes, litellm, llama_swap, olla, shell_script, sparkrun, systemd
+from gateway.apps.importing import (
+    compose,
+    kubernetes,
+    litellm,
+    llama_swap,
+    olla,
+    shell_script,
+    sparkrun,
+    systemd,
+    vllm_recipe,
+)
 from gateway.apps.importing.draft import Draft, ImportNote
 from gateway.apps.importing.kubernetes import documents
 from gateway.apps.importing.output import (
@@ -43,6 +53,7 @@ STARTS: Mapping[str, Callable[[str, str, str | None], Draft]] = {
     "compose": compose.convert,
     "shell": shell_script.convert,
     "sparkrun": sparkrun.convert,
+    "vllm-recipe": vllm_recipe.convert,
     "kubernetes": kubernetes.convert,
 }
 _WORDS = {"to_do": "to do", "changed": "changed", "left_out": "left out"}
@@ -68,7 +79,8 @@ _MOST = 4 * 1024 * 1024  # bytes of a source
 @json_option
 def command(file: Path, kind: str | None, address: str | None, output: Path, force: bool, as_json: bool) -> None:
     """Convert FILE to a routes.yaml: the config of LiteLLM's proxy, llama-swap or Olla; or a systemd unit, a compose
-    file, a shell script, a recipe of sparkrun or a Kubernetes manifest that starts vLLM, which become launch blocks.
+    file, a shell script, a recipe of sparkrun or of vLLM's site or a Kubernetes manifest that starts vLLM, which become
+    launch blocks.
 
     Settings without a counterpart, with another effect or that need a change are listed with their line. Keys are never
     copied: they become ${NAME}. Exit code 0: written; 1: FILE cannot be read, or nothing in it can be used; 2: wrong
@@ -239,6 +251,8 @@ def format_of(data: dict[str, Any]) -> str | None:
         return "kubernetes"
     if sparkrun.is_recipe(data):
         return "sparkrun"
+    if vllm_recipe.is_vllm_recipe(data):
+        return "vllm-recipe"
     if isinstance(data.get("services"), dict):
         return "compose"
     if "static" in mapping(data.get("discovery")):

@@ -37,11 +37,17 @@ class Launches:
 
     def __init__(self, file: str, line_of: Callable[[Path], int | None], address: str | None) -> None:
         self.file, self.address = file, address
+        self._given = address
+        self._workers: dict[str, None] = {}  # machines on which the file starts workers
         self.draft = Draft()
         self.notes = Notes(file, line_of)
         self.secrets = Secrets(self.notes)
 
     def finished(self) -> Draft:
+        for number, address in enumerate(self._workers, 2):
+            for entry in self.draft.nodes.values():
+                if entry.keys["address"] == f"${{SPARK_{number}_ADDRESS}}":
+                    entry.keys["address"] = address
         self.secrets.clean(self.draft)
         self.draft.notes = [self._clean(note) for note in self.notes.in_order()]
         return self.draft
@@ -199,6 +205,8 @@ class Launches:
         further: Mapping[str, str] | None = None,
     ) -> None:
         if command.flags.get("headless"):
+            if self.address is not None and self.address != self._given:
+                self._workers[self.address] = None
             how = "import the script of the head, and write node: [HEAD, WORKER] under its backend"
             self.notes.left_out(path, "--headless: the worker of an engine on several nodes has no API", how)
             return

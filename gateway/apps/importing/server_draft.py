@@ -128,7 +128,13 @@ def _left_out(server: FoundServer) -> list[str]:
         name = backend_name(f"locked-{'-'.join(host_words(server.url)[-1:])}")
         entry = f'#  {name}: {{url: "{server.url}", api_key: "${{{variable_name(name)}_KEY}}"}}'
         return [f"  # {server.url} wants a key.", entry]
-    lines = []
+    lines = [
+        f"  # {server.url}: {other!r} has the weights of {model.name!r} and shares its runner and its slots. A backend "
+        "of its own gives it its own prompt and parameters."
+        for model in server.models
+        for other in model.weights
+        if _can_be_written(other)
+    ]
     if server.unloaded and server.kind in _RANK:
         more = f"has {server.unloaded} more on its disk: what is not loaded gets no backend."
         lines.append(f"  # {server.url} {more}")

@@ -21,7 +21,7 @@ from gateway.apps.importing.shell_syntax import behind, source
 from gateway.apps.importing.source import data_of
 from gateway.config.problems import Path
 from gateway.launch.command import parse
-from gateway.launch.docker import DockerRun, is_docker_run, read_docker_run
+from gateway.launch.docker import DockerFlag, DockerRun, is_docker_run, read_docker_run
 from gateway.launch.words import is_vllm_program
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ _OF_THE_SHELL = frozenset(("PATH", "HOME", "SHELL", "USER", "PS1", "PWD", "IFS")
 _IMAGE = re.compile(r"(?=.*[/:])[a-z0-9][\w.-]*(:\d+)?(/[a-z0-9][a-z0-9._-]*)*(:[\w.${}-]+)?(@sha256:\w+)?", re.ASCII)
 _NAMES_IMAGE = re.compile(r"\$\{\w*(IMAGE|IMG|CONTAINER)(_NAME|_TAG|_REF|_URI|_URL|_ID)?\d*\}", re.IGNORECASE)
 _PURE = re.compile(r"(\$\{\w+\}|\$\(.*\)|`.*`)+", re.ASCII | re.DOTALL)
+_STARTS = re.compile(r"\b(docker|podman|nerdctl)\s+(run|create|exec)\b|\bvllm\b")
+_HOST = re.compile(r"[A-Za-z0-9]([\w.-]*\w)?|[0-9A-Fa-f:]+", re.ASCII)
+_WAITS = re.compile(r"(/usr)?(/bin/)?(sleep (infinity|inf|\d+)|tail -f /dev/null|(ba)?sh|cat)?")
 WORDS_MOST = 20_000  # of a command that may start an engine
 _DEEPEST = 4  # a script inside of a script
 
@@ -42,7 +45,9 @@ def convert(text: str, file: str, address: str | None = None) -> Draft:
     lines: dict[Path, int] = {}
     launches = Launches(file, lines.get, address)
     launches.notes.check_size(text)
-    Script(launches, lines, PurePath(file).stem).read(text)
+    script = Script(launches, lines, PurePath(file).stem)
+    script.read(text)
+    script.finish()
     return launches.finished()
 
 
@@ -50,6 +55,8 @@ class Script(Statements):
     """Hands the commands that start an engine to `launches`."""
 
     _lacks_words = False  # the command at hand, of variables that are not set
+    _waiting: Mapping[str, tuple[DockerRun, Path, bool]] = {}
+    """Containers that wait for a `docker exec`, by name: how each is started, where, and whether one came."""
 
     def command(self, node: Node, further: Sequence[Node], read: Node | None) -> None:
         env: dict[str, str] = {}
@@ -106,6 +113,10 @@ class Script(Statements):
             self._container(words, line, env)
         elif _base(words[0]) in _SHELLS:
             self._shell(words, line, env, read)
+        elif _base(words[0]) == "ssh" and _STARTS.search(" ".join(words)):
+            self._elsewhere(words, line)
+        elif words[1:2] == ["exec"] and _base(words[0]) in ("docker", "podman") and self._executed(words, line, env):
+            pass
         elif is_vllm_program(program := parse(shlex.join(words)).program) and tuple(words[: len(program)]) == program:
             self._note_condition()
             self._starts += 1
@@ -125,12 +136,58 @@ class Script(Statements):
         path = self.path_of("docker run", line)
         known = {name: " ".join(values) for name, values in self.variables.values.items()} | dict(env)
         run = _with_image(words)
+        if run is not None and run.name and _WAITS.fullmatch(" ".join(run.command)) and run.image:
+            self._waiting = {**self._waiting, run.name: (run, path, False)}
+            return
         bare = run is not None and run.image is not None and not re.search(r"[/:$]", run.image)
         if run is None or (bare and self._lacks_words):
             hint = "write the image instead of the variable, or set the variable in the script"
             self.launches.notes.to_do(path, "which word is the image cannot be told: it is not imported", hint)
             return
         self.launches.container(run, path, self.stem, env=known)
+
+    def _executed(self, words: list[str], line: int, env: Mapping[str, str]) -> bool:
+        """`docker exec CONTAINER vllm serve ...`: a launch of the container that waits for it; whether it is one."""
+        inside = read_docker_run(["docker", "run", *words[2:]])
+        name, text = inside.image or "", shlex.join(inside.command)
+        command = parse(text if _STARTS.search(text) else "")
+        if not command.is_vllm or not command.program or not command.model:
+            return False
+        self._note_condition()
+        self._starts += 1
+        path = self.path_of("docker exec", line)
+        if (waiting := self._waiting.get(name)) is not None:
+            run = waiting[0]
+            self._waiting = {**self._waiting, name: (run, waiting[1], True)}
+            given = (*(flag for flag in run.given if flag.name != "entrypoint"), *inside.given)
+            given = tuple(flag for flag in given if flag.name not in ("interactive", "tty", "detach"))
+            first, rest = inside.command[0], inside.command[1:]
+            run = replace(run, given=(*given, DockerFlag("entrypoint", first)), command=rest)
+            self.launches.container(run, path, self.stem, env=env)
+        else:
+            started = {"start": f"docker start {name}", "stop": f"docker stop {name}"} if name.isprintable() else {}
+            self.launches.other("vllm", command.served_names[0], path, self.stem, command.port or 8000, started)
+        return True
+
+    def finish(self) -> None:
+        """Containers that waited for nothing are no launch."""
+        for run, path, came in self._waiting.values():
+            if not came:
+                self.launches.container(run, path, self.stem)
+
+    def _elsewhere(self, words: list[str], line: int) -> None:
+        """`ssh HOST "docker run ..."`: what runs on another machine."""
+        at = 1
+        while at < len(words) and words[at].startswith("-"):
+            at += 2 if len(words[at]) == 2 and words[at][1] in "BbcDEeFIiJLlmOopQRSWw" else 1
+        host, rest = "".join(words[at : at + 1]).rpartition("@")[2], words[at + 1 :]
+        before = self.launches.address
+        if _HOST.fullmatch(host) and host not in ("localhost", "127.0.0.1"):
+            self.launches.address = host
+        try:
+            self._inside(" ".join(rest), line, {})
+        finally:
+            self.launches.address = before
 
     def _inside(self, text: str, line: int, env: Mapping[str, str], positional: Sequence[str] | None = None) -> None:
         if self._depth >= _DEEPEST:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from gateway.apps.importing.launches import Launches
 from gateway.apps.importing.shell import WORD, Variables
+from gateway.apps.importing.shell_conditions import decided, decided_by_default
 from gateway.apps.importing.shell_syntax import behind, clauses, heredoc, is_broken, parsed, source
 from gateway.config.problems import Path
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _MAY_START = re.compile(r"\b(docker|podman|vllm)\b")
 COMMAND = 16  # what a command costs in words, and a variable that it sees in characters
 _GROUPS = ("program", "compound_statement", "do_group", "negated_command", "pipeline", "else_clause")
+_OPTIONS = re.compile(r"\$\{?[#1@]|\bgetopts\b")
 _NESTED = 60  # statements inside of statements, and calls of functions
 
 
@@ -140,6 +142,8 @@ class Statements:
             self.variables.values[name] = before  # an option of the script, which is not given here
         if exported:
             self.variables.exported[name] = None
+        if self._conditions:
+            self.variables.soft.add(name)
         self._hide(name)
 
     def _hide(self, name: str) -> None:
@@ -203,60 +207,78 @@ class Statements:
         left, sign, right = node.children[0], node.children[1].type, node.children[-1]
         begun = self._starts
         self._statement(left)
-        decided = self._decided(left)
-        if decided is None and left.type in ("test_command", "list", "negated_command"):
+        held = decided(self.variables, left)
+        if held is None and left.type in ("test_command", "list", "negated_command"):
             self._branches([[right]], self._first + node.start_point[0] + 1)
-        elif decided is None and not (sign == "||" and self._starts > begun):  # an engine that starts does not fail
+        elif held is None and not (sign == "||" and self._starts > begun):  # an engine that starts does not fail
             self._ends(lambda: self._statement(right))
-        elif decided is not None and decided == (sign == "&&"):
+        elif held is not None and held == (sign == "&&"):
             self._statement(right)
 
     def _if_statement(self, node: Node) -> None:
-        conditions: list[Node] = []
         branches: list[list[Node]] = []
         open_ended = True
+        likely: int | None = 0  # the branch that is taken by default, as far as is known; None where nothing says
         for test, body in clauses(node):
             for one in test:
                 if one.type != "test_command" and _MAY_START.search(source(one)):
                     self._statement(one)
-            decided = True if not test else self._decided(test[-1]) if len(test) == 1 else None
-            if decided is False:
+            held = True if not test else decided(self.variables, test[-1]) if len(test) == 1 else None
+            if held is False:
                 continue
-            conditions += test
+            if likely == len(branches):
+                by_default = held or (decided_by_default(self.variables, test[0], body) if len(test) == 1 else None)
+                likely = None if by_default is None else likely + (not by_default)
             branches.append(body)
-            if decided:
+            if held:
                 open_ended = False
                 break
         if not open_ended and len(branches) == 1:
             self._statements(branches[0])
         elif branches:
-            self._branches(branches, self._first + node.start_point[0] + 1, complete=not open_ended)
+            line = self._first + node.start_point[0] + 1
+            self._branches(branches, line, complete=not open_ended, likely=likely)
 
     def _case_statement(self, node: Node) -> None:
         value = self.variables.text(node.child_by_field_name("value"))
         unsure = self.variables.unsure or "$" in value
         branches: list[list[Node]] = []
+        likely: int | None = None
         for item in node.named_children:
             if item.type != "case_item":
                 continue
             patterns = [self.variables.text(one) for one in item.children_by_field_name("value")]
             body = [one for one in item.named_children if one not in item.children_by_field_name("value")]
-            if unsure:
-                branches.append(body)
-            elif any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns):
+            fits = "$" not in value and any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
+            if fits and not unsure:
                 self._statements(body)
                 return
-        self._branches(branches, self._first + node.start_point[0] + 1, what="case")
+            likely = len(branches) if fits and likely is None else likely
+            branches.append(body)
+        if unsure:
+            likely = len(branches) if likely is None and "$" not in value else likely
+            self._branches(branches, self._first + node.start_point[0] + 1, what="case", likely=likely)
 
-    def _branches(self, branches: list[list[Node]], line: int, *, complete: bool = False, what: str = "if") -> None:
-        """All of them count; engines that stand in several of them do not run at the same time."""
+    def _branches(
+        self,
+        branches: list[list[Node]],
+        line: int,
+        *,
+        complete: bool = False,
+        what: str = "if",
+        likely: int | None = None,
+    ) -> None:
+        """All of them count; engines that stand in several of them do not run at the same time. `likely`: the one that
+        is taken where nothing is set outside of the script (that behind the last: none of them): what the others set
+        does not count behind them. None = all count."""
         self._conditions.append((what, line))
         found: list[list[str]] = []
         ended = []
         try:
-            for branch in branches:
+            for number, branch in sorted(enumerate(branches), key=lambda one: one[0] == likely):
                 before = set(self.launches.draft.backends)
-                ended.append(self._ends(partial(self._statements, branch)))
+                with nullcontext() if likely in (None, number) else self._restored():
+                    ended.append(self._ends(partial(self._statements, branch)))
                 found.append([name for name in self.launches.draft.backends if name not in before])
         finally:
             self._conditions.pop()
@@ -273,46 +295,6 @@ class Statements:
                 *self._conditions[-1], "not followed: all branches count, the last value wins", "look at the result"
             )
 
-    def _decided(self, node: Node) -> bool | None:
-        """Whether a condition holds; None where something decides that the script does not set."""
-        inner = node.named_children
-        if node.type == "negated_command":
-            decided = self._decided(inner[-1]) if inner else None
-            return None if decided is None else not decided
-        if node.type in ("variable_assignment", "variable_assignments"):
-            return True
-        if node.type == "command":
-            return {"true": True, ":": True, "false": False}.get(source(node))
-        if node.type == "test_command" and len(inner) == 1 and not node.has_error:
-            return self._tested(inner[0])
-        return None
-
-    def _tested(self, node: Node) -> bool | None:
-        inner, sign = node.named_children, next((child.type for child in node.children if not child.is_named), "")
-        if node.type == "parenthesized_expression" and inner:
-            return self._tested(inner[0])
-        if node.type == "unary_expression" and sign == "!" and inner:
-            decided = self._tested(inner[-1])
-            return None if decided is None else not decided
-        if node.type == "unary_expression" and len(inner) == 2 and source(inner[0]) in ("-n", "-z"):
-            text = self._certain(inner[1])
-            return None if text is None else (text != "") == (source(inner[0]) == "-n")
-        if node.type == "binary_expression" and len(inner) >= 2:
-            if sign in ("&&", "||"):
-                left, right = self._tested(inner[0]), self._tested(inner[-1])
-                stops = sign == "||"
-                return stops if stops in (left, right) else None if None in (left, right) else not stops
-            left_text, right_text = self._certain(inner[0]), self._certain(inner[-1])
-            if sign in ("=", "==", "!=") and left_text is not None and right_text is not None:
-                quoted = inner[-1].type in ("string", "raw_string")
-                same = left_text == right_text if quoted else fnmatch.fnmatchcase(left_text, right_text)
-                return same == (sign != "!=")
-        return None
-
-    def _certain(self, node: Node) -> str | None:
-        text = self.variables.text(node)
-        return None if self.variables.unsure or "$" in text or "`" in text else text
-
     def _for_statement(self, node: Node) -> None:
         self._note_loop("for")
         variable = node.child_by_field_name("variable")
@@ -321,14 +303,21 @@ class Statements:
             self.variables.values.pop(source(variable), None)
             self.variables.values |= {source(variable): values[:1]} if values else {}
             self.variables.soft.add(source(variable))
-        self._loop(node)
+        of_options = self.variables.positional is None and any(
+            source(one).strip('"') == "$@" for one in node.children_by_field_name("value")
+        )
+        with self._restored() if of_options else nullcontext():
+            self._loop(node)
 
     def _c_style_for_statement(self, node: Node) -> None:
         self._note_loop("for")
         self._loop(node)
 
     def _while_statement(self, node: Node) -> None:
-        self._loop(node)
+        """What a loop over the script's own options sets does not count behind it: none is given here."""
+        of_options = self.variables.positional is None and _OPTIONS.search(source(node.named_children[0]))
+        with self._restored() if of_options else nullcontext():
+            self._loop(node)
 
     def _loop(self, node: Node) -> None:
         body = node.child_by_field_name("body")

@@ -69,7 +69,8 @@ def clauses(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:
         if child.type == "then":
             inside = True
         elif child.type in ("elif_clause", "else_clause"):
-            yield test, body
+            if test or body:  # an `else` behind an `elif` has none
+                yield test, body
             if child.type == "else_clause":
                 yield [], child.named_children
             else:

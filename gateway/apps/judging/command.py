@@ -16,17 +16,12 @@ from gateway.apps.judging.comparison import compare as compare_all
 from gateway.apps.judging.runs import ENDED, BatchClient, FolderError, OnLook, fetch, judges_in
 from gateway.apps.judging.runs import run as run_all
 from gateway.apps.judging.scores import by_path, by_pattern, usual_score
-from gateway.cli.options import complete_alias, config_option, end_with, examples, json_option
-from gateway.cli.running import GatewayRefusal, GatewayUnreachable, gateway_options, url_of
+from gateway.cli.options import complete_alias, end_with, examples, json_option
+from gateway.cli.running import asks_gateway
 from gateway.printable import visible
 
-FAILURES = (GatewayUnreachable, GatewayRefusal, FolderError, OSError)
+_asks_gateway = asks_gateway("Key of the client whose batches they are", BatchClient, FolderError, OSError)
 _folder = click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
-
-
-def _gateway_options(command: Any) -> Any:
-    """`--config`, `--gateway URL` and `--key KEY`, given to the command as `config`, `at` and `key`."""
-    return config_option(gateway_options("Key of the client whose batches they are")(command))
 
 
 @examples(
@@ -49,28 +44,22 @@ def command() -> None:
 )
 @click.option("--mode", help="Switch the fleet to this mode for it, and back; takes an admin's key.")
 @click.option("--between", metavar="TIMES", help="Only between these times of the gateway's day: 01:00-06:00.")
-@_gateway_options
-@json_option
+@_asks_gateway
 def run(
     file: Path,
     aliases: tuple[str, ...],
     folder: Path,
     mode: str | None,
     between: str | None,
-    config: Path,
-    at: str | None,
-    key: str | None,
     as_json: bool,
+    asking: BatchClient,
 ) -> None:
     """Ask every alias all lines of FILE, and write the answers into a folder. Run it again after an interruption: it
     goes on where it was. A line is one of OpenAI's batches, or `{"custom_id", "messages"}`."""
-    asking = BatchClient(url_of(config, at, as_json=as_json), key)
     when = {name: value for name, value in (("mode", mode), ("between", between)) if value}
     try:
         with _progress(quiet=as_json) as look:
             batches = run_all(asking, file, list(dict.fromkeys(aliases)), folder, look, when)
-    except FAILURES as error:
-        end_with(error, as_json=as_json)
     except KeyboardInterrupt:
         click.echo("\nThe batches go on without you; run the same command again to fetch their results.", err=True)
         sys.exit(1)
@@ -90,23 +79,18 @@ def _of_folder(what: str, help: str) -> None:
     @examples(f"gateway batch {what} judged")
     @command.command(what, help=help)
     @_folder
-    @_gateway_options
-    @json_option
-    def each(folder: Path, config: Path, at: str | None, key: str | None, as_json: bool) -> None:
-        asking = BatchClient(url_of(config, at, as_json=as_json), key)
+    @_asks_gateway
+    def each(folder: Path, as_json: bool, asking: BatchClient) -> None:
         shown = {}
-        try:
-            for state in judges_in(folder):
-                if not state.batch:
-                    continue
-                batch = asking.batch(state.batch)
-                if what == "cancel" and batch["status"] not in ENDED:
-                    batch = asking.cancel(state.batch)
-                elif what == "results" and batch["status"] in ENDED:
-                    fetch(asking, state, batch, folder)
-                shown[state.alias] = batch
-        except FAILURES as error:
-            end_with(error, as_json=as_json)
+        for state in judges_in(folder):
+            if not state.batch:
+                continue
+            batch = asking.batch(state.batch)
+            if what == "cancel" and batch["status"] not in ENDED:
+                batch = asking.cancel(state.batch)
+            elif what == "results" and batch["status"] in ENDED:
+                fetch(asking, state, batch, folder)
+            shown[state.alias] = batch
         if as_json:
             click.echo(json.dumps({"folder": str(folder), "batches": shown}, indent=2))
             return
@@ -240,9 +224,9 @@ def _print_comparison(found: JudgeComparison, most: int) -> None:
     columns = "judges", "lines", "same score", "kappa", "weighted kappa", "mean difference"
     table = Table(*columns, box=None, pad_edge=False)
     for one in found.agreements:
-        figures = [_figure(one.kappa), _figure(one.weighted), _figure(one.difference)]
+        figures = [_figure(one.kappa), _figure(one.weighted_kappa), _figure(one.mean_difference)]
         same = "-" if one.same is None else f"{one.same:.1%}"
-        table.add_row(visible(f"{one.first} / {one.second}"), str(one.lines), same, *figures)
+        table.add_row(visible(" / ".join(one.judges)), str(one.lines), same, *figures)
     console.print(table)
     for judge in found.judges:
         counts = distribution_line(judge.scores)

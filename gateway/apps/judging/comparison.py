@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -21,36 +21,25 @@ TEXT_MOST = 20_000  # characters of one text that the page shows
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Of two judges, over the lines that both have scored. `same`: the share with equal scores. `kappa`, `weighted`:
-    1 = always alike, 0 = as by chance, None if not defined (no line, or both gave one and the same score to all).
-    `difference`: the mean of the second's scores less the first's."""
+    """Of two judges, over the lines that both have scored. `same`: the share with equal scores. `kappa`,
+    `weighted_kappa`: 1 = always alike, 0 = as by chance, None if not defined (no line, or both gave one and the same
+    score to all). `mean_difference`: of the second's scores less the first's."""
 
-    first: str
-    second: str
+    judges: tuple[str, str]
     lines: int
-    same: float | None
-    kappa: float | None
-    weighted: float | None
-    difference: float | None
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "judges": [self.first, self.second],
-            "lines": self.lines,
-            "same": self.same,
-            "kappa": self.kappa,
-            "weighted_kappa": self.weighted,
-            "mean_difference": self.difference,
-        }
+    same: float | None = None
+    kappa: float | None = None
+    weighted_kappa: float | None = None
+    mean_difference: float | None = None
 
 
 def agreement(first: str, second: str, pairs: Sequence[tuple[float, float]]) -> Agreement:
     """`pairs`: the scores of both for each line that both have scored."""
     if not pairs:
-        return Agreement(first, second, 0, None, None, None, None)
+        return Agreement((first, second), 0)
     same = sum(a == b for a, b in pairs) / len(pairs)
     difference = sum(b - a for a, b in pairs) / len(pairs)
-    return Agreement(first, second, len(pairs), same, kappa(pairs), kappa(pairs, weighted=True), difference)
+    return Agreement((first, second), len(pairs), same, kappa(pairs), kappa(pairs, weighted=True), difference)
 
 
 def kappa(pairs: Sequence[tuple[float, float]], *, weighted: bool = False) -> float | None:
@@ -119,7 +108,7 @@ class JudgeComparison:
                 }
                 for judge in self.judges
             },
-            "agreement": [one.as_json() for one in self.agreements],
+            "agreement": [asdict(one) for one in self.agreements],
             "read_first": [
                 {"custom_id": line.custom_id, "scores": dict(line.scores), "spread": line.spread}
                 for line in self.lines[:most]

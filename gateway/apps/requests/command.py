@@ -5,29 +5,19 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import click
 
-from gateway.cli.options import (
-    complete_alias,
-    complete_backend,
-    complete_client,
-    config_option,
-    end_with,
-    examples,
-    json_option,
-)
-from gateway.cli.running import GatewayClient, GatewayRefusal, GatewayUnreachable, gateway_options, url_of
+from gateway.cli.options import complete_alias, complete_backend, complete_client, examples
+from gateway.cli.running import GatewayClient, asks_gateway
 
 REPLAY_WAIT = 1800.0  # seconds for the answer of a request that is sent again
 EVERY = 1.0  # seconds between two looks of --follow
 PATH = "/admin/requests"
-_options = gateway_options("Key of an admin, or of the client whose requests they are")
+_asks_gateway = asks_gateway("Key of an admin, or of the client whose requests they are")
 
 
 @examples(
@@ -44,9 +34,7 @@ _options = gateway_options("Key of an admin, or of the client whose requests the
     "--capture", metavar="DURATION", help="Keep the bodies of what comes from now on for so long; 0s ends it."
 )
 @click.option("--limit", type=click.IntRange(1, 1000), default=30, show_default=True, help="So many past requests.")
-@_options
-@config_option
-@json_option
+@_asks_gateway
 def requests(
     follow: bool,
     client: str | None,
@@ -54,10 +42,8 @@ def requests(
     failed: bool,
     capture: str | None,
     limit: int,
-    config: Path,
-    at: str | None,
-    key: str | None,
     as_json: bool,
+    asking: GatewayClient,
 ) -> None:
     """List the last requests, the newest last, and below them those that run (`gateway why ID` tells one's story).
 
@@ -67,22 +53,21 @@ def requests(
     """
     wanted = {"client": client, "alias": alias, "outcome": "failed" if failed else None, "limit": limit}
     try:
-        with _asking(config, at, key, as_json=as_json) as asking:
-            if capture is not None:
-                asked = {"for": capture, **({"client": client} if client is not None else {})}
-                asking.post("/admin/capture", asked)
-            found = _ask(asking, wanted)
-            past = found["requests"][::-1]
-            _list(past, as_json=as_json)
-            if not as_json:
-                _print_running(found, past)
-            while follow:
-                time.sleep(EVERY)
-                last = past[-1]["number"] if past else 0
-                newer = _ask(asking, {**wanted, "limit": 1000, **({"after": last} if last else {})})["requests"]
-                newer = newer if last else newer[::-1]
-                _list(newer, as_json=as_json)
-                past = newer or past
+        if capture is not None:
+            asked = {"for": capture, **({"client": client} if client is not None else {})}
+            asking.post("/admin/capture", asked)
+        found = _ask(asking, wanted)
+        past = found["requests"][::-1]
+        _list(past, as_json=as_json)
+        if not as_json:
+            _print_running(found, past)
+        while follow:
+            time.sleep(EVERY)
+            last = past[-1]["number"] if past else 0
+            newer = _ask(asking, {**wanted, "limit": 1000, **({"after": last} if last else {})})["requests"]
+            newer = newer if last else newer[::-1]
+            _list(newer, as_json=as_json)
+            past = newer or past
     except KeyboardInterrupt:
         click.echo("", err=True)
 
@@ -90,58 +75,40 @@ def requests(
 @examples("gateway why 0f8d2c4be1f04cc59b4f6a7b2a1e33c0", "gateway why ID --json")
 @click.command()
 @click.argument("id")
-@_options
-@config_option
-@json_option
-def why(id: str, config: Path, at: str | None, key: str | None, as_json: bool) -> None:
+@_asks_gateway
+def why(id: str, as_json: bool, asking: GatewayClient) -> None:
     """Tell what happened to the request with this `x-request-id`: who could not serve it, who was asked and why each
     failed, what was changed, how long it took, and what came of it.
 
     Exit code 0: told; 1: no such request is known, or the gateway could not be asked.
     """
-    with _asking(config, at, key, as_json=as_json) as asking:
-        found = asking.get(f"{PATH}/{quote(id, safe='')}")
-        if as_json:
-            click.echo(json.dumps(found, indent=2))
-            return
-        for sentence in found["story"]:
-            click.echo(sentence)
-        if found["others"]:
-            click.echo(f"({found['others']} more have this id: the client chooses it. This is the last.)")
+    found = asking.get(f"{PATH}/{quote(id, safe='')}")
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    for sentence in found["story"]:
+        click.echo(sentence)
+    if found["others"]:
+        click.echo(f"({found['others']} more have this id: the client chooses it. This is the last.)")
 
 
 @examples("gateway replay 0f8d2c4be1f04cc59b4f6a7b2a1e33c0", "gateway replay ID --on qwen36")
 @click.command()
 @click.argument("id")
 @click.option("--on", metavar="BACKEND", shell_complete=complete_backend, help="To this backend alone.")
-@_options
-@config_option
-@json_option
-def replay(id: str, on: str | None, config: Path, at: str | None, key: str | None, as_json: bool) -> None:
+@_asks_gateway
+def replay(id: str, on: str | None, as_json: bool, asking: GatewayClient) -> None:
     """Send the request with this `x-request-id` again, for its client, and show both answers side by side. Its body has
     to be captured (`gateway requests --capture 15m`).
 
     Exit code 0: it was answered; 1: it was not, or could not be sent.
     """
-    with _asking(config, at, key, as_json=as_json) as asking:
-        found = asking.post(f"{PATH}/{quote(id, safe='')}/replay", {"on": on}, REPLAY_WAIT)
-        if as_json:
-            click.echo(json.dumps(found, indent=2))
-        else:
-            _print_both(id, found)
-        sys.exit(0 if found["status"] == 200 else 1)
-
-
-@contextmanager
-def _asking(config: Path, at: str | None, key: str | None, *, as_json: bool) -> Iterator[GatewayClient]:
-    """Exits where the gateway cannot be asked, refuses, or answers as none does."""
-    asking = GatewayClient(url_of(config, at, as_json=as_json), key)
-    try:
-        yield asking
-    except (GatewayUnreachable, GatewayRefusal) as error:
-        end_with(error, as_json=as_json)
-    except (KeyError, TypeError, ValueError):
-        end_with(ValueError(f"what listens at {asking.url} does not answer as a gateway"), as_json=as_json)
+    found = asking.post(f"{PATH}/{quote(id, safe='')}/replay", {"on": on}, REPLAY_WAIT)
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    else:
+        _print_both(id, found)
+    sys.exit(0 if found["status"] == 200 else 1)
 
 
 def _print_both(id: str, found: Mapping[str, Any]) -> None:

@@ -38,7 +38,7 @@ class Requests:
     async def open(self) -> None:
         await asyncio.to_thread(self.captured.drop_old, time.time())
         if self._recorder is not None:
-            self._recorder.open()
+            self._recorder.start()
             self._observers.append(self._recorder.put)
 
     async def close(self) -> None:

@@ -25,6 +25,7 @@ from gateway.inspection.whole import WholeAnswer
 from gateway.proxy.exchange import ClientGone
 from gateway.proxy.failures import AttemptFailed, StreamBroken
 from gateway.routing.alias_status import public_reason
+from gateway.transport.sse import read_chunk
 
 Value = str | bool | int | float | tuple[str, ...]
 Attributes = dict[str, Value]
@@ -146,17 +147,6 @@ def usage_attributes(usage: Mapping[str, Any]) -> Attributes:
     )
 
 
-class _SpanChoice(msgspec.Struct):
-    finish_reason: Any = None
-
-
-class _AnswerHead(msgspec.Struct):
-    choices: list[_SpanChoice] | None = None
-
-
-_decode_finished = msgspec.json.Decoder(_AnswerHead).decode
-
-
 def answer_of(answer: WholeAnswer | StreamTrack | None) -> tuple[str | None, tuple[str, ...]]:
     """(the model named in the answer, its finish reasons)."""
     if answer is None:
@@ -164,8 +154,8 @@ def answer_of(answer: WholeAnswer | StreamTrack | None) -> tuple[str | None, tup
     if isinstance(answer, StreamTrack):
         model, reasons = answer.model, list(answer.finished.values())
     else:
-        model = answer.model
-        reasons = [choice.finish_reason for choice in _decode_finished(answer.body).choices or ()]
+        model, whole = answer.model, read_chunk(answer.body)
+        reasons = [choice.finish_reason for choice in whole.choices or ()] if whole is not None else []
     return (model if isinstance(model, str) else None), tuple(str(reason) for reason in reasons if reason is not None)
 
 

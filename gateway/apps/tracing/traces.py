@@ -218,9 +218,6 @@ def _text(headers: dict[bytes, bytes], name: bytes) -> str:
 
 # -- the export: OTLP over HTTP, with OpenTelemetry's exporter --------------------------------------------------------
 
-
-log = logging.getLogger("gateway.traces")
-
 PATIENCE = 5.0  # seconds for one batch, including retries
 REST, REST_MOST = 5.0, 60.0  # seconds between two attempts at a receiver that accepts nothing; the pause doubles
 PATH = "/v1/traces"

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.backend import BackendState
-from gateway.domain.body import value_of
+from gateway.domain.body import as_number, value_of
 from gateway.domain.endpoints import CHAT
 from gateway.domain.engine_traits import EngineTraits
 from gateway.domain.request import is_limit
@@ -54,7 +54,9 @@ def split(fields: Fields, *, n: bool = True, prompts: bool = True, tokens: bool 
     """One body for each answer that is asked for: `n` to each of the prompts. `n`, `prompts`: split by it. `tokens`:
     a prompt may be token ids. Raises Refused."""
     asked, seed = value_of(fields.get("n")), value_of(fields.get("seed"))
-    count = asked if n and type(asked) is int and asked > 1 else 1
+    count = as_number(asked) if n and not isinstance(asked, bool) else 1
+    n = n and (asked is None or (count is not None and count > 0))  # any other is for the server to refuse
+    count = count if n and count else 1
     texts = _prompts(value_of(fields.get("prompt")), tokens=tokens) if prompts else [None]
     if count * len(texts) > PARTS_MOST:
         raise UnmetDemand(
@@ -75,7 +77,7 @@ def split(fields: Fields, *, n: bool = True, prompts: bool = True, tokens: bool 
 
 def _prompts(prompt: Any, *, tokens: bool) -> list[Any]:
     """The prompts of a text completion; [None] = as the client sent it."""
-    if not isinstance(prompt, list) or (tokens and prompt and all(type(one) is int for one in prompt)):
+    if not isinstance(prompt, list) or (tokens and prompt and not any(isinstance(one, (str, list)) for one in prompt)):
         return [None]
     texts = [one for one in prompt if isinstance(one, str) or (tokens and isinstance(one, list))]
     if not texts or len(texts) != len(prompt):

@@ -10,7 +10,7 @@ import pytest
 from gateway.apps.bench.report import added, rate, remarks, seconds, share, spread
 from gateway.apps.bench.results import GATEWAY, Results
 from gateway.apps.bench.sample import RequestSample
-from gateway.apps.bench.stats import PairedDifference, Spread
+from gateway.apps.bench.stats import Spread
 
 
 def sample(ttft: float = 0.5, backend: str | None = "a", **more: Any) -> RequestSample:
@@ -65,16 +65,10 @@ def test_times_and_rates_have_about_three_digits() -> None:
 
 
 def test_what_may_be_noise_is_called_so() -> None:
-    assert added(PairedDifference(1, 0.002, 0.002, 0.002, False)) == "+2.0 ms (one pair: may be noise)"
-    assert (
-        added(PairedDifference(3, 0.002, 0.001, 0.003, False))
-        == "+2.0 ms (1.0 ms to 3.0 ms in 3 pairs: too few to tell)"
-    )
-    assert (
-        added(PairedDifference(5, 0.002, -0.001, 0.003, False))
-        == "+2.0 ms (-1.0 ms to 3.0 ms in 5 pairs: within the noise)"
-    )
-    assert added(PairedDifference(5, 0.002, 0.001, 0.003, True)) == "+2.0 ms (1.0 ms to 3.0 ms in 5 pairs)"
+    assert added(Spread(1, 0.002, 0.002, 0.002)) == "+2.0 ms (one pair: may be noise)"
+    assert added(Spread(3, 0.002, 0.001, 0.003)) == "+2.0 ms (1.0 ms to 3.0 ms in 3 pairs: too few to tell)"
+    assert added(Spread(5, 0.002, -0.001, 0.003)) == "+2.0 ms (-1.0 ms to 3.0 ms in 5 pairs: within the noise)"
+    assert added(Spread(5, 0.002, 0.001, 0.003)) == "+2.0 ms (1.0 ms to 3.0 ms in 5 pairs)"
     assert share(Spread(5, 0.99, 0.98, 1.0)) == "99.0% (98.0%-100.0%: within the noise)"
     assert share(Spread(5, 0.98, 0.97, 0.99)) == "98.0% (97.0%-99.0%)"
     assert share(Spread(4, 0.98, 0.97, 0.99)) == "98.0% (97.0%-99.0%: too few to tell)"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
+from gateway.apps.batches.redis_store import RedisBatchStore
+from gateway.config.snapshot import Secret
 from tests.apps.cluster.office import SLOTS, MadeUp, Place
 from tests.apps.cluster.redis_server import RedisServer, running_redis
+
+NewStore = Callable[[], RedisBatchStore]
 
 
 @pytest.fixture(scope="session")
@@ -45,3 +50,16 @@ def three(place: Place) -> Iterator[list[MadeUp]]:
     yield gateways
     for gateway in gateways:
         gateway.close()
+
+
+@pytest.fixture
+def new_store(redis: RedisServer) -> Iterator[NewStore]:
+    """Makes the store of one more gateway."""
+    with ExitStack() as stack:
+
+        def make() -> RedisBatchStore:
+            store = RedisBatchStore(Secret(redis.url))
+            stack.callback(store.close)
+            return store
+
+        yield make

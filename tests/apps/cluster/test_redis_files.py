@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 
 import pytest
 
@@ -14,21 +13,9 @@ from gateway.apps.batches.redis_store import RedisBatchStore
 from gateway.apps.batches.runner import now
 from gateway.apps.batches.store import StoreAway, StoreFailed, StoreFull
 from gateway.config.snapshot import Secret
+from tests.apps.cluster.conftest import NewStore
 from tests.apps.cluster.redis_server import RedisServer
-from tests.apps.cluster.test_redis_store import MIB, NewStore, new_batch, put_file
-
-
-@pytest.fixture
-def new_store(redis: RedisServer) -> Iterator[NewStore]:
-    """Makes the store of one more gateway."""
-    with ExitStack() as stack:
-
-        def make() -> RedisBatchStore:
-            store = RedisBatchStore(Secret(redis.url))
-            stack.callback(store.close)
-            return store
-
-        yield make
+from tests.apps.cluster.test_redis_store import MIB, new_batch, put_file
 
 
 def test_a_file_is_kept_in_values_of_a_bounded_size(new_store: NewStore, redis: RedisServer) -> None:

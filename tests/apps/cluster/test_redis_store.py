@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -16,8 +14,8 @@ from gateway.apps.batches.redis_files import CHUNK, KEYS
 from gateway.apps.batches.redis_store import RedisBatchStore
 from gateway.apps.batches.runner import now
 from gateway.apps.batches.store import Bounds
-from gateway.config.snapshot import Secret
 from tests.apps.batches.filed import CHAT, jsonl, last, line
+from tests.apps.cluster.conftest import NewStore
 from tests.apps.cluster.redis_server import RedisServer
 from tests.waiting import wait_until
 
@@ -25,22 +23,6 @@ MIB = 1024 * 1024
 
 
 LINE_MOST = MIB
-
-
-NewStore = Callable[[], RedisBatchStore]
-
-
-@pytest.fixture
-def new_store(redis: RedisServer) -> Iterator[NewStore]:
-    """Makes the store of one more gateway."""
-    with ExitStack() as stack:
-
-        def make() -> RedisBatchStore:
-            store = RedisBatchStore(Secret(redis.url))
-            stack.callback(store.close)
-            return store
-
-        yield make
 
 
 def put_file(store: RedisBatchStore, name: str, content: bytes) -> FileRecord:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.accounting import ledger
 from gateway.accounting.accounts import today
 from gateway.accounting.budgets import Account
+from gateway.accounting.ledger import Ledger
 from gateway.apps.cluster import membership as gateways_module
 from gateway.apps.cluster.redis_connection import RedisUnavailable
 from gateway.config.snapshot import Budget
@@ -102,7 +102,7 @@ async def cut(gateway: RunningGateway, patch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateways_module, "RENEW", 0.1)
-    monkeypatch.setattr(ledger, "FLUSH", 0.01)
+    monkeypatch.setattr(Ledger, "flush", 0.01)
 
 
 async def test_two_at_the_same_time_count_what_was_before_and_what_each_spends_once(

@@ -123,7 +123,7 @@ def test_it_can_be_asked_while_the_ledger_is_written(config: str, tmp_path: Path
     ledger = Ledger(tmp_path / "state")
     ledger.open()
     try:
-        ledger.record(used("hermes", "qwen36"))
+        ledger.put(used("hermes", "qwen36"))
         wait_until(lambda: run("--config", config).exit_code == 0)  # the file is being made
         wait_until(lambda: told("--config", config)["usage"])
         assert [r["requests"] for r in told("--config", config)["usage"]] == [1]

@@ -57,4 +57,4 @@ def test_the_shares_add_up(found: list[tuple[float, float]]) -> None:
 
 def test_without_a_line_nothing_is_claimed() -> None:
     told = agreement("a", "b", [])
-    assert (told.lines, told.same, told.kappa, told.weighted) == (0, None, None, None)
+    assert (told.lines, told.same, told.kappa, told.weighted_kappa) == (0, None, None, None)

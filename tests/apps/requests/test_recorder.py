@@ -12,7 +12,6 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.accounting.record import RequestLine
-from gateway.apps.requests import recorder as module
 from gateway.apps.requests.recorder import Recorder
 from gateway.apps.requests.store import DAY, NAME, RequestStore, Search
 from gateway.domain.usage import NO_TOKENS
@@ -34,11 +33,11 @@ def metrics() -> Metrics:
 
 @pytest.fixture
 def recorder(tmp_path: Path, metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
-    monkeypatch.setattr(module, "FLUSH", 0.01)
-    monkeypatch.setattr(module, "RETRY_MOST", 0.05)
+    monkeypatch.setattr(Recorder, "flush", 0.01)
+    monkeypatch.setattr(Recorder, "retry_most", 0.05)
     monkeypatch.setattr("gateway.sqlite_file.BUSY", 0.05)
     recorder = Recorder(RequestStore(tmp_path, keep=10_000, days=7), metrics.failures)
-    recorder.open()
+    recorder.start()
     yield recorder
     recorder.close()
 
@@ -65,7 +64,7 @@ def test_a_request_is_found_at_once_and_written_without_being_asked_for(recorder
 
 
 def test_what_waits_is_written_at_the_end(recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "AT_ONCE", 1)
+    monkeypatch.setattr(Recorder, "at_once", 1)
     for number in range(20):
         recorder.put(line(f"r{number}"))
     recorder.close()
@@ -75,11 +74,11 @@ def test_what_waits_is_written_at_the_end(recorder: Recorder, tmp_path: Path, mo
 
 def test_a_burst_drops_the_oldest_and_counts_them(tmp_path: Path, metrics: Metrics) -> None:
     recorder = Recorder(RequestStore(tmp_path, keep=20_000, days=7), metrics.failures)  # its thread does not run
-    for number in range(module.KEPT + 5):
+    for number in range(Recorder.kept + 5):
         recorder.put(line(f"r{number}"))
     assert recorder.lost == 5
     recorder.find(Search())
-    assert written(tmp_path) == [f"r{number}" for number in range(5, module.KEPT + 5)]
+    assert written(tmp_path) == [f"r{number}" for number in range(5, Recorder.kept + 5)]
 
 
 def test_while_the_file_cannot_be_written_the_newest_are_held(

@@ -27,9 +27,9 @@ _encode = msgspec.json.Encoder().encode
 
 def to_message(body: bytes, id_: str) -> bytes:
     """The body of a chat answer (which `fault_in_message` has passed) as a message. Raises ProtocolFailure."""
-    answer, choice = answer_of(body, "a message")
+    answer, choice, said = answer_of(body, "a message")
     why, sequence = stop_of(choice.finish_reason, choice.stop_reason)
-    message = {**head(id_, answer.model), "content": _content(choice.message), "usage": usage_of(answer.usage)}
+    message = {**head(id_, answer.model), "content": _content(said), "usage": usage_of(answer.usage)}
     return _encode({**message, "stop_reason": why, "stop_sequence": sequence})
 
 

@@ -19,7 +19,7 @@ from gateway.apps.dialects.anthropic.answer import (
     usage_of,
 )
 from gateway.apps.dialects.anthropic.request import chat_of
-from gateway.apps.dialects.chat import ChatChunk, ChatChunkChoice, StreamTranslator, arguments_of
+from gateway.apps.dialects.chat import ChatAnswer, ChatChoice, StreamTranslator, arguments_of
 from gateway.apps.dialects.translated import Translation
 from gateway.domain.upstream import ProtocolFailure
 
@@ -66,13 +66,13 @@ class MessageStream(StreamTranslator):
     def _go_on(self, raw: bytes) -> None:
         self._out.append(self._delta + raw + _DELTA_END)
 
-    def _begin(self, chunk: ChatChunk | None = None) -> None:
+    def _begin(self, chunk: ChatAnswer | None = None) -> None:
         if not self._begun and chunk is not None:
             self._begun = True
             message = {**head("msg_" + self._request_id, chunk.model), "usage": usage_of(chunk.usage)}
             self._send("message_start", message=message)
 
-    def _finish(self, choice: ChatChunkChoice) -> None:
+    def _finish(self, choice: ChatChoice) -> None:
         self._stop = stop_of(choice.finish_reason, choice.stop_reason)
 
     def _heartbeat(self) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.apps.dialects.chat import (
-    ChatChunk,
+    ChatAnswer,
     answer_of,
     arguments_of,
     call_id_of,
@@ -68,8 +68,8 @@ class OllamaAnswer:
 
     def whole(self, body: bytes) -> bytes:
         """Raises ProtocolFailure when the answer cannot be translated."""
-        answer, choice = answer_of(body, "an answer of Ollama's")
-        message = choice.message if choice.text is None else {"content": choice.text}
+        answer, choice, message = answer_of(body, "an answer of Ollama's")
+        message = message if choice.text is None else {"content": choice.text}
         calls = [_call(call) for call in message.get("tool_calls") or []]
         self._usage, self._finish = answer.usage, choice.finish_reason
         return self._line(text_of(message), thoughts_of(message), calls, choice.logprobs, **self._end())
@@ -92,7 +92,7 @@ class OllamaAnswer:
             return error_of(data) + b"\n"
         return self._chunk(chunk, hold)
 
-    def _chunk(self, chunk: ChatChunk, hold: Callable[[int], object]) -> bytes:
+    def _chunk(self, chunk: ChatAnswer, hold: Callable[[int], object]) -> bytes:
         self._usage = chunk.usage or self._usage
         out = b""
         for choice in chunk.choices or ():

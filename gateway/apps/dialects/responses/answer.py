@@ -42,9 +42,9 @@ class Ids:
 
 def to_response(body: bytes, asked: RequestEcho, ids: Ids) -> bytes:
     """The body of a chat answer (which `fault_in_message` has passed) as a response. Raises ProtocolFailure."""
-    answer, choice = answer_of(body, "a response")
+    answer, choice, message = answer_of(body, "a response")
     reason = reason_of(choice.finish_reason)
-    output = _output(choice.message, asked, ids, INCOMPLETE if reason else COMPLETED)
+    output = _output(message, asked, ids, INCOMPLETE if reason else COMPLETED)
     return response(
         asked, ids, INCOMPLETE if reason else COMPLETED, output, usage=usage_of(answer.usage), reason=reason
     )

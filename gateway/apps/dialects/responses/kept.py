@@ -27,12 +27,7 @@ REFERRED_MOST = 100  # responses that one input may refer to
 _encode = msgspec.json.Encoder().encode
 
 
-class _ResponseOutput(msgspec.Struct):
-    output: Raw = Raw(b"[]")
-
-
 _decode_items = msgspec.json.Decoder(list[dict[str, Raw]]).decode
-_decode_output = msgspec.json.Decoder(_ResponseOutput).decode
 
 
 class KeptExchange(TranslatedExchange):
@@ -115,7 +110,7 @@ class KeptExchange(TranslatedExchange):
                 if len(outputs) >= REFERRED_MOST:
                     raise GatewayError("request_too_large", f"The input refers to more than {REFERRED_MOST} responses.")
                 kept = await self._conversations.conversation(self._owner, name, limit, self.share.add)
-                said = _decode_items(_decode_output(kept.turns[-1].response).output)
+                said = _decode_items(_output_of(kept.turns[-1]))
                 self.share.release(kept.size)
                 outputs[name] = {str(value_in(one.get("id"), "id")): Raw(_encode(one)) for one in said}
                 local = local or kept.local
@@ -171,6 +166,11 @@ class KeptExchange(TranslatedExchange):
         await self._conversations.add(self._owner, name, self._previous, turn, local=local)
 
 
+def _output_of(turn: Turn) -> bytes:
+    """The items of its response, as JSON."""
+    return bytes(read_fields(turn.response).get("output", b"[]"))
+
+
 def _items(raw: Raw) -> bytes:
     """The `input` of a request as a list of items. A request with another one is refused."""
     text = bytes(raw).strip()
@@ -183,7 +183,7 @@ def _joined(fields: dict[str, Raw], kept: Conversation, own: Raw, limit: int) ->
     """The request with the input of the whole conversation, as one list of items. Raises `request_too_large`."""
     lists: list[bytes] = []
     for turn in kept.turns:
-        lists += turn.input, bytes(_decode_output(turn.response).output)
+        lists += turn.input, _output_of(turn)
     lists.append(_items(own))
     inner = [one.strip()[1:-1].strip() for one in lists]
     joined = b"[" + b",".join(one for one in inner if one) + b"]"

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.apps.dialects.chat import TEXT_MOST, ChatChunk, ChatChunkChoice, StreamTranslator, arguments_of, error_in
+from gateway.apps.dialects.chat import TEXT_MOST, ChatAnswer, ChatChoice, StreamTranslator, arguments_of, error_in
 from gateway.apps.dialects.responses.answer import (
     COMPLETED,
     INCOMPLETE,
@@ -90,14 +90,14 @@ class ResponseStream(StreamTranslator):
             raise ProtocolFailure(f"sent more than {TEXT_MOST:,} bytes of text in one answer")
         item.text += raw
 
-    def _begin(self, chunk: ChatChunk | None = None) -> None:
+    def _begin(self, chunk: ChatAnswer | None = None) -> None:
         if not self._begun:
             self._begun = True
             created = Raw(response(self._asked, self._ids, _PROGRESS))
             self._send("response.created", response=created)
             self._send("response.in_progress", response=created)
 
-    def _finish(self, choice: ChatChunkChoice) -> None:
+    def _finish(self, choice: ChatChoice) -> None:
         self._reason = reason_of(choice.finish_reason)
 
     def _heartbeat(self) -> None:

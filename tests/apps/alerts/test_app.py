@@ -144,7 +144,7 @@ async def test_silence_means_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A day of looks, on a clock of their own; what is told afterwards is the first message."""
     async with fleet("a b", "aliases: {w: [a, b]}") as f:
         alerter, now = f.gateway.gateway.apps.alerts, time.monotonic()
-        monkeypatch.setattr("gateway.apps.alerts.alerter.time", SimpleNamespace(monotonic=lambda: now, time=time.time))
+        monkeypatch.setattr("gateway.apps.alerts.app.time", SimpleNamespace(monotonic=lambda: now, time=time.time))
         for _ in range(24 * 60):
             now += 60.0
             await alerter.check()

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.apps.describing import pictures
+from gateway.apps.describing import app
 from simulator import SimVllm
 from simulator.faults import Fault
 from tests.support import RunningGateway, running_gateway
@@ -105,7 +105,7 @@ async def test_a_client_that_leaves_ends_the_description() -> None:
 
 
 async def test_too_many_pictures_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "PICTURES_MOST", 1)
+    monkeypatch.setattr(app, "PICTURES_MOST", 1)
     async with desk() as (gateway, _, _):
         reply = await ask(gateway, PICTURE, OTHER)
         assert (reply.status_code, "more than 1 pictures" in reply.text) == (400, True)
