@@ -124,7 +124,7 @@ def test_alone_the_models_of_an_engine_have_one_share(engines: list[MadeUp]) -> 
 
 
 async def test_two_gateways_send_an_engine_and_its_adapter_no_more_than_its_slots(redis: RedisServer) -> None:
-    sim = Counting("a", served=["m", "l"], decode=200.0)
+    sim = Counting("a", served=["m", "l"], decode=60.0)
     async with sim.serve() as url:
         routes = f"backends: {{a: {{url: '{url}', model: m, slots: 2}}, lora: {{on: a, model: l}}}}"
         async with gateways(redis, FAST + routes) as both:
@@ -137,7 +137,7 @@ async def test_two_gateways_send_an_engine_and_its_adapter_no_more_than_its_slot
 
 async def test_a_user_of_two_gateways_has_one_limit(redis: RedisServer) -> None:
     key = "a-key-of-a-page"
-    sim = Counting("a", decode=200.0)
+    sim = Counting("a", decode=20.0)
     async with sim.serve() as url:
         routes = f"backends: {{a: {{url: '{url}', slots: 8}}}}\n"
         routes += (
