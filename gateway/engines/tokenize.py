@@ -21,7 +21,7 @@ from gateway.domain.upstream import ProtocolFailure, Response, UpstreamClient, r
 from gateway.domain.usage import count_of
 from gateway.engines.base import authorized
 from gateway.engines.outgoing import JSON, NOT_THE_CLIENTS
-from gateway.large_bodies import LARGE, apart
+from gateway.large_bodies import LARGE, apart, apart_if_large
 from gateway.transport.client import post_json
 
 log = logging.getLogger("gateway.tokenize")
@@ -42,7 +42,8 @@ async def count_tokens(state: BackendState, request: InferenceRequest) -> int | 
     time. Prompts with images are not counted: the template's placeholders do not show an image's size. A server counts
     in the process that also answers the others, so each client's counts take turns. Raises nothing and does not change
     the backend's health, because an estimate can be used instead."""
-    count, body = _count_of(state, request), tokenize_body(state, request)
+    asked = partial(tokenize_body, state, request)
+    count, body = _count_of(state, request), await apart_if_large(request.sender, request.prompt_bytes, asked)
     if count is None or body is None or state.client is None:
         return None
     headers = authorized([("content-type", "application/json")], state.backend)
