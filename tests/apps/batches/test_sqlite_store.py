@@ -154,7 +154,7 @@ def test_a_store_of_an_older_gateway_gets_the_indexes_that_it_lacks(tmp_path: Pa
 def test_a_line_that_an_admin_has_ended_is_a_row_of_the_error_file_and_no_failure(tmp_path: Path) -> None:
     store = SqliteBatchStore(tmp_path)
     store.open()
-    last(store.index(begun(store, 3), Bounds(1000, 10**9), now()))
+    last(store.index(begun(store, 3), 1000, 10**9, now()))
     for number, ok in enumerate((True, False, None)):
         found = store.add_result("batch_x", number, b"row%d\n" % number, ok=ok)
     assert (found.completed, found.failed, found.cancelled, found.done) == (1, 1, 1, 3)
