@@ -204,9 +204,9 @@ def _report_syntax(error: MarkedYAMLError, text: str, report: Report) -> None:
             report.errors.append(Problem(report.file, number, "", message, 'write "${NAME}"'))
         if found:
             return
-    for stray, message, hint in _STRAYS:
+    for stray, said, advice in _STRAYS:
         if (found_at := next((i for i, content in enumerate(lines, 1) if stray.match(content)), None)) is not None:
-            report.errors.append(Problem(report.file, found_at, "", message, hint))
+            report.errors.append(Problem(report.file, found_at, "", said, advice))
             return
     message, hint = _plain_words(problem, str(error.context or ""))
     opened = error.context_mark.line + 1 if error.context_mark else line

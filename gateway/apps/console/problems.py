@@ -58,7 +58,10 @@ class Cause:
         mends = list(dict.fromkeys(one_line(one["mend"]) for one in told if one.get("mend")))[:2]
         if not mends and self.state == "warming":
             return text
-        look = f"gateway probe {self.names[0]}" if len(self.names) == 1 else "gateway fleet status"
+        look = "gateway fleet status"
+        if len(self.names) == 1:
+            steered = known[0].get("nodes") and not known[0].get("cloud") and self.state == "down"
+            look = f"gateway {'fleet logs' if steered else 'probe'} {self.names[0]}"
         if _is_down(status, self.node):
             look = "see whether the machine runs, and its network"
         return f"What to do: {'; '.join(mends) or look}. {text}"

@@ -47,6 +47,13 @@ def test_backends_of_a_node_that_fell_together_are_one_problem() -> None:
     assert whole[1].startswith("  What to do: see whether the machine runs")
 
 
+def test_of_an_engine_on_a_node_the_log_is_named() -> None:
+    line = told(backends={"a": backend("down", 940.0, "n")}, aliases={})[1][0]
+    assert line == "  What to do: gateway fleet logs a. /health: refused"
+    cloud = told(backends={"a": backend("down", 940.0, "n", cloud=True)}, aliases={})[1][0]
+    assert "gateway probe a" in cloud
+
+
 def test_what_mends_it_and_the_likely_cause_are_said() -> None:
     trouble = {"cause": "no memory is left", "mend": "gateway fleet restart a", "words": ["OOM"]}
     lines = told(backends={"a": backend("down", 940.0, trouble=trouble)}, aliases={})
