@@ -3,22 +3,18 @@ path. A dialect is imported by the first request that speaks it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from gateway.apps.dialects.translated import TranslatedExchange
-from gateway.domain.endpoints import MESSAGES, OLLAMA, RESPONSES, Endpoint
+from gateway.domain.endpoints import COMPACT, MESSAGES, OLLAMA, RESPONSES, Endpoint
 from gateway.domain.request import InferenceRequest, parse
 from gateway.proxy.exchange import Exchange
-from gateway.routing import explain
-from gateway.runtime.apps import Extension
+from gateway.runtime.apps import Extension, Routers
 from gateway.runtime.gateway import Gateway
-
-if TYPE_CHECKING:
-    from fastapi import APIRouter
 
 _OF_RESPONSES = {"instructions", "max_output_tokens", "reasoning", "text", "tools", "store"}
 
@@ -26,17 +22,23 @@ _OF_RESPONSES = {"instructions", "max_output_tokens", "reasoning", "text", "tool
 def app(gateway: Gateway) -> Extension:
     of_response = partial(_response, gateway)
 
-    def routers() -> Sequence[APIRouter]:
+    def routers() -> Routers:
         from gateway.apps.dialects import token_counts
         from gateway.apps.dialects.ollama import pages
 
         return token_counts.router(gateway, of_response), pages.router(gateway)
 
+    def tools_of_chat(exchange: Exchange) -> TranslatedExchange:
+        from gateway.apps.dialects.chat_tools import ChatToolsTranslation
+
+        return TranslatedExchange(exchange, ChatToolsTranslation())
+
+    gateway.services.tool_dialect = tools_of_chat
     of_ollama = {endpoint.name: partial(_of_ollama, gateway, endpoint) for endpoint in OLLAMA}
     return Extension(
         paths=frozenset({"messages", "responses", "api"}),
         routers=routers,
-        translators={MESSAGES.name: _message, RESPONSES.name: of_response, **of_ollama},
+        translators={MESSAGES.name: _message, RESPONSES.name: of_response, COMPACT.name: _compaction, **of_ollama},
         read_request=read_request,
     )
 
@@ -45,6 +47,12 @@ def _message(exchange: Exchange) -> Exchange:
     from gateway.apps.dialects.anthropic.stream import MessageTranslation
 
     return TranslatedExchange(exchange, MessageTranslation())
+
+
+def _compaction(exchange: Exchange) -> Exchange:
+    from gateway.apps.dialects.responses.relayed import ResponseTranslation
+
+    return TranslatedExchange(exchange, ResponseTranslation(compacts=True))
 
 
 def _of_ollama(gateway: Gateway, endpoint: Endpoint, exchange: Exchange) -> Exchange:
@@ -77,7 +85,9 @@ def read_request(alias: str, body: Any) -> InferenceRequest:
         from gateway.apps.dialects.anthropic.request import to_chat
 
         return parse(MESSAGES, to_chat(msgspec.json.encode({**body, "model": alias})))
-    return explain.read_request(alias, body)
+    from gateway.apps.explaining.explain import read_request as read_chat
+
+    return read_chat(alias, body)
 
 
 def _is_response(body: Mapping[str, Any]) -> bool:
