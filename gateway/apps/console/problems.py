@@ -60,7 +60,7 @@ class Cause:
             return text
         look = "gateway fleet status"
         if len(self.names) == 1:
-            steered = known[0].get("nodes") and not known[0].get("cloud") and self.state == "down"
+            steered = known[0].get("nodes") and known[0].get("engine") == "vllm" and self.state == "down"
             look = f"gateway {'fleet logs' if steered else 'probe'} {self.names[0]}"
         if _is_down(status, self.node):
             look = "see whether the machine runs, and its network"
