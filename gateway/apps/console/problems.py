@@ -120,7 +120,8 @@ def troubles(status: Fields, gone: str | None, age: float) -> Iterable[tuple[str
     if mapping_of(status, "shared").get("joined") is False:
         yield alone(status["shared"], status.get("now")), WARNING
     if error := mapping_of(status, "config").get("error"):
-        yield f"routes.yaml was edited and is refused; what was in force still is: {one_line(error)}", ALARM
+        yield "routes.yaml was edited and is refused; what was in force still is:", ALARM
+        yield f"  {one_line(error)}", "none"
     yield from causes_and_aliases(status)
     for name, share in mapping_of(status, "budgets").items():
         if number(share) and share >= SPENT:
