@@ -60,7 +60,7 @@ class Cause:
             return text
         look = "gateway fleet status"
         if len(self.names) == 1:
-            steered = known[0].get("nodes") and not known[0].get("cloud") and self.state == "down"
+            steered = known[0].get("nodes") and known[0].get("engine") == "vllm" and self.state == "down"
             look = f"gateway {'fleet logs' if steered else 'probe'} {self.names[0]}"
         if _is_down(status, self.node):
             look = "see whether the machine runs, and its network"
@@ -120,7 +120,8 @@ def troubles(status: Fields, gone: str | None, age: float) -> Iterable[tuple[str
     if mapping_of(status, "shared").get("joined") is False:
         yield alone(status["shared"], status.get("now")), WARNING
     if error := mapping_of(status, "config").get("error"):
-        yield f"routes.yaml was edited and is refused; what was in force still is: {one_line(error)}", ALARM
+        yield "routes.yaml was edited and is refused; what was in force still is:", ALARM
+        yield f"  {one_line(error)}", "none"
     yield from causes_and_aliases(status)
     for name, share in mapping_of(status, "budgets").items():
         if number(share) and share >= SPENT:

@@ -48,10 +48,10 @@ def test_backends_of_a_node_that_fell_together_are_one_problem() -> None:
 
 
 def test_of_an_engine_on_a_node_the_log_is_named() -> None:
-    line = told(backends={"a": backend("down", 940.0, "n")}, aliases={})[1][0]
+    line = told(backends={"a": backend("down", 940.0, "n", engine="vllm")}, aliases={})[1][0]
     assert line == "  What to do: gateway fleet logs a. /health: refused"
-    cloud = told(backends={"a": backend("down", 940.0, "n", cloud=True)}, aliases={})[1][0]
-    assert "gateway probe a" in cloud
+    other = told(backends={"a": backend("down", 940.0, "n", engine="ollama")}, aliases={})[1][0]
+    assert "gateway probe a" in other
 
 
 def test_what_mends_it_and_the_likely_cause_are_said() -> None:
