@@ -225,7 +225,11 @@ class Launches:
         node, address = self._node({**command.env, **env}, path)
         nodes = self._further_nodes(node, command, path)
         keys: dict[str, Any] = {"node": nodes if len(nodes) > 1 else node}
-        if command.port is None:
+        in_file = "config" in command.flags and "port" not in command.flags
+        if in_file:
+            message = "the file of --config is not read: it may say the model, its port and more"
+            self.notes.to_do(path, message, "write what it says into launch.command, or correct url and model")
+        if command.port is None or in_file:
             keys["url"] = f"http://{_host(address)}:{port}"
         keys["launch"] = launch
         keys |= _api_key(command.flags.get("api-key") or env.get("VLLM_API_KEY"))
