@@ -16,7 +16,7 @@ from gateway.domain.engine_traits import traits_of
 from gateway.launch.command import ServeCommand, with_changes
 from gateway.launch.docker import DockerRun
 from gateway.launch.families import ModelFamily as NamedFamily
-from gateway.launch.families import family_of
+from gateway.launch.families import family_of, name_in_cache
 from gateway.launch.flags import chooses_rust
 from gateway.printable import visible
 
@@ -297,7 +297,7 @@ def _names(backend: Backend, launch: Launch, command: ServeCommand, env: Mapping
     found += [str(command.flags.get("tokenizer") or ""), env.get("SERVED_MODEL_NAME", "")]
     found += [str(name) for name in served] if isinstance(served, list) else [str(served or "")]
     found.append(backend.model or "")
-    return tuple(dict.fromkeys(name for name in found if name and "$" not in name))
+    return tuple(dict.fromkeys(name_in_cache(name) for name in found if name and "$" not in name))
 
 
 def _tagged(image: str | None) -> str | None:
