@@ -26,6 +26,7 @@ _READS = "Failed to deserialize the JSON body into the target type: "
 _CONTENT = "data did not match any variant of untagged enum MessageContent"
 _INTEGERS = ("max_tokens", "max_completion_tokens", "n", "seed", "top_k", "min_tokens", "top_logprobs")
 _NUMBERS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+_SWITCHES = ("stream", "skip_special_tokens", "ignore_eos", "add_special_tokens", "use_beam_search")
 _PARTS = ("text", "image_url", "video_url", "input_audio", "audio_url")
 
 
@@ -83,8 +84,16 @@ def check(body: dict[str, Any], sim: SimVllm) -> None:
             raise _bad(f"{name}: invalid type: string {json.dumps(value)}, expected u32")
         if isinstance(value, float) and name in _INTEGERS:
             raise _bad(f"{name}: invalid type: floating point `{value}`, expected u32")
-    if isinstance(body.get("stream"), str):
-        raise _bad(f"stream: invalid type: string {json.dumps(body['stream'])}, expected a boolean")
+        if isinstance(value, bool):
+            raise _bad(f"{name}: invalid type: boolean `{json.dumps(value)}`, expected u32")
+    for name in _SWITCHES:
+        if name in body and not isinstance(body[name], bool):
+            raise _bad(f"{name}: invalid type: {json.dumps(body[name])}, expected a boolean")
+    names = [tool["function"]["name"] for tool in body.get("tools") or [] if isinstance(tool.get("function"), dict)]
+    if twice := [name for at, name in enumerate(names) if name in names[:at]]:
+        raise ApiError(400, f"duplicate tool name `{twice[0]}`")
+    if body.get("use_beam_search"):
+        raise ApiError(400, "use_beam_search is not supported.")
     prompt = body.get("prompt")
     if isinstance(prompt, list) and not all(type(token) is int for token in prompt):
         raise _bad("prompt: data did not match any variant of untagged enum Prompt")
@@ -92,7 +101,9 @@ def check(body: dict[str, Any], sim: SimVllm) -> None:
         _check_shape(message, f"messages[{index}]: ")
     for message in body.get("messages") or []:
         _check_meaning(message, sim)
-    if (body.get("n") or 1) > 1:
+    if (count := body.get("n")) is not None and not (isinstance(count, int) and count > 0):
+        raise _bad(f"n: invalid value: {json.dumps(count)}, expected u32")
+    if (count or 1) > 1:
         raise ApiError(400, "Only n=1 is supported.", param="n")
     if body.get("tools") and body.get("tool_choice") != "none" and sim.tool_parser is None:
         text = "failed to submit chat request: tool parsing is disabled by frontend configuration"
@@ -102,6 +113,8 @@ def check(body: dict[str, Any], sim: SimVllm) -> None:
 def _check_shape(message: Any, where: str) -> None:
     """What cannot be read at all."""
     content, role = message.get("content"), message.get("role")
+    if "reasoning" in message and "reasoning_content" in message:
+        raise _bad(f"{where}duplicate field `reasoning`")
     if role != "assistant" and "content" not in message:
         raise _bad(f"{where}missing field `content`")
     if content is None and role != "assistant":

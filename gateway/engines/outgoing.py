@@ -46,8 +46,8 @@ OF_THE_SERVER = (
     *("kv_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room"),  # vLLM, SGLang: whose cache is read
     "id_slot",  # llama-server drops what that slot has kept of another prompt
 )
-# Null means what absence does, and some clients write it. vLLM 0.33 drops the calls of a model whose `tool_choice` is
-# null; older ones keep only the first where `parallel_tool_calls` is.
+# Null means what absence does, and some clients write it. vLLM 0.33 drops what looks like a call where `tool_choice` is
+# null, with tools and without; older ones keep only the first call where `parallel_tool_calls` is.
 UNSAID = ("tool_choice", "parallel_tool_calls")
 NOT_THE_CLIENTS = frozenset({*CHOSEN_IDS, *OF_THE_SERVER})
 _AUTO, _NONE, _REQUIRED, _FALSE = Raw(b'"auto"'), Raw(b'"none"'), Raw(b'"required"'), Raw(b"false")
@@ -66,14 +66,21 @@ def passed_on(headers: Mapping[bytes, bytes]) -> list[tuple[str, str]]:
 
 
 def outgoing_fields(
-    request: InferenceRequest, alias: Alias, state: BackendState, adapt: Adaptation = NO_ADAPTATION
+    request: InferenceRequest,
+    alias: Alias,
+    state: BackendState,
+    adapt: Adaptation = NO_ADAPTATION,
+    messages: Raw | None = None,
 ) -> tuple[dict[str, Raw], list[str]]:
-    """(the body's fields for this backend, the adaptations: values of ADAPTED). The request itself is not changed."""
+    """(the body's fields for this backend, the adaptations: values of ADAPTED). The request itself is not changed.
+    `messages`: where they have this backend's form already."""
     fields, now = dict(request.fields), time.monotonic()
     adapted: list[str] = []
     if not NOT_THE_CLIENTS.isdisjoint(fields):
         strip_server_fields(fields, adapted)
     traits = state.traits
+    if state.backend.cloud and request.endpoint.pools:
+        fields.pop("truncate_prompt_tokens", None)  # vLLM's, written here for Ollama's clients; no cloud reads it
     if state.model is not None:
         fields["model"] = Raw(_encode(state.model))
     elif traits.model_optional:
@@ -81,10 +88,9 @@ def outgoing_fields(
         del fields["model"]
     if alias.params:
         fill_in(fields, alias.params, request.endpoint.limits)
-    if request.tools:
-        for name in UNSAID:
-            if bytes(fields.get(name, b"")) == b"null":
-                del fields[name]
+    for name in UNSAID:
+        if name in fields and bytes(fields[name]) == b"null":
+            del fields[name]
     if adapt is not NO_ADAPTATION:
         adapted.extend(adapt.kinds)
         adapt_tools(fields, adapt)
@@ -117,7 +123,7 @@ def outgoing_fields(
     if request.stream and not request.own_usage and traits.streams_usage == "asked":
         fields["stream_options"] = with_usage(fields.get("stream_options"))
     if request.endpoint is CHAT or request.corrected is not None:
-        put_in_form(fields, forms_for(request, state, now))
+        put_in_form(fields, forms_for(request, state, now), messages)
     return fields, adapted
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.domain.body import value_of
+from gateway.domain.body import as_switch, value_of
 from gateway.inspection.arguments import Arguments
 
 Message = dict[str, Any]
 
-_INTEGERS = (
-    *("max_tokens", "max_completion_tokens", "min_tokens", "n", "seed", "top_k", "top_logprobs", "prompt_logprobs"),
+_LIMITS = (
+    *("max_tokens", "max_completion_tokens", "min_tokens", "n", "best_of", "top_k", "top_logprobs", "prompt_logprobs"),
     *("truncate_prompt_tokens", "thinking_token_budget"),
 )
 _NUMBERS = (
@@ -26,41 +26,58 @@ _NUMBERS = (
 _SWITCHES = (
     *("parallel_tool_calls", "echo", "ignore_eos", "skip_special_tokens", "include_reasoning", "add_generation_prompt"),
     *("continue_final_message", "include_stop_str_in_output", "spaces_between_special_tokens", "return_token_ids"),
+    *("add_special_tokens", "return_tokens_as_token_ids", "use_beam_search"),
 )
-_TRUE = frozenset(("true", "yes", "on", "1", "t", "y"))
-_FALSE = frozenset(("false", "no", "off", "0", "f", "n"))
+_TOKENS = ("stop_token_ids", "allowed_token_ids", "prompt")
+_NEEDED = frozenset(("model", "messages", "prompt"))
 _TEXTS = frozenset(("text", "input_text", "output_text"))
 _WORDS_OF = {"refusal": "refusal", "thinking": "thinking", "reasoning": "reasoning"}  # type of a part -> its text
-_WHOLE_MOST = 2**53  # beyond, a float is no exact number
+_LIMIT_MOST = 2**31 - 1  # means no limit, and some servers read no more
+_DEPTH_MOST = 100  # of arguments; a common limit of readers is 128
 
 _encode = msgspec.json.Encoder().encode
 
 
-def strict_scalars(fields: dict[str, Raw]) -> None:
-    """Change numbers and switches to their own types, where a lenient server would."""
+def strict_fields(fields: dict[str, Raw]) -> None:
+    """Change numbers, switches and tools to their own types, where a lenient server would; null is absence."""
+    for name in [name for name, value in fields.items() if bytes(value) == b"null" and name not in _NEEDED]:
+        del fields[name]
+    logprobs = _switch if "messages" in fields else whole_number
     readers: tuple[tuple[tuple[str, ...], Callable[[Any], Any]], ...] = (
-        (_INTEGERS, _whole),
-        (_NUMBERS, _number),
+        (_LIMITS, _limit),
+        (_NUMBERS, any_number),
         (_SWITCHES, _switch),
-        (("logprobs",), _logprobs),
+        (_TOKENS, _tokens),
+        (("seed",), whole_number),
+        (("logprobs",), logprobs),
+        (("logit_bias",), _biases),
+        (("tools",), _tools),
+        (("tool_choice",), _choice),
     )
     for names, read in readers:
         for name in names:
             if name in fields:
                 given = value_of(fields[name])
-                made = read(given)
-                if type(made) is not type(given):
+                if (made := read(given)) is not given:
                     fields[name] = Raw(_encode(made))
 
 
-def _whole(value: Any) -> Any:
-    number = _number(value)
-    if isinstance(number, float) and number.is_integer() and abs(number) < _WHOLE_MOST:
+def _limit(value: Any) -> Any:
+    number = whole_number(value)
+    return _LIMIT_MOST if type(number) is int and number > _LIMIT_MOST else number
+
+
+def whole_number(value: Any) -> Any:
+    number = any_number(value)
+    if isinstance(number, float) and number.is_integer():
         return int(number)
     return value if isinstance(value, str) and not isinstance(number, int) else number
 
 
-def _number(value: Any) -> Any:
+def any_number(value: Any) -> Any:
+    """The number that a lenient server reads from this value; the value itself where there is none."""
+    if isinstance(value, bool):
+        return int(value)
     if not isinstance(value, str) or len(value) > 40:
         return value
     try:
@@ -75,16 +92,50 @@ def _number(value: Any) -> Any:
 
 
 def _switch(value: Any) -> Any:
-    if isinstance(value, str):
-        word = value.strip().lower()
-        return True if word in _TRUE else False if word in _FALSE else value
-    return bool(value) if type(value) is int and value in (0, 1) else value
+    switch = as_switch(value.strip() if isinstance(value, str) else value)
+    return value if switch is None else switch
 
 
-def _logprobs(value: Any) -> Any:
-    """A switch in chats, a number in text completions."""
-    number = _whole(value)
-    return number if type(number) is int else _switch(value)
+def _tokens(value: Any) -> Any:
+    if not isinstance(value, list) or all(type(one) is int for one in value):
+        return value
+    if all(isinstance(one, list) for one in value):  # several prompts
+        return [_tokens(one) for one in value]
+    made = [whole_number(one) for one in value]
+    return made if all(type(one) is int for one in made) else value
+
+
+def _biases(value: Any) -> Any:
+    return {token: any_number(bias) for token, bias in value.items()} if isinstance(value, dict) else value
+
+
+def _tools(value: Any) -> Any:
+    """Each tool once, with its type, and its schema as an object."""
+    if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
+        return value
+    made: dict[Any, dict[str, Any]] = {}
+    for position, tool in enumerate(value):
+        function = tool.get("function")
+        if not isinstance(function, dict):
+            made[position] = tool
+            continue
+        function = {name: given for name, given in function.items() if given is not None}
+        schema = function.get("parameters")
+        if isinstance(schema, str):
+            schema = value_of(schema)
+        if schema == [] or isinstance(schema, dict):
+            function["parameters"] = schema or {}
+        if "strict" in function:
+            function["strict"] = _switch(function["strict"])
+        name = function.get("name")
+        kept = {**tool, "type": tool.get("type") or "function", "function": function}
+        made.setdefault(name if isinstance(name, str) else position, kept)
+    return [*made.values()]
+
+
+def _choice(value: Any) -> Any:
+    named = isinstance(value, dict) and isinstance(value.get("function"), dict)
+    return {"type": "function", **value} if named else value
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
@@ -95,10 +146,13 @@ def strict_messages(messages: list[Message]) -> list[Message]:
     made: list[Message] = []
     open_ids: list[str] = []  # of calls that have no result yet
     for position, message in enumerate(messages):
-        message = {**message}
+        message = {name: value for name, value in message.items() if value is not None or name == "content"}
         role = message.get("role")
         if role == "assistant":
             _read_calls(message, position, open_ids)
+            if "reasoning" in message and "reasoning_content" in message:  # two names of one field
+                thoughts = message.pop("reasoning_content")
+                message["reasoning"] = message["reasoning"] or thoughts
         elif role in ("tool", "function"):
             _read_result(message, position, open_ids)
         _read_content(message)
@@ -136,11 +190,28 @@ def _arguments(value: Any) -> str:
         return "{}"
     if not isinstance(value, str):
         return _encode(value).decode()
-    if value.strip() == "null" or value_of(value) is not None:
+    if _is_json(value):
         return value
     arguments = Arguments()
     mended = arguments.feed(value) + arguments.finish()
-    return mended if arguments.whole else _encode({"input": value}).decode()
+    return mended if arguments.whole and _is_json(mended) else _encode({"input": value}).decode()
+
+
+def _is_json(text: str) -> bool:
+    """Do all readers take it? Not where it nests too deeply, or has a number that none can hold."""
+    if text.strip() == "null":
+        return True
+    value = value_of(text)
+    return value is not None and _is_plain(value, _DEPTH_MOST)
+
+
+def _is_plain(value: Any, depth: int) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if not isinstance(value, (dict, list)):
+        return True
+    inner = value.values() if isinstance(value, dict) else value
+    return depth > 0 and all(_is_plain(one, depth - 1) for one in inner)
 
 
 def _read_result(message: Message, position: int, open_ids: list[str]) -> None:

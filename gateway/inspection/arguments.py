@@ -60,6 +60,11 @@ class Arguments:
         self._all, self._broken, self._unsure = self._all[: self._sent], False, -1
         return False
 
+    def begin(self, text: str) -> None:
+        """All of this text has been passed on already."""
+        self._read(text)
+        self._sent = len(self._all)
+
     def feed(self, piece: str) -> str:
         if self._too_long:
             return piece
@@ -96,7 +101,7 @@ class Arguments:
 
     def _limit(self) -> int:
         """Up to where the text may be passed on."""
-        if self._broken and not self._sent and self._all.lstrip()[:2] == "{}":
+        if not self._sent and self._all.lstrip()[:2] == "{}":
             return 0  # some servers begin with an empty object, and write the arguments behind it
         if self._broken:
             return self._at

@@ -17,12 +17,14 @@ _decode = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.Encoder().encode
 # A piece of arguments that may stand behind their end, or break a string of theirs: as text, and as JSON writes it.
 _BEHIND = r"\}\s*[<`{]|[\x00-\x1f]"
-_ODD_FIRST = re.compile(rf"\s*(?:[\"`<n]|\{{\s*[^\"}}\s])|.*?(?:{_BEHIND})", re.DOTALL)
+_ODD_FIRST = re.compile(rf"\s*(?:[\"`<n]|\{{\s*[^\"}}\s]|\{{\}}\s*\Z)|.*?(?:{_BEHIND})", re.DOTALL)
 _ODD = re.compile(rf"\s*[{{<`]|.*?(?:{_BEHIND})", re.DOTALL)
 _ODD_WRITTEN = re.compile(rb"\s*[{<`]|.*?(?:\}\s*[<`{]|(?<!\\)(?:\\\\)*\\[nrtbf])")
 # What models and servers write around a name: namespaces, the number of the call, marks of gpt-oss' channels.
 _AROUND = re.compile(r"(?:functions?|default_api|tools?|tool_calls?)[.:/]")
 _RECIPIENT = re.compile(r"\bto=(?:functions\.)?([\w.:/-]+)")
+_NAMED_WITHIN = re.compile(r"\s*([\w.-]{1,64})\s*(?=```)")
+_NAME_MOST = 200  # characters that are looked through for it
 _NUMBER = re.compile(r":\d+\Z")
 
 
@@ -45,7 +47,7 @@ class _ToolCall:
         """What of this piece of the arguments goes on to the client; the rest comes with `finish`."""
         if self.mends is None and (_ODD if self.arguments else _ODD_FIRST).match(piece) is not None:
             self.mends = Arguments()
-            self.mends.feed(self.text())
+            self.mends.begin(self.text())
         if self.mends is not None:
             piece = self.mends.feed(piece)
         if piece:
@@ -207,6 +209,9 @@ def _mended_whole(call: dict[str, Any]) -> dict[str, Any]:
     text = "" if given is None else given
     if not isinstance(text, str) or is_object(text):
         return call
+    if function.get("name") == "function" and (named := _NAMED_WITHIN.match(text[:_NAME_MOST])) is not None:
+        function = {**function, "name": named[1]}  # of DeepSeek-V3, read as one of V3.1
+        text = text[named.end() :]
     arguments = Arguments()
     text = arguments.feed(text) + arguments.finish()
     return {**call, "function": {**function, "arguments": text if text.strip() else "{}"}}

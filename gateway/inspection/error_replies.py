@@ -17,6 +17,7 @@ from gateway.inspection.known_errors import (
     is_busy,
     is_missing_path,
     is_missing_use,
+    is_unsupported,
     like_missing_model,
     read_batch_limit,
     read_lack,
@@ -169,6 +170,8 @@ def _bad_request(status: int, message: str, code: str | None, echoed: Echoed) ->
     if (lack := read_lack(message)) is not None:
         # How large a body may be is not learned: the next request is another one.
         return _incapable(status, message, lack, unverified=lack == "body" or echoed(message, True))
+    if is_unsupported(message):
+        return Verdict("incapable", message, status, message, unverified=True)
     if read_overflow(message) is not None:
         return _overflow(status, message, echoed)
     if (most := read_batch_limit(message)) is not None:

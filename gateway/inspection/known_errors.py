@@ -101,6 +101,11 @@ def is_missing_use(message: str) -> bool:
     return whole("no_such_use", message) is not None
 
 
+def is_unsupported(message: str) -> bool:
+    """Is this a known message of a server that cannot do what this one request asks for?"""
+    return whole("unsupported", message) is not None
+
+
 def is_busy(message: str) -> bool:
     """Is this a known message for a full queue?"""
     return whole("busy", message) is not None

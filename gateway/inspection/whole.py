@@ -123,19 +123,29 @@ def _rewritten(body: bytes, before: Sequence[Choice], changed: Sequence[Choice])
     """The body with its changed choices. Logprobs of a changed text become null: they belonged to the old one."""
     fields = _decode_fields(body)
     written = _decode_choices(fields["choices"])
+    differs = False
     for i, choice in enumerate(before):
         made = [one for one in changed if one.index == i]
         finish = made[-1].finish_reason
         if finish != choice.finish_reason:
             written[i]["finish_reason"] = Raw(_encode(finish))
+            differs = True
         if choice.delta is None or (len(made) == 1 and made[0].delta is choice.delta):
             continue
         message = _joined(choice.delta, [one.delta for one in made])
-        moved = message.get("content") != _decode_message(written[i]["message"]).get("content")
+        came = _decode_message(written[i]["message"])
+        if _said(message) == _said(came):
+            continue  # what was taken apart has come together again
+        differs = True
+        moved = message.get("content") != came.get("content")
         written[i]["message"] = Raw(_encode(message))
         if moved:
             written[i]["logprobs"] = Raw(b"null")
-    return _encode({**fields, "choices": Raw(_encode(written))})
+    return body if not differs else _encode({**fields, "choices": Raw(_encode(written))})
+
+
+def _said(message: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in message.items() if value is not None}
 
 
 def _joined(message: dict[str, Any], deltas: list[Delta]) -> dict[str, Any]:

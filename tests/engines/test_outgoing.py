@@ -68,11 +68,12 @@ def test_only_the_model_is_changed() -> None:
 
 @pytest.mark.parametrize(("name", "said"), [("tool_choice", "none"), ("parallel_tool_calls", False)])
 def test_null_about_tools_is_left_out(name: str, said: object) -> None:
-    """It means what absence does; vLLM 0.33 drops the calls of a null choice."""
+    """It means what absence does; vLLM 0.33 drops the calls of a null choice, and without tools the text of one."""
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     assert name not in sent({**ASK, "tools": tools, name: None})[0]
     assert sent({**ASK, "tools": tools, name: said})[0][name] == said
-    assert sent({**ASK, "tools": None, name: None})[0][name] is None
+    assert name not in sent({**ASK, "tools": None, name: None})[0]
+    assert name not in sent({**ASK, name: None})[0]
 
 
 def test_numbers_and_texts_keep_their_very_bytes() -> None:
@@ -393,3 +394,11 @@ def test_what_describes_the_clients_own_body_stays_behind() -> None:
 def test_a_name_that_only_begins_like_an_allowed_one_stays_behind() -> None:
     mine = {b"accept-language": b"de", b"traceparent2": b"x", b"xanthropic-a": b"x", b"openai-": b"x"}
     assert len(outgoing_headers(mine, "id")) == 2
+
+
+@pytest.mark.parametrize("cloud", [False, True])
+def test_vllms_name_for_cut_texts_reaches_no_cloud(cloud: bool) -> None:
+    state = backend_state()
+    state.define(replace(state.backend, cloud=cloud))
+    body = {"model": "alias", "input": "a", "truncate_prompt_tokens": -1}
+    assert ("truncate_prompt_tokens" in sent(body, state=state, endpoint=EMBEDDINGS)[0]) is not cloud

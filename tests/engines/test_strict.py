@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (tables of requests)
 """What a strict server gets of what a lenient one takes."""
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from gateway.domain.health_state import State
-from gateway.engines.strict import strict_messages, strict_scalars
-from simulator import SimRustFrontEnd
+from gateway.engines.strict import strict_fields, strict_messages
+from simulator import SimRustFrontEnd, SimVllm
 from tests.one_backend import one_backend
 from tests.raw_client import chat
-from tests.support import RunningGateway, from_clients
+from tests.support import RunningGateway, from_clients, running_gateway
 
 CHAT = "/v1/chat/completions"
 USER = {"role": "user", "content": "hi"}
@@ -57,6 +58,8 @@ HISTORIES: dict[str, list[Any]] = {
     ],
     "parts of another API": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}, "ho", None]}],
     "a number as content": [{"role": "user", "content": 5}],
+    "thoughts under both names": [USER, {"role": "assistant", "content": "a", "reasoning": None, "reasoning_content": "x"}, USER],
+    "a custom call": [USER, {"role": "assistant", "tool_calls": [{"id": "c1", "type": "custom", "custom": {"name": "f", "input": "y"}}]}, RESULT],
 }  # fmt: skip
 FIELDS: dict[str, Any] = {
     "max_tokens": "5",
@@ -156,6 +159,118 @@ def test_arguments_that_cannot_be_mended_are_kept_as_text() -> None:
     assert json.loads(made["tool_calls"][0]["function"]["arguments"]) == {"input": "{broken"}
 
 
+def test_arguments_that_some_readers_cannot_hold_are_kept_as_text() -> None:
+    for text in ('{"a": NaN}', '{"a": 1e400}', "[" * 150 + "]" * 150, '{"a": "\\ud800"}'):
+        (made,) = strict_messages([called(text)])
+        arguments = json.loads(made["tool_calls"][0]["function"]["arguments"])
+        assert arguments == {"input": text} or "NaN" not in json.dumps(arguments)
+        assert strict_messages([made]) == [made]
+
+
+def test_nulls_and_second_names_of_a_message_are_left_out() -> None:
+    thoughts = {"role": "assistant", "content": "a", "reasoning": None, "reasoning_content": "hm", "name": None}
+    assert strict_messages([thoughts]) == [{"role": "assistant", "content": "a", "reasoning_content": "hm"}]
+    both = {**thoughts, "reasoning": "first"}
+    assert strict_messages([both]) == [{"role": "assistant", "content": "a", "reasoning": "first"}]
+
+
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+NAMED: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
+MISTYPED: list[tuple[str, Any, Any]] = [
+    ("max_tokens", "5", 5),
+    ("max_tokens", 5.0, 5),
+    ("max_tokens", True, 1),
+    ("max_tokens", 10**12, 2**31 - 1),
+    ("top_k", 1e30, 2**31 - 1),
+    ("seed", 2**40, 2**40),
+    ("temperature", "0.5", 0.5),
+    ("temperature", True, 1),
+    ("temperature", "hot", "hot"),
+    ("logprobs", 1, True),
+    ("add_special_tokens", "no", False),
+    ("return_tokens_as_token_ids", 1.0, True),
+    ("use_beam_search", "maybe", "maybe"),
+    ("stop_token_ids", ["5", 6.0], [5, 6]),
+    ("stop_token_ids", ["x"], ["x"]),
+    ("logit_bias", {"5": "1"}, {"5": 1}),
+    ("tools", [TOOL, TOOL], [TOOL]),
+    ("tools", [{"function": TOOL["function"]}], [TOOL]),
+    ("tools", [{"type": None, "function": {**NAMED["function"], "parameters": '{"type": "object"}'}}], [TOOL]),
+    ("tools", [{**NAMED, "function": {"name": "f", "parameters": []}}], [{**NAMED, "function": {"name": "f", "parameters": {}}}]),
+    ("tools", [{**NAMED, "function": {"name": "f", "strict": "true", "description": None}}], [{**NAMED, "function": {"name": "f", "strict": True}}]),
+    ("tools", [{"type": "web_search"}, TOOL], [{"type": "web_search"}, TOOL]),
+    ("tools", "x", "x"),
+    ("tool_choice", {"function": {"name": "f"}}, NAMED),
+    ("tool_choice", "auto", "auto"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "given", "read"), MISTYPED)
+def test_a_field_is_of_its_own_type(name: str, given: Any, read: Any) -> None:
+    fields = {"messages": Raw(b"[]"), name: Raw(msgspec.json.encode(given)), "user": Raw(b"null")}
+    strict_fields(fields)
+    assert fields.keys() == {"messages", name}
+    made = msgspec.json.decode(fields[name])
+    assert (made, type(made)) == (read, type(read))
+
+
+def test_log_probabilities_of_a_text_completion_are_a_number() -> None:
+    fields = {"prompt": Raw(b"[1.0, 2.0]"), "logprobs": Raw(b"true")}
+    strict_fields(fields)
+    assert {name: bytes(value) for name, value in fields.items()} == {"prompt": b"[1,2]", "logprobs": b"1"}
+
+
+@pytest.mark.parametrize("sim", [SimVllm, SimRustFrontEnd])
+@pytest.mark.parametrize("n", ["2", 2.0, 2])
+async def test_several_answers_come_however_their_number_is_written(sim: type[SimVllm], n: Any) -> None:
+    async with one_backend(sim()) as gateway:
+        await gateway.until_ready("a")
+        reply = await gateway.client.post(CHAT, json=chat("a", n=n))
+        assert len(reply.json()["choices"]) == 2
+
+
+async def test_a_prompt_is_counted_once_however_many_answers_it_has() -> None:
+    async with rust() as (gateway, _):
+        one, three = [(await gateway.client.post(CHAT, json=chat("a", n=n))).json()["usage"] for n in (1, 3)]
+        assert three["prompt_tokens"] == one["prompt_tokens"]
+        assert three["total_tokens"] == three["prompt_tokens"] + three["completion_tokens"]
+        body = {"model": "a", "prompt": ["hi", "ho"], "max_tokens": 3}
+        usage = [
+            (await gateway.client.post("/v1/completions", json={**body, "n": n})).json()["usage"]["prompt_tokens"]
+            for n in (1, 2)
+        ]
+        assert usage[0] == usage[1]
+
+
+@pytest.mark.parametrize("n", [0, -1, "x", 2.5, []])
+async def test_no_number_of_answers_is_refused(n: Any) -> None:
+    async with rust() as (gateway, _):
+        reply = await gateway.client.post(CHAT, json=chat("a", n=n))
+        assert reply.status_code == 400, reply.text
+
+
+async def test_beams_go_to_a_server_that_searches_them() -> None:
+    sim = SimRustFrontEnd()
+    async with sim.serve() as one, SimVllm().serve() as two:
+        routes = f"backends: {{a: {{url: '{one}'}}, b: {{url: '{two}'}}}}\naliases: {{chain: [a, b]}}"
+        async with running_gateway(routes) as gateway:
+            await gateway.until_ready("a", "b")
+            for _ in range(2):
+                reply = await gateway.client.post(CHAT, json=chat("chain", use_beam_search=True))
+                assert (reply.status_code, reply.headers["x-gateway-backend"]) == (200, "b")
+            alone = await gateway.client.post(CHAT, json=chat("a", use_beam_search=True))
+            assert (alone.status_code, "use_beam_search" in alone.text) == (400, True)
+            assert gateway.state("a") is State.READY
+
+
+async def test_what_the_python_front_end_does_not_read_is_written_as_it_reads_it() -> None:
+    async with one_backend(sim := SimVllm()) as gateway:
+        await gateway.until_ready("a")
+        reply = await gateway.client.post(CHAT, json=chat("a", max_tokens="5", seed="7"))
+        assert reply.status_code == 200, reply.text
+        assert [from_clients(sim.requests)[-1].json[name] for name in ("max_tokens", "seed")] == [5, 7]
+
+
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=6),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
@@ -177,5 +292,5 @@ def test_anything_can_be_written_and_twice_is_once(messages: list[Any], fields: 
         msgspec.json.encode(once)
     )
     sent = {name: Raw(msgspec.json.encode(value)) for name, value in fields.items()}
-    strict_scalars(sent)
-    assert sent.keys() == fields.keys()
+    strict_fields(sent)
+    assert sent.keys() == {name for name, value in fields.items() if value is not None}

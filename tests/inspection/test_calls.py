@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gateway.inspection.calls import ToolCalls
+from gateway.inspection.arguments import is_object
+from gateway.inspection.calls import ToolCalls, mended_whole
 from gateway.inspection.offered_tools import OfferedTools
 
 TOOLS = OfferedTools([{"name": "f"}, {"name": "g"}])
@@ -21,7 +24,7 @@ def test_a_part_belongs_to_the_call_with_its_index() -> None:
     parts = [
         part("f", "", index=0, id="a"),
         part(None, '{"x":', index=0),
-        part("g", "{}", index=1, id="b"),
+        part("g", '{"y":1}', index=1, id="b"),
         part(None, "1}", index=0, id="a"),
     ]
     assert not any(calls.note([one]) for one in parts)
@@ -75,12 +78,12 @@ def test_parts_without_an_index_go_on_with_the_latest_call() -> None:
     first: list[Any] = [{"id": "a", "function": {"name": "look", "arguments": ""}}]
     both: list[Any] = [
         {"function": {"arguments": '{"x":1}'}},
-        {"id": "b", "function": {"name": "look", "arguments": "{}"}},
+        {"id": "b", "function": {"name": "look", "arguments": '{"y":1}'}},
     ]
     assert calls.note(first)
     assert calls.note(both)
     assert [one["index"] for one in (*first, *both)] == [0, 0, 1]
-    assert [call.text() for call in calls._calls] == ['{"x":1}', "{}"]
+    assert [call.text() for call in calls._calls] == ['{"x":1}', '{"y":1}']
 
 
 def test_arguments_that_are_repeated_come_once() -> None:
@@ -104,8 +107,35 @@ def test_braces_inside_of_arguments_are_no_repetition() -> None:
 
 @pytest.mark.parametrize("name", ["look<|channel|>commentary", "functions.look", "functions.look<|constrain|>json"])
 def test_a_name_loses_the_marks_of_channels(name: str) -> None:
-    calls, named = ToolCalls(), [part(name, "{}", index=0, id="a")]
+    calls, named = ToolCalls(), [part(name, '{"x":1}', index=0, id="a")]
     assert calls.note(named, OfferedTools([{"function": {"name": "look"}}]))
     assert named[0]["function"]["name"] == calls.first == "look"
-    unknown = [part(name, "{}", index=0, id="b")]
+    unknown = [part(name, '{"x":1}', index=0, id="b")]
     assert not ToolCalls().note(unknown, OfferedTools([{"function": {"name": "other"}}]))
+
+
+PIECE = st.sampled_from(
+    ['{"city"', ': "Oslo"', "}", "\n```", "json\n", "get", "_weather", "<", ",", " ", '"', "{", "[1", "]", "`", "null"]
+)
+
+
+@given(st.lists(PIECE, max_size=8))
+def test_what_is_passed_on_is_what_came_once_or_an_object(pieces: list[str]) -> None:
+    calls, sent = ToolCalls(), ""
+    calls.note([{"index": 0, "id": "a", "function": {"name": "f"}}])
+    for piece in pieces:
+        parts: list[Any] = [{"index": 0, "function": {"arguments": piece}}]
+        calls.note(parts)
+        sent += parts[0]["function"]["arguments"]
+    sent += "".join(part["function"]["arguments"] for part in calls.finish(cut=False))
+    came = "".join(pieces)
+    assert sent == came or is_object(sent)
+
+
+@pytest.mark.parametrize("stated", ["get_weather\n```json\n{}\n```", " get_weather ```{}```"])
+def test_a_call_of_deepseek_v3_that_a_later_parser_has_read_gets_its_name(stated: str) -> None:
+    function = {"name": "function", "arguments": stated}
+    (made,) = mended_whole([{"id": "a", "type": "function", "function": function}])
+    assert made["function"] == {"name": "get_weather", "arguments": "{}"}
+    (other,) = mended_whole([{"id": "a", "type": "function", "function": {**function, "arguments": '{"a": 1}'}}])
+    assert other["function"]["name"] == "function"

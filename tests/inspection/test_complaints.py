@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from gateway.domain.forms import USUAL_FORMS, Forms
+from gateway.domain.forms import STRICT, USUAL_FORMS, Forms
 from gateway.inspection.complaints import read_complaint
 
 SENT: dict[str, Any] = {
@@ -105,3 +105,27 @@ def test_what_the_gateway_may_not_change_is_the_clients(message: str) -> None:
 
 def test_an_effort_that_was_mapped_already_is_left_out() -> None:
     assert read("Unexpected reasoning effort high.", forms=Forms(efforts=("low", "high"))) == ("efforts=",)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "1 validation error:\n  {'type': 'bool_type', 'loc': 'body.add_generation_prompt', 'msg': 'Input should be a valid boolean', 'input': 'None'}",
+        "7 validation errors for ValidatorIterator\n0.type\n  Input should be 'text' [type=literal_error, input_value='output_text']",
+        "Missing 'type' field in multimodal part. (parameter=type)",
+        "chat completions only support assistant tool_calls of type 'function'. (parameter=tool_calls)",
+        "sequence item 1: expected str instance, int found",
+        "`top_logprobs` must be an integer. (parameter=top_logprobs, value=2)",
+        "duplicate tool name `get_weather`",
+        "Only function tool calls are supported.",
+        'Failed to deserialize the JSON body into the target type: logit_bias.5: invalid type: string "1", expected f32',
+    ],
+)
+def test_a_value_of_another_type_is_written_as_the_server_reads_it(message: str) -> None:
+    assert read(message) == (STRICT,)
+    assert read(message, forms=Forms(strict=True)) == ()
+
+
+def test_a_preference_of_another_type_is_left_out_and_not_rewritten() -> None:
+    message = "[{'type': 'extra_forbidden', 'loc': ['body', 'user'], 'msg': 'Extra inputs are not permitted'}] 1 validation error"
+    assert read(message, "user") == ("refused=user",)

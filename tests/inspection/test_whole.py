@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.domain.endpoints import CHAT, EMBEDDINGS
+from gateway.inspection.offered_tools import OfferedTools
+from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.whole import read_whole
 from tests.routing.parts import request
 
@@ -35,3 +37,18 @@ def test_what_is_not_mended_keeps_its_bytes(value: bytes) -> None:
     assert answer.failure is None
     assert b'"reasoning":"hm"' in answer.body
     assert b'"routed":' + value in answer.body
+
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize("thoughts", [b'"hm"', b"null"])
+@pytest.mark.parametrize("calls", [1, 2])
+def test_calls_that_are_right_keep_the_bytes_of_the_answer(thoughts: bytes, calls: int) -> None:
+    call = b'{"id":"c","type":"function","function":{"name":"f","arguments":"{\\"a\\": 1}"}}'
+    message = b'{"role":"assistant","content":null,"refusal":null,"tool_calls":[%b],"reasoning":%b}'
+    choice = b'{"index":0,"message":%b,"logprobs":null,"finish_reason":"tool_calls"}'
+    body = b'{"model":"m","choices":[%b]}' % (choice % (message % (b",".join([call] * calls), thoughts)))
+    asked = request(CHAT, tools=[TOOL])
+    answer = read_whole(body, asked, InspectionPolicy(tools=OfferedTools([TOOL])))
+    assert (answer.failure, answer.body) == (None, body)

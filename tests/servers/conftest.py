@@ -16,7 +16,8 @@ import pytest
 from .processes import HF_NAME, TAUGHT, RealServer
 
 HERE = Path(__file__).parent
-START_UP = 60.0  # seconds; transformers takes 15 on two idle cores, the others 2
+START_UP = 120.0  # seconds of CPU; transformers takes 15, the others 2
+PATIENCE = 1200.0  # seconds until a test is called hung, with the start of two servers beside other programs
 LLAMA = ("-c", "4096", "--alias", TAUGHT, "--metrics")
 MLX = ("--model", HF_NAME)
 
@@ -26,7 +27,7 @@ Start = Callable[..., RealServer]
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
-            item.add_marker(pytest.mark.timeout(2 * START_UP + 120))  # it may have to start two servers
+            item.add_marker(pytest.mark.timeout(PATIENCE))
 
 
 @pytest.fixture(scope="session")

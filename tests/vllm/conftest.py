@@ -17,7 +17,7 @@ import pytest
 from simulator import SimVllm
 
 from .formats import MODELS
-from .servers import START_UP, VllmServer
+from .servers import PATIENCE, VllmServer
 
 HERE = Path(__file__).parent
 KEY = "wonderland"
@@ -26,7 +26,7 @@ KEY = "wonderland"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
-            item.add_marker(pytest.mark.timeout(2 * START_UP + 120))  # it may have to start two servers
+            item.add_marker(pytest.mark.timeout(PATIENCE))
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ OPENER_LEFT = {
     ("deepseek_v4", "deepseek_v32"): "<｜DSML｜tool_calls>",
 }
 # A stream's first delta has named a call of a tool that nobody offered before anything else could be known.
-MISNAMED = {("deepseek_v3", "deepseek_v31"): [("function", "get_weather")]}
+MISNAMED = {("deepseek_v3", "deepseek_v31"): [("function", 'get_weather\n```json\n{"city": "Oslo"}\n```')]}
 
 
 def entry(server: VllmServer, parser: str, written: Written) -> str:

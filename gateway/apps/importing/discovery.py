@@ -4,6 +4,7 @@ the answers what each is and serves."""
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
@@ -24,6 +25,8 @@ Kind = Literal["vllm", "llamacpp", "mlx", "ollama", "openai", "gateway", "locked
 
 MODELS, OLLAMA_VERSION, SHOW = "/v1/models", "/api/version", "/api/show"
 PATHS = (MODELS, OLLAMA_VERSION, INSTALLED, LOADED)
+_BLOB = re.compile(r"(?m)^FROM \S{0,1000}\b(sha256[-:][0-9a-f]{64})\s*$")  # in the Modelfile that it shows
+_SHOWN_MOST = 100_000  # characters of a Modelfile
 OLLAMA_WINDOW = 32768  # asked for where the model allows more: its memory grows with it
 
 
@@ -42,7 +45,8 @@ NO_REPLY = ServerReply(0)
 @dataclass(frozen=True, slots=True)
 class Model:
     """`context` in tokens; None if not reported, as with `slots`, `tools` and `vision`. `ready`: it need not be loaded
-    first. `also`: further names of the same model there. `label`: the name to call it by, where `name` is none: "" =
+    first. `also`: further names of the same model there. `weights`: other models of an Ollama made of the same
+    file, for which one runner answers. `label`: the name to call it by, where `name` is none: "" =
     requests carry no name, and go to the model that the server was started with."""
 
     name: str
@@ -52,6 +56,7 @@ class Model:
     tools: bool | None = None
     vision: bool | None = None
     also: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
     slots: int | None = None
     label: str = ""
 
@@ -173,7 +178,9 @@ def _ollama_models(replies: Mapping[str, ServerReply]) -> list[Model]:
     loaded = model_entries(replies.get(LOADED, NO_REPLY).body)
     running = {name: reported_window(entry.get("context_length")) for name, entry in loaded}
     found = []
-    for name in tagged(replies):
+    for names in _runners(replies, running).values():
+        first, *others = names
+        name = first[0]
         shown = mapping(replies.get(f"{SHOW}:{name}", NO_REPLY).body)
         able = [text_of(word) for word in listed(shown.get("capabilities"))]
         chat = (not able or "completion" in able) and not looks_like_embedder(name)
@@ -182,8 +189,27 @@ def _ollama_models(replies: Mapping[str, ServerReply]) -> list[Model]:
         )
         context = running.get(name) or min(most or OLLAMA_WINDOW, OLLAMA_WINDOW)
         tools, vision = ("tools" in able, "vision" in able) if able else (None, None)
-        found.append(Model(name, context, chat, name in running, tools, vision))
+        weights = tuple(same[0] for same in others)
+        found.append(Model(name, context, chat, name in running, tools, vision, tuple(first[1:]), weights))
     return found
+
+
+def _runners(replies: Mapping[str, ServerReply], running: Mapping[str, Any]) -> dict[str, list[list[str]]]:
+    """The models of an Ollama by the file of weights that they were made of; of each model all its names. A loaded one
+    comes first."""
+    ours, models = set(tagged(replies)), dict[str, list[str]]()
+    for name, entry in model_entries(replies.get(INSTALLED, NO_REPLY).body):
+        if name in ours:
+            models.setdefault(text_of(entry.get("digest")) or name, []).append(name)
+    runners: dict[str, list[list[str]]] = {}
+    for names in models.values():
+        names.sort(key=lambda name: name not in running)
+        shown = [mapping(replies.get(f"{SHOW}:{name}", NO_REPLY).body).get("modelfile") for name in names]
+        found = (_BLOB.search((text_of(text) or "")[:_SHOWN_MOST]) for text in shown)
+        runners.setdefault(next((match[1] for match in found if match), names[0]), []).append(names)
+    for group in runners.values():
+        group.sort(key=lambda names: names[0] not in running)
+    return runners
 
 
 # Where vLLM, Ollama, LM Studio (1234), text-generation-inference (3000), SGLang (30000) and other servers listen by

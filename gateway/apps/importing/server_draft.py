@@ -27,7 +27,7 @@ from gateway.launch.command import ServeCommand, parse
 from gateway.launch.docker import read_docker_flags
 from gateway.launch.families import family_of
 
-Findings = Mapping[str, Any]  # as `probe_report` of gateway/health/probes.py makes them
+Findings = Mapping[str, Any]  # as `probe_report` of gateway/apps/probing/report.py makes them
 
 _QUANTISED = re.compile(r"[-_.](nvfp4|mxfp4|fp8|fp4|bf16|awq|gptq|gguf|mlx|int[48]|w\da\d+|[48]bit|q\d(_\w+)*)$", re.I)
 _RANK = {"vllm": 0, "llamacpp": 1, "mlx": 1, "openai": 1, "ollama": 2}
@@ -128,7 +128,13 @@ def _left_out(server: FoundServer) -> list[str]:
         name = backend_name(f"locked-{'-'.join(host_words(server.url)[-1:])}")
         entry = f'#  {name}: {{url: "{server.url}", api_key: "${{{variable_name(name)}_KEY}}"}}'
         return [f"  # {server.url} wants a key.", entry]
-    lines = []
+    lines = [
+        f"  # {server.url}: {other!r} has the weights of {model.name!r} and shares its runner and its slots. A backend "
+        "of its own gives it its own prompt and parameters."
+        for model in server.models
+        for other in model.weights
+        if _can_be_written(other)
+    ]
     if server.unloaded and server.kind in _RANK:
         more = f"has {server.unloaded} more on its disk: what is not loaded gets no backend."
         lines.append(f"  # {server.url} {more}")

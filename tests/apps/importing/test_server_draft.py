@@ -82,6 +82,40 @@ def test_an_ollama_tells_its_windows_and_what_it_can_do() -> None:
     )
 
 
+def of_weights(*names: str, loaded: str) -> dict[str, ServerReply]:
+    """An Ollama whose models are all made of one file; names with the same first letter are one model."""
+    entries = [{"name": name, "digest": name[0] * 64} for name in names]
+    modelfile = f"# of `ollama show`\nFROM /usr/share/ollama/.ollama/models/blobs/sha256-{'a1' * 32}\nTEMPLATE x\n"
+    return {
+        OLLAMA_VERSION: ServerReply(200, {"version": "0.33.0"}),
+        INSTALLED: ServerReply(200, {"models": entries}),
+        LOADED: ServerReply(200, {"models": [{"name": loaded, "context_length": 4096}]}),
+        **{f"{SHOW}:{name}": ServerReply(200, {"modelfile": modelfile}) for name in names},
+    }
+
+
+def test_names_of_one_model_of_an_ollama_are_one_backend() -> None:
+    server = identify("http://spark1:11434", of_weights("qwen3:8b", "qwen3:latest", loaded="qwen3:latest"))
+    assert server.models == (Model("qwen3:latest", 4096, also=("qwen3:8b",)),)
+    _, snapshot = written(server)
+    assert list(snapshot.backends) == ["qwen3"]
+    assert snapshot.aliases["qwen3"].also == ("qwen3:8b",)
+
+
+def test_models_of_one_file_of_weights_share_the_slots_of_their_runner() -> None:
+    server = identify("http://spark1:11434", of_weights("qwen3:8b", "coder", "qwen3", "writer", loaded="coder"))
+    assert server.models == (Model("coder", 4096, weights=("qwen3:8b", "writer")),)
+    text, snapshot = written(server)
+    assert list(snapshot.backends) == ["coder"]
+    assert "'writer' has the weights of 'coder' and shares its runner and its slots" in text
+
+
+def test_models_of_other_weights_are_backends_of_their_own() -> None:
+    replies = of_weights("a", "b", loaded="a")
+    del replies[f"{SHOW}:b"]  # its Modelfile was not read
+    assert [model.name for model in identify("http://spark1:11434", replies).models] == ["a", "b"]
+
+
 @pytest.mark.parametrize(
     ("replies", "kind"),
     [

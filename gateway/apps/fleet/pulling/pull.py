@@ -17,12 +17,12 @@ import click
 
 from gateway.apps.control.memory.model_files import keep
 from gateway.apps.control.unit_commands import with_credentials
-from gateway.apps.fleet.learning.edit import CannotEdit, text_of, with_entry, write_config
 from gateway.apps.fleet.preflight.expect import expected_weights
 from gateway.apps.fleet.preflight.host import ExpectedBackend, gib
 from gateway.apps.fleet.preflight.run import program, ssh_command
 from gateway.apps.fleet.pulling.files import Broken
 from gateway.apps.fleet.pulling.node import MARK
+from gateway.cli.config_edits import CannotEdit, text_of, with_entry, write_config
 from gateway.cli.options import complete_backend, config_option, examples, fail, load_or_exit
 from gateway.config.snapshot import Backend, Node, Snapshot
 from gateway.launch.flags import is_reference
@@ -326,7 +326,12 @@ def command(
             try:  # what `gateway fleet plan` needs of the model
                 keep(Path(snapshot.server.data), one.model, one.config, one.weights)
             except OSError as error:
-                click.echo(f"warning: its config.json cannot be kept for the plan: {error.strerror or error}", err=True)
+                where = visible(str(error.filename or snapshot.server.data))
+                why = f"its config.json cannot be kept for the plan: {where}: {error.strerror or error}"
+                help_ = (
+                    "pull as a user who may write there, or name a folder that has it (`gateway fleet plan --models`)"
+                )
+                click.echo(f"warning: {why}; {help_}", err=True)
     if pin and found and found[0].revision:
         _pin(config, chosen, found[0].revision)
 
