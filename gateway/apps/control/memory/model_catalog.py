@@ -147,6 +147,16 @@ def plain_name(model: str) -> str:
     return re.sub(r"\s+", "-", name_in_cache(model).rstrip("/").rsplit("/", 1)[-1].lower())
 
 
+def host_path(model: str, mounts: Iterable[str]) -> str:
+    """Where a model's folder in a container lies on the host, by its mounts (`HOST:CONTAINER`); another name stays."""
+    for volume in mounts if model.startswith("/") else ():
+        host, _, inside = volume.partition(":")
+        target = inside.partition(":")[0].rstrip("/")
+        if target and host.startswith(("/", "~", ".")) and f"{model}/".startswith(f"{target}/"):
+            return host.rstrip("/") + model[len(target) :]
+    return model
+
+
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
