@@ -54,5 +54,6 @@ SPEECH = Endpoint("speech", "/audio/speech", ("input",))
 TRANSCRIPTIONS = Endpoint("transcriptions", "/audio/transcriptions", ("file", "prompt"))
 TRANSLATIONS = Endpoint("translations", "/audio/translations", ("file", "prompt"))
 ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE, MESSAGES, RESPONSES, *OLLAMA, SPEECH, IMAGES)
+PASSED_ON = (SPEECH, IMAGES)  # the answers are passed on without being looked into
 PICTURES = (IMAGES, IMAGE_EDITS, IMAGE_VARIATIONS)
 UPLOADS = (TRANSCRIPTIONS, TRANSLATIONS, IMAGE_EDITS, IMAGE_VARIATIONS)  # their bodies are forms with a file, not JSON

@@ -31,7 +31,6 @@ from gateway.domain.upstream import UpstreamFailure
 from gateway.errors import GatewayError, PassedOn, exhausted
 from gateway.inspection.error_replies import Verdict
 from gateway.large_bodies import SEARCHED, apart, apart_if_large
-from gateway.proxy.ask_all import AskAll
 from gateway.proxy.attempt import Attempt
 from gateway.proxy.blame import Blame, earlier_failures
 from gateway.proxy.decisions import Decision, Decisions
@@ -153,8 +152,11 @@ class RequestHandler:
         return await planned.slots.admit(returning=bool(self.record.attempts))
 
     async def _ask_all(self, received: ReceivedRequest) -> None:
-        endpoint = self.record.endpoint
-        asking = AskAll(self.context, received, lambda *to: RequestHandler(self.services, endpoint, *to).run())
+        endpoint, ask_all = self.record.endpoint, self.services.ask_all
+        if ask_all is None:
+            message = f"Alias '{received.alias.name}' needs the folder gateway/apps/ask_all, which this gateway lacks."
+            raise GatewayError("no_backend_available", message)
+        asking = ask_all(self.context, received, lambda *to: RequestHandler(self.services, endpoint, *to).run())
         self.asked_all = True
         await asking.run()
 

@@ -76,6 +76,7 @@ class Services:
     on_short: Callable[[Kind], None]  # called when the gateway itself lacks something
     placements: Placements = field(default_factory=Placements)
     describer: Describer | None = None  # None = the app is not there
+    ask_all: Callable[..., Any] | None = None  # `AskAll` of the app of this name, where it is there
     tracer: Tracer | None = None  # None = nothing is traced
     decides_ahead: DecidesAhead = "repeated"
     observers: list[Callable[[RequestRecord], object]] = field(default_factory=list)

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.accounting.limits import estimate
+from gateway.apps.cloud.request import chat_arguments, embeddings_arguments
 from gateway.apps.dialects.anthropic.request import to_chat
 from gateway.apps.dialects.app import read_request
 from gateway.apps.dialects.ollama.exchange import READ
@@ -41,7 +42,6 @@ from gateway.domain.request import parse
 from gateway.domain.token_ratio import silence_budget
 from gateway.domain.upstream import UpstreamFailure
 from gateway.engines.base import InexpressibleRequest
-from gateway.engines.litellm.request import chat_arguments, embeddings_arguments
 from gateway.engines.ollama.request import chat_call, completion_call, embeddings_call
 from gateway.engines.outgoing import outgoing_fields
 from gateway.engines.tokenize import tokenize_body

@@ -16,9 +16,8 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.admin import admit, backend_of
-from gateway.api.answering import body_as
+from gateway.api.answering import STALLED, body_as, until_left
 from gateway.api.caller import caller_of, identify_caller
-from gateway.api.status import STALLED, until_left
 from gateway.apps.control.engine_logs import LINES_MOST, follow_log, read_log, unit_of
 from gateway.apps.control.memory.arithmetic import GIB
 from gateway.apps.control.memory.live import beside_the_plan

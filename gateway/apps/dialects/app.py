@@ -3,9 +3,9 @@ path. A dialect is imported by the first request that speaks it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -13,12 +13,8 @@ from gateway.apps.dialects.translated import TranslatedExchange
 from gateway.domain.endpoints import MESSAGES, OLLAMA, RESPONSES, Endpoint
 from gateway.domain.request import InferenceRequest, parse
 from gateway.proxy.exchange import Exchange
-from gateway.routing import explain
-from gateway.runtime.apps import Extension
+from gateway.runtime.apps import Extension, Routers
 from gateway.runtime.gateway import Gateway
-
-if TYPE_CHECKING:
-    from fastapi import APIRouter
 
 _OF_RESPONSES = {"instructions", "max_output_tokens", "reasoning", "text", "tools", "store"}
 
@@ -26,7 +22,7 @@ _OF_RESPONSES = {"instructions", "max_output_tokens", "reasoning", "text", "tool
 def app(gateway: Gateway) -> Extension:
     of_response = partial(_response, gateway)
 
-    def routers() -> Sequence[APIRouter]:
+    def routers() -> Routers:
         from gateway.apps.dialects import token_counts
         from gateway.apps.dialects.ollama import pages
 
@@ -77,7 +73,9 @@ def read_request(alias: str, body: Any) -> InferenceRequest:
         from gateway.apps.dialects.anthropic.request import to_chat
 
         return parse(MESSAGES, to_chat(msgspec.json.encode({**body, "model": alias})))
-    return explain.read_request(alias, body)
+    from gateway.apps.explaining.explain import read_request as read_chat
+
+    return read_chat(alias, body)
 
 
 def _is_response(body: Mapping[str, Any]) -> bool:

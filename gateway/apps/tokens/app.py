@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from gateway.runtime.apps import Extension
+from gateway.runtime.apps import Extension, Routers
 from gateway.runtime.gateway import Gateway
-
-if TYPE_CHECKING:
-    from fastapi import APIRouter
 
 
 def app(gateway: Gateway) -> Extension:
-    def routers() -> Sequence[APIRouter]:
+    def routers() -> Routers:
         from gateway.apps.tokens import api
 
         return (api.router(gateway),)
