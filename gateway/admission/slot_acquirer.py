@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from gateway.accounting.limits import estimate
+from gateway.accounting.accounts import estimate
 from gateway.admission.access import Identity
 from gateway.admission.backend_queue import QueueFull, Quota, Waiter
 from gateway.admission.capacity import is_open, tokens_needed

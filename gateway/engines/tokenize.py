@@ -19,7 +19,7 @@ from gateway.domain.upstream import UpstreamClient
 from gateway.domain.usage import count_of
 from gateway.engines.base import authorized
 from gateway.large_bodies import LARGE, apart
-from gateway.transport.client import post_json
+from gateway.transport.h1 import post_json
 
 log = logging.getLogger("gateway.tokenize")
 

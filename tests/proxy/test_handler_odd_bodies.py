@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.accounting.limits import estimate
+from gateway.accounting.accounts import estimate
 from gateway.apps.cloud.request import chat_arguments, embeddings_arguments
 from gateway.apps.dialects.anthropic.request import to_chat
 from gateway.apps.dialects.app import read_request

@@ -31,7 +31,7 @@ from gateway.engines.ollama.loading import loaded
 from gateway.engines.ollama.reply import STOPPED, OllamaLine, ReplyBuilder, is_cut_call, read_line
 from gateway.engines.ollama.request import OllamaCall, chat_call, completion_call, embeddings_call, fit_to_window
 from gateway.engines.ollama.stream import OllamaStream, OllamaWhole, whole_line
-from gateway.transport.client import post_json
+from gateway.transport.h1 import post_json
 
 WHOLE_MOST = 64 * 1024 * 1024  # bytes of an answer that is read in one piece
 LEVELS_SINCE = (0, 17, 7)  # from this version on every model that thinks takes a level
