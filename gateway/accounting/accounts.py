@@ -18,8 +18,7 @@ from gateway.accounting.prices import FREE, Prices, costs_money, pictures_usd
 from gateway.config.snapshot import Backend, Budget, Client, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.request import IMAGE_TOKENS, InferenceRequest
-from gateway.domain.token_ratio import PRIOR_USUAL
-from gateway.domain.usage import Tokens
+from gateway.domain.tokens import PRIOR_USUAL, Tokens
 from gateway.errors import GatewayError
 from gateway.routing.plan import OverBudget
 from gateway.routing.window import known_tokens

@@ -21,7 +21,7 @@ from gateway.domain.endpoints import SPEECH, Endpoint
 from gateway.domain.prefill import PromptUnderWay
 from gateway.domain.privacy import NO_MARKS, Privacy
 from gateway.domain.request import InferenceRequest
-from gateway.domain.usage import NO_TOKENS, Tokens, is_beyond_belief, read_usage
+from gateway.domain.tokens import NO_TOKENS, Tokens, is_beyond_belief, read_usage
 from gateway.errors import CATALOGUE
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer

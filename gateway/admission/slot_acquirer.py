@@ -14,7 +14,7 @@ from gateway.admission.slots import Admission, Lease
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.request import InferenceRequest
-from gateway.domain.token_ratio import room_needed
+from gateway.domain.tokens import room_needed
 from gateway.engines.tokenize import count_tokens
 from gateway.errors import GatewayError
 from gateway.routing.plan import Candidate

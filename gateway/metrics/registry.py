@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from gateway.config.snapshot import OPEN
-from gateway.domain.usage import Tokens
+from gateway.domain.tokens import Tokens
 from gateway.supervision import Failures
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)

@@ -39,7 +39,7 @@ from gateway.domain.endpoints import (
     Endpoint,
 )
 from gateway.domain.request import parse
-from gateway.domain.token_ratio import silence_budget
+from gateway.domain.tokens import silence_budget
 from gateway.domain.upstream import UpstreamFailure
 from gateway.engines.base import InexpressibleRequest
 from gateway.engines.ollama.request import chat_call, completion_call, embeddings_call

@@ -13,9 +13,8 @@ from gateway.config.backends import names_cloud_model
 from gateway.domain.backend import BackendState
 from gateway.domain.body import value_of
 from gateway.domain.request import IMAGE_TOKENS
-from gateway.domain.token_ratio import MIN_ROOM, PRIOR_DENSE, PRIOR_SPARSE
+from gateway.domain.tokens import MIN_ROOM, PRIOR_DENSE, PRIOR_SPARSE, count_of
 from gateway.domain.upstream import Response, UpstreamFailure
-from gateway.domain.usage import count_of
 from gateway.engines.base import (
     Engine,
     EngineRequest,
