@@ -148,7 +148,7 @@ def silence_budget(
 
     `loading`: seconds that it may load its model before that. `prefill`, `decode`: its learned rates in tokens per
     second; three times the resulting time is allowed. None = not learned. (A stalled engine is detected earlier than
-    this, by its metrics: health/progress.py.)
+    this, by its metrics: domain/progress.py.)
     """
     answer = 0 if request.stream or not request.endpoint.limits else request.limit() or ANSWER_GUESS
     computing = RATE_TIMES * prompt_tokens / prefill if prefill else prompt_tokens / PREFILL_PRIOR
