@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 LARGE = 128 * 1024  # bytes of a body that is translated; a smaller one takes milliseconds, in the worst case 20
-SEARCHED = 1024 * 1024  # bytes of a body that is searched for media
+SEARCHED = 1024 * 1024  # bytes of a body that is only read: its fields, and a search for media; 2 ms
 PACE = 32 * 1024 * 1024  # bytes a second of large conversations that are read from the disk and joined
 # Python runs one thread at a time: each further one would make the event loop wait for its turn longer.
 THREADS = 2
@@ -31,6 +31,11 @@ async def apart(sender: str, work: Callable[[], T]) -> T:
         return await asyncio.wrap_future(_threads().submit(sender, work))
     finally:
         _waiting.discard(task)
+
+
+async def apart_if_large(sender: str, size: int, work: Callable[[], T]) -> T:
+    """`apart` for work on more than `SEARCHED` bytes; less is done here, at once."""
+    return work() if size <= SEARCHED else await apart(sender, work)
 
 
 class Paced:

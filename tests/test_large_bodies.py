@@ -26,8 +26,16 @@ WORK: dict[str, tuple[str, str, Body]] = {
     "a message": ("gateway.apps.dialects.anthropic.stream.chat_of", "/v1/messages", {"messages": SAYS}),
     "a response": ("gateway.apps.dialects.responses.relayed.chat_request_of", "/v1/responses", {"input": SAYS}),
     "a count": ("gateway.apps.dialects.token_counts.to_chat", "/v1/messages/count_tokens", {"messages": SAYS}),
+    "a chat": ("gateway.domain.request.read_fields", "/v1/chat/completions", {"messages": SHOWS}),
+    "its form": ("gateway.proxy.attempt.messages_in_form", "/v1/chat/completions", {"messages": SHOWS}),
+    "tokens": ("gateway.apps.tokens.api.read_fields", "/tokenize", {"prompt": "word " * (SEARCHED // 5)}),
     "media": ("gateway.domain.request.find_media", "/v1/chat/completions", {"messages": SHOWS}),
 }
+
+
+async def counts(turn: Turn) -> None:
+    tokens = {"count": 1, "max_model_len": 1, "tokens": [1]}
+    await turn.send(json_answer(tokens if turn.path == "/tokenize" else WHOLE))
 
 
 class Held:
@@ -47,7 +55,7 @@ class Held:
 async def test_others_are_served_while_a_large_body_is_worked_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, path, body = WORK[name]
     held = Held(resolve_name(place))
-    async with fleet(good) as f:
+    async with fleet(counts) as f:
         monkeypatch.setattr(place, held)
         large = asyncio.create_task(raw_post(f.gateway.url, {"model": "chat", "max_tokens": 5, **body}, path))
         await f.gateway.until(held.begun.is_set)

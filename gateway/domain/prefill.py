@@ -22,23 +22,31 @@ LATELY = 20.0  # seconds after which a third of what was computed still counts
 class Prefill:
     """`tokens`: of the prompts that are computed or wait for it. `rate`: tokens per second; None until learned."""
 
-    __slots__ = ("_at", "_lately", "rate", "tokens")
+    __slots__ = ("_at", "_prompts", "_tokens", "rate", "tokens")
 
     def __init__(self) -> None:
         self.tokens = 0
         self.rate: float | None = None
-        self._lately = 0.0
+        self._tokens = self._prompts = 0.0  # of the last seconds, as they counted at `_at`
         self._at = 0.0
 
     def begin(self, tokens: int, now: float) -> PromptUnderWay:
         """A prompt of which so many tokens are to be computed is sent."""
-        self._lately, self._at = self.lately(now) + tokens, now
+        part = self._part(now)
+        self._tokens, self._prompts, self._at = self._tokens * part + tokens, self._prompts * part + 1, now
         self.tokens += tokens
         return PromptUnderWay(self, tokens, now)
 
     def lately(self, now: float) -> float:
         """Tokens that it had to compute in the last seconds, older ones counting less."""
-        return self._lately * exp((self._at - now) / LATELY) if self._lately else 0.0
+        return self._tokens * self._part(now)
+
+    def prompts(self, now: float) -> float:
+        """Prompts that were sent to it in the last seconds, older ones counting less."""
+        return self._prompts * self._part(now)
+
+    def _part(self, now: float) -> float:
+        return exp((self._at - now) / LATELY) if self._prompts else 0.0
 
     def learn(self, tokens: int, seconds: float) -> None:
         """So many tokens were computed in this time."""

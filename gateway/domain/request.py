@@ -229,6 +229,13 @@ def parse(endpoint: Endpoint, body: bytes | dict[str, Raw], own: OwnForm | None 
     return request
 
 
+def parse_and_search(endpoint: Endpoint, body: bytes, own: OwnForm | None = None) -> InferenceRequest:
+    """`parse` of a body, and its `media` with it: for a thread (large_bodies.py)."""
+    request = parse(endpoint, body, own)
+    request.look_for_media()
+    return request
+
+
 def is_limit(value: Any) -> TypeGuard[int]:
     """Can an answer be limited to this number of tokens? (bool, a subclass of int, is excluded.)"""
     return type(value) is int and 1 <= value <= LIMIT_MOST

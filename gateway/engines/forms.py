@@ -41,11 +41,18 @@ def names_developer(messages: Raw) -> bool:
     return _DEVELOPER.search(memoryview(messages)) is not None
 
 
-def put_in_form(fields: Fields, forms: Forms) -> None:
-    """Change the fields of a chat to the forms of its server."""
-    messages = fields.get("messages")
-    if messages is not None and (forms.changes_messages or (not forms.developer and names_developer(messages))):
-        fields["messages"] = _messages_in_form(messages, forms)
+def messages_in_form(messages: Raw, forms: Forms) -> Raw:
+    """The messages as the server reads them."""
+    changes = forms.changes_messages or (not forms.developer and names_developer(messages))
+    return _messages_in_form(messages, forms) if changes else messages
+
+
+def put_in_form(fields: Fields, forms: Forms, messages: Raw | None = None) -> None:
+    """Change the fields of a chat to the forms of its server. `messages`: where they have their form already."""
+    if messages is not None:
+        fields["messages"] = messages
+    elif (given := fields.get("messages")) is not None:
+        fields["messages"] = messages_in_form(given, forms)
     if forms.strict:
         strict_fields(fields)
     if forms.limit is not None:

@@ -13,7 +13,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.body import value_of
 from gateway.domain.endpoints import Endpoint
 from gateway.domain.upstream import Response, StaleConnection
-from gateway.engines.base import Engine, EngineRequest, authorized
+from gateway.engines.base import Engine, EngineRequest, InexpressibleRequest, authorized, refused
 from gateway.transport.h1 import post_json
 
 NONE = "none"  # in `fields`: the server is not sent this field
@@ -36,7 +36,11 @@ class HttpEngine(Engine):
         if upload is None:
             return await post_json(state.client, path, headers, fields)
         headers = [("content-type", upload.form_type), *(pair for pair in headers if pair[0] != "content-type")]
-        form = upload.form(_as_parts(fields), backend.fields.get(upload.field, upload.field))
+        name = backend.fields.get(upload.field, upload.field)
+        if taken := fields.keys() & {name, *upload.further}:  # servers may take the last part of a name: another model
+            what = f"A file may not be called `{min(taken)}`: a field of the form has that name."
+            return refused(InexpressibleRequest(what, min(taken)))
+        form = upload.form(_as_parts(fields), name)
         try:
             return await state.client.send("POST", path, headers, form)
         except StaleConnection:

@@ -65,14 +65,21 @@ def passed_on(headers: Mapping[bytes, bytes]) -> list[tuple[str, str]]:
 
 
 def outgoing_fields(
-    request: InferenceRequest, alias: Alias, state: BackendState, adapt: Adaptation = NO_ADAPTATION
+    request: InferenceRequest,
+    alias: Alias,
+    state: BackendState,
+    adapt: Adaptation = NO_ADAPTATION,
+    messages: Raw | None = None,
 ) -> tuple[dict[str, Raw], list[str]]:
-    """(the body's fields for this backend, the adaptations: values of ADAPTED). The request itself is not changed."""
+    """(the body's fields for this backend, the adaptations: values of ADAPTED). The request itself is not changed.
+    `messages`: where they have this backend's form already."""
     fields, now = dict(request.fields), time.monotonic()
     adapted: list[str] = []
     if not NOT_THE_CLIENTS.isdisjoint(fields):
         strip_server_fields(fields, adapted)
     traits = state.traits
+    if state.backend.cloud and request.endpoint.pools:
+        fields.pop("truncate_prompt_tokens", None)  # vLLM's, written here for Ollama's clients; no cloud reads it
     if state.model is not None:
         fields["model"] = Raw(_encode(state.model))
     elif traits.model_optional:
@@ -115,7 +122,7 @@ def outgoing_fields(
     if request.stream and not request.own_usage and traits.streams_usage == "asked":
         fields["stream_options"] = with_usage(fields.get("stream_options"))
     if request.endpoint is CHAT or request.corrected is not None:
-        put_in_form(fields, forms_for(request, state, now))
+        put_in_form(fields, forms_for(request, state, now), messages)
     return fields, adapted
 
 

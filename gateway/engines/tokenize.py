@@ -18,7 +18,7 @@ from gateway.domain.request import NO_MEDIA, InferenceRequest
 from gateway.domain.tokens import count_of
 from gateway.domain.upstream import UpstreamClient
 from gateway.engines.base import authorized
-from gateway.large_bodies import LARGE, apart
+from gateway.large_bodies import LARGE, apart, apart_if_large
 from gateway.transport.h1 import post_json
 
 log = logging.getLogger("gateway.tokenize")
@@ -39,7 +39,8 @@ async def count_tokens(state: BackendState, request: InferenceRequest) -> int | 
     time. Prompts with images are not counted: the template's placeholders do not show an image's size. A server counts
     in the process that also answers the others, so each client's counts take turns. Raises nothing and does not change
     the backend's health, because an estimate can be used instead."""
-    count, body = _count_of(state, request), tokenize_body(state, request)
+    asked = partial(tokenize_body, state, request)
+    count, body = _count_of(state, request), await apart_if_large(request.sender, request.prompt_bytes, asked)
     if count is None or body is None or state.client is None:
         return None
     headers = authorized([("content-type", "application/json")], state.backend)

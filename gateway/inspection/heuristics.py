@@ -85,10 +85,10 @@ PLAIN_ENDS = ("stop", "length")  # a finish_reason with which nothing is mended
 
 
 # The fields of a message, beside its content and calls, that may say something.
-_ALSO = (
+_ALSO = {
     *("refusal", "reasoning", "reasoning_content", "reasoning_details", "reasoning_text", "thinking"),
     *("function_call", "audio"),
-)
+}
 
 
 def plain_text(message: Mapping[str, Any], finish: object, usual: Thoughts | None) -> str | None:
@@ -98,8 +98,8 @@ def plain_text(message: Mapping[str, Any], finish: object, usual: Thoughts | Non
         return None
     if not (role is None or type(role) is str) or message.get("tool_calls") not in (None, []):
         return None
-    for name in _ALSO:
-        if message.get(name) is not None:
+    for name, value in message.items():
+        if value is not None and name in _ALSO:
             return None
     return text if begins_plainly(text, usual) else None
 

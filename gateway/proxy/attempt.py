@@ -31,7 +31,8 @@ from gateway.domain.upstream import (
     read_past,
 )
 from gateway.engines.base import EngineRequest, NativeRequest
-from gateway.engines.outgoing import outgoing_fields
+from gateway.engines.forms import messages_in_form
+from gateway.engines.outgoing import forms_for, outgoing_fields
 from gateway.engines.registry import send
 from gateway.errors import GatewayError, exhausted
 from gateway.inspection import rewrite
@@ -46,7 +47,7 @@ from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.sent_text import SentText
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer, read_whole
-from gateway.large_bodies import LARGE, apart
+from gateway.large_bodies import LARGE, SEARCHED, apart
 from gateway.proxy.exchange import ClientGone
 from gateway.proxy.failures import AttemptFailed, StreamBroken
 from gateway.proxy.feedback import count_found, learn_forms, verdict_of, verdict_of_told
@@ -100,6 +101,7 @@ class Attempt:
         if self.record.detour is not None:
             states = context.services.fleet.states
             self._notice = notice_of(self.alias, self.request, self.candidate.state, states, self.record.detour)
+        self._messages: Raw | None = None  # of a large chat, in the form of the backend
         self._sent_id = ""  # the backend's id of this request, where the client chose it
 
     async def run(self) -> None:
@@ -110,6 +112,8 @@ class Attempt:
         delivered = False
         reason: BaseException | None = None
         try:
+            if self.request.prompt_bytes > SEARCHED and "messages" in self.request.fields:
+                self._messages = await self._messages_in_form(self.request.fields["messages"])
             call = self._called = self._call()
             if (decided := self._decided) is not None and not self.request.tools:
                 policy, thoughts = decided.policy, decided.thoughts
@@ -208,7 +212,7 @@ class Attempt:
             fields = decided.fields(request)
         else:
             try:
-                fields, adapted = outgoing_fields(request, self.alias, state, self.candidate.adapt)
+                fields, adapted = outgoing_fields(request, self.alias, state, self.candidate.adapt, self._messages)
             except UNREADABLE as error:
                 self.record.unsent = True
                 raise unreadable(error) from None
@@ -246,6 +250,10 @@ class Attempt:
         if form.left_out:
             self._headers.append((b"x-gateway-left-out", listed(form.left_out)))
         return None
+
+    async def _messages_in_form(self, messages: Raw) -> Raw:
+        forms = forms_for(self.request, self.candidate.state, time.monotonic())
+        return await apart(self.request.sender, partial(messages_in_form, messages, forms))
 
     def _tell_session(self, state: BackendState, fields: dict[str, Raw]) -> list[tuple[str, str]]:
         """Write the session's id into the field where the server reads it, or return it as a header. Others are not

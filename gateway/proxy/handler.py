@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from functools import partial
 
 from msgspec import Raw
 
@@ -24,12 +25,12 @@ from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.body import UNREADABLE, read_fields, unreadable
 from gateway.domain.endpoints import CHAT, Endpoint
-from gateway.domain.request import InferenceRequest, parse
+from gateway.domain.request import InferenceRequest, parse, parse_and_search
 from gateway.domain.request_timer import ReaderStalled, RequestTimer, Stopping
 from gateway.domain.upstream import UpstreamFailure
 from gateway.errors import GatewayError, PassedOn, exhausted
 from gateway.inspection.error_replies import Verdict
-from gateway.large_bodies import SEARCHED, apart
+from gateway.large_bodies import SEARCHED, apart, apart_if_large
 from gateway.proxy.attempt import Attempt
 from gateway.proxy.blame import Blame, earlier_failures
 from gateway.proxy.decisions import Decision, Decisions
@@ -182,7 +183,7 @@ class RequestHandler:
             alias = inner.alias if inner is not None else access.alias_for(snapshot, client, request)
         record.alias = alias.name
         if alias.notice:
-            drop_notices(request)
+            await apart_if_large(client.name, request.prompt_bytes, partial(drop_notices, request))
         if not alias.ask_all:
             record.charge = self.services.accounts.limits.check(client.client, request, time.monotonic())
         exchange.on_leave(self._left)
@@ -194,13 +195,11 @@ class RequestHandler:
     async def _read(self, client: access.Identity) -> InferenceRequest:
         (exchange := self.exchange).caller.check_json()
         body = await exchange.read_body(self.snapshot.server.max_body)
-        fields = read_fields(body)
-        if len(body) <= SEARCHED and (alike := self._alike(fields)) is not None:
-            return alike
-        request = parse(self.record.endpoint, fields, exchange.own)
         if len(body) > SEARCHED:
-            await apart(client.name, request.look_for_media)
-        return request
+            return await apart(client.name, partial(parse_and_search, self.record.endpoint, body, exchange.own))
+        fields = read_fields(body)
+        alike = self._alike(fields)
+        return alike if alike is not None else parse(self.record.endpoint, fields, exchange.own)
 
     def _alike(self, fields: dict[str, Raw]) -> InferenceRequest | None:
         """The request, where something was decided for chats like this one. Sets `decision`; where there is none yet,

@@ -31,7 +31,9 @@ REASONS = {
     "incapable": "cannot serve this request",
     "empty": "answered with nothing",
 }
-_SAID = re.compile(rb'(?:\\n)*\*Answered by [^"*\\]{1,300}\.\*(?=")')  # at the end of a JSON string
+# At the end of a JSON string, with the line ends that `Notice` writes before it. Another number of them, or one that
+# may be part of an escape, stays: this takes one look at each byte, and breaks no string.
+_SAID = re.compile(rb'(?:(?<!\\)\\n\\n)?\*Answered by [^"*\\]{1,300}\.\*(?=")')
 _EVENTS = re.compile(rb".*?(?:\n\n|\r\n\r\n|\r\r|$)", re.DOTALL)
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode

@@ -328,4 +328,7 @@ def stream_reply(context: RequestContext, received: ReceivedRequest, first: Back
         hold = first.backend.timeouts.hold
         context.timer.beat_at = record.began + (min(hold, LOADING_TOLD) if loads_first(first) else hold)
     base = base_headers(record.id, received.alias.name)
-    return StreamReply(context.exchange, context.timer, request.endpoint, request.model, record.id, base)
+    reply = StreamReply(context.exchange, context.timer, request.endpoint, request.model, record.id, base)
+    if first is not None and loads_first(first):  # those who wait for its slots are told, too
+        reply.loading = lambda: first.loading(time.monotonic())
+    return reply

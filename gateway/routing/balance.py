@@ -11,8 +11,8 @@ from gateway.domain.health_state import SUSPECT
 from gateway.routing.placements import Session
 
 STAY_TIMES, STAY_SECONDS = 2.0, 0.25  # a session moves when its own backend takes longer than so many times, and more
-IDLE_TIMES = 3.0  # a backend is idle beside one that has had so many times as much to compute lately
-SPARED = 0.6  # part of what a move computes that does not count then: later turns gain by it
+IDLE_TIMES = 3.0  # a backend is idle beside one that was asked so many times as often lately, for what each can do
+SPARED = 0.75  # part of what a move computes that does not count then: later turns gain by it
 RATE_PRIOR = 2000.0  # prompt tokens per second where no backend has shown any
 SEAT = 0.02  # seconds by which each sequence that runs delays a first token
 RECENT = 0.3  # part of what was computed lately that counts for a new session
@@ -114,14 +114,19 @@ def _home_or_better(
     usual: float,
     now: float,
 ) -> BackendState:
-    """Where another backend has had little to do while this one was busy, and prompts wait there now, a move is worth
-    more than this turn."""
-    busy = _lately(home, usual, now) if home.prefill.tokens else 0.0
+    """Where another backend was seldom asked while this one was busy, and prompts wait here now, a move is worth more
+    than this turn. Requests count, not their tokens: the first sessions that move bring whole prompts, and the other
+    backend would seem as busy after a few of them."""
+
+    def asked(m: BackendState) -> float:
+        return m.prefill.prompts(now) / (m.prefill.rate or usual)
+
+    busy = asked(home) if home.prefill.tokens else 0.0
 
     def price(m: BackendState) -> float:
         if m is home:
             return costs[m.name]
-        if IDLE_TIMES * _lately(m, usual, now) < busy:
+        if IDLE_TIMES * asked(m) < busy:
             return costs[m.name] + STAY_SECONDS - SPARED * missing_tokens(m, session) / (m.prefill.rate or usual)
         return STAY_TIMES * costs[m.name] + STAY_SECONDS
 

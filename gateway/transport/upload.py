@@ -58,6 +58,7 @@ class Upload:
         self.size = 0  # bytes of the file
         self.beginning = b""  # of the file
         self.field = "file"  # its name in the client's form
+        self.further: set[str] = set()  # names of further files that travel with it
         self.filename = "file"
         self.content_type = ""
         self._folder = folder
@@ -91,6 +92,7 @@ class Upload:
 
     def between(self, name: str, filename: str, content_type: str) -> bytes:
         """What goes between the file before and a further one, with this head: they travel as one."""
+        self.further.add(name)
         return b"\r\n" + self._file_head(name, filename, content_type)
 
     def _file_head(self, name: str, filename: str, content_type: str) -> bytes:

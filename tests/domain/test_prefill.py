@@ -37,8 +37,11 @@ def test_what_was_computed_lately_is_forgotten() -> None:
     prefill = Prefill()
     prefill.begin(1000, 0.0).end()
     assert prefill.lately(0.0) == 1000
-    assert 300 < prefill.lately(20.0) < 400
+    prefill.begin(500, 0.0).end()
+    assert 450 < prefill.lately(20.0) < 600
+    assert 0.6 < prefill.prompts(20.0) < 0.8
     assert prefill.lately(600.0) < 1
+    assert prefill.prompts(600.0) < 0.01
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**7), st.floats(-1.0, 1e6)), max_size=30))

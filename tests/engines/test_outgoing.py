@@ -394,3 +394,11 @@ def test_what_describes_the_clients_own_body_stays_behind() -> None:
 def test_a_name_that_only_begins_like_an_allowed_one_stays_behind() -> None:
     mine = {b"accept-language": b"de", b"traceparent2": b"x", b"xanthropic-a": b"x", b"openai-": b"x"}
     assert len(outgoing_headers(mine, "id")) == 2
+
+
+@pytest.mark.parametrize("cloud", [False, True])
+def test_vllms_name_for_cut_texts_reaches_no_cloud(cloud: bool) -> None:
+    state = backend_state()
+    state.define(replace(state.backend, cloud=cloud))
+    body = {"model": "alias", "input": "a", "truncate_prompt_tokens": -1}
+    assert ("truncate_prompt_tokens" in sent(body, state=state, endpoint=EMBEDDINGS)[0]) is not cloud

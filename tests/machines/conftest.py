@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.machines.install import by_ops, install
-from tests.machines.scene import chat, missing, on, script, until
+from tests.machines.scene import chat, missing, on, operation, script, states, until
 
 
 @pytest.fixture(scope="session")
@@ -48,8 +48,17 @@ def fleet(image: None) -> Iterator[None]:
 def daily(fleet: None) -> Iterator[None]:
     """The mode `daily`, serving, and no engine with orders."""
     yield
-    for node in ("spark1", "spark2"):
-        on(node, "rm -f /srv/models/.fake/*; docker unpause $(docker ps -q --filter status=paused)")
-    on("gw", "gateway fleet cancel", user="ops")  # what a test that failed has left
-    by_ops("gateway fleet switch daily", 400)
+    awake = "rm -f /srv/models/.fake/*; docker unpause $(docker ps -q --filter status=paused) >/dev/null 2>&1"
+    running = {node: on(node, f"{awake}; docker ps --format '{{{{.Names}}}}'").stdout.split() for node in DAILY}
+    if running != DAILY or operation()["state"] == "running" or not is_daily():
+        on("gw", "gateway fleet cancel", user="ops")  # what a test that failed has left
+        by_ops("gateway fleet switch daily", 400)
     until(lambda: chat("main") == (200, "qwen36"), 120, "the fleet is well after the test")
+
+
+DAILY = {"spark1": ["spark-qwen36"], "spark2": ["spark-gemma4"]}  # the containers of each node
+
+
+def is_daily() -> bool:
+    seen = states()
+    return all(seen.get(name) in ("ready", "busy") for name in ("qwen36", "gemma4", "small"))

@@ -115,3 +115,9 @@ def states() -> dict[str, str]:
     """The state of each backend."""
     status, _, text = http(f"{GATEWAY}/status")
     return {name: row["state"] for name, row in json.loads(text)["backends"].items()} if status == 200 else {}
+
+
+def operation() -> dict[str, Any]:
+    """The operation under way, or the last one."""
+    found: dict[str, Any] = json.loads(said("gw", "curl -s http://127.0.0.1:4000/admin/operations"))["operation"]
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -15,7 +14,7 @@ import pytest
 
 from tests.machines.asking import trickle
 from tests.machines.install import by_ops
-from tests.machines.scene import DOCKER, GATEWAY, MACHINES, chat, http, on, power, said, states, typed, until
+from tests.machines.scene import DOCKER, GATEWAY, MACHINES, chat, http, on, operation, power, said, states, typed, until
 
 pytestmark = [pytest.mark.usefixtures("daily"), pytest.mark.timeout(900)]
 KEY = "/etc/ssh/ssh_host_ed25519_key"
@@ -24,12 +23,6 @@ KEY = "/etc/ssh/ssh_host_ed25519_key"
 def order(node: str, served: str, words: str) -> None:
     """What the engine of this name does from its next start on (fakes/vllm)."""
     (MACHINES / f"m/{node}/srv/models/.fake/{served}").write_text(f"{words}\n")
-
-
-def operation() -> dict[str, Any]:
-    """The operation under way, or the last one."""
-    found: dict[str, Any] = json.loads(said("gw", "curl -s http://127.0.0.1:4000/admin/operations"))["operation"]
-    return found
 
 
 def step(what: str, backend: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import socket
 import subprocess
 import tarfile
@@ -16,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from bench.ports import free_ports
+from gateway import __version__
+from tests.machines.pages import steps
 from tests.machines.scene import DOCKER, IMAGE, ROOT, chat, checked, http, run, until
 
 pytestmark = [pytest.mark.usefixtures("image"), pytest.mark.timeout(600)]
@@ -78,6 +81,35 @@ def test_the_demo_answers() -> None:
         until(lambda: chat("spark-qwen36", f"http://127.0.0.1:{port}")[0] == 200, 60, "the demo answers")
     finally:
         run(["docker", "rm", "-f", name])
+
+
+def test_the_commands_of_the_page_run_it_back_it_up_and_read_its_limit(routes: Path, tmp_path: Path) -> None:
+    """With another port, folder and volume; the image is there."""
+    port = free_ports(1)
+    _, run_it, _ = steps("container")
+    volume = f"spark-gateway-{port}"
+    changed = {
+        "127.0.0.1:4000:": f"127.0.0.1:{port}:",
+        "/etc/spark-gateway/routes": str(routes),
+        "run --rm": "run --rm -d",
+    }
+    changed |= {"spark-gateway:/var": f"{volume}:/var", f"spark-gateway:{__version__}": IMAGE}
+    for shown, here in changed.items():
+        assert shown in run_it
+        run_it = run_it.replace(shown, here)
+    name = checked(shlex.split(run_it)).strip()
+    try:
+        url = f"http://127.0.0.1:{port}"
+        until(lambda: chat("main", url)[0] == 200, 60, "the container answers")
+        (back_up,) = [line for line in steps("backup") if "docker" in line]
+        checked(["sh", "-c", f"cd {tmp_path}; {back_up.replace('CONTAINER', name)}"])
+        with tarfile.open(tmp_path / "gateway.tar.gz") as archive:
+            assert "usage.db" in archive.getnames()
+        limit = inside(name, "sh", "-c", "ulimit -Hn").strip()
+        assert limit == "unlimited" or int(limit) > 1000
+    finally:
+        run(["docker", "stop", name])
+        run(["docker", "volume", "rm", volume])
 
 
 def test_it_is_healthy_and_runs_as_nobody_in_particular(gateway: tuple[str, str]) -> None:

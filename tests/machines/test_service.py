@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from tests.machines.install import block, by_ops
+from tests.machines.install import by_ops
+from tests.machines.pages import steps
 from tests.machines.scene import GATEWAY, chat, http, power, said, states, until
 
 pytestmark = [pytest.mark.usefixtures("fleet"), pytest.mark.timeout(900)]
@@ -49,7 +50,7 @@ def test_a_service_that_takes_turns_drops_no_request() -> None:
     for thread in asking:
         thread.start()
     try:
-        commands = block("deploy.md", "cd /etc/systemd/system")
+        commands = steps("turns")
         by_ops(" && ".join(command for command in commands if "stop" not in command))
         until(lambda: _listening() == 2, 60, "both listen")
         by_ops("sudo systemctl stop spark-gateway")
@@ -73,7 +74,7 @@ def test_a_backup_while_it_runs_is_restored_by_the_page() -> None:
     before = _requests()
     assert before > 0
     by_ops("sudo rm -rf /var/backups/gateway.tar.gz && sudo gateway backup /var/backups/gateway.tar.gz")
-    for command in block("operating.md", "sudo systemctl stop spark-gateway\n"):
+    for command in steps("restore"):
         by_ops(command)
     until(lambda: http(f"{GATEWAY}/health")[0] == 200, 60, "the restored service answers")
     assert _requests() >= before, "the ledger is back, and the service may use it"

@@ -76,6 +76,11 @@ async def test_a_text_over_the_window_is_told_or_cut(gateway: RunningGateway) ->
             assert "512 tokens" in raised.value.message
         cut = await client.embeddings.create(model="vectors", input=long, extra_body={"truncate_prompt_tokens": -1})
         assert len(cut.data) == 1
+    headers = {"authorization": "Bearer secret"}
+    for more, status in (({}, 200), ({"truncate": True}, 200), ({"truncate": False}, 400)):
+        body = {"model": "vectors", "input": long, **more}
+        answer = await gateway.client.post("/api/embed", json=body, headers=headers)
+        assert answer.status_code == status, answer.text
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/v2/rerank"])

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from gateway.config.snapshot import Alias
-from gateway.proxy.notice import Notice, notice_of
+from gateway.domain.endpoints import CHAT
+from gateway.domain.request import parse
+from gateway.proxy.notice import Notice, drop_notices, notice_of
 from tests.proxy.house import END, ROLE, USAGE, event, well
 from tests.raw_client import chat
 from tests.routing.parts import backend, fleet, request
@@ -165,3 +167,19 @@ async def test_a_wait_for_a_slot_is_said_in_thoughts(monkeypatch: pytest.MonkeyP
                 rest = [line async for line in lines]
             assert any("Yes." in line for line in rest)
             assert (await first).status_code == 200
+
+
+def taken_out(text: str) -> Any:
+    asked = parse(CHAT, json.dumps({"model": "m", "messages": [{"role": "assistant", "content": text}]}).encode())
+    drop_notices(asked)
+    return json.loads(bytes(asked.fields["messages"]))[0]["content"]
+
+
+@pytest.mark.parametrize("before", ["", "Yes.", "C:\\", "C:\\n", "one\n", "one\n\n", "\\\n"])
+def test_the_history_loses_the_line_and_nothing_else(before: str) -> None:
+    assert taken_out(f"{before}{LINE}".lstrip("\n")).rstrip("\n") == before.rstrip("\n")
+
+
+def test_a_history_of_line_ends_takes_as_long_as_it_is() -> None:
+    many = "\n" * 200_000
+    assert taken_out(f"{many}x{LINE}") == f"{many}x"  # for each of them, all of them would be looked at

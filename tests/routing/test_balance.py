@@ -162,6 +162,9 @@ def test_a_session_moves_to_a_replica_that_has_had_nothing_to_do() -> None:
         members[0].prefill.begin(4_000, 0.0).end()
     waiting(members[0], 5_000)
     assert first(members, at_home(8_000)) == "spark1"
+    for _ in range(3):  # sessions that have moved there, with whole prompts
+        members[1].prefill.begin(40_000, 0.0).end()
+    assert first(members, at_home(8_000)) == "spark1"
     for _ in range(20):
         members[1].prefill.begin(4_000, 0.0).end()
     assert first(members, at_home(8_000)) == "spark0"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -19,13 +20,14 @@ from gateway.config.snapshot import Alias
 from gateway.domain.body import value_of
 from gateway.domain.request import InferenceRequest, parse
 from gateway.errors import GatewayError
+from gateway.large_bodies import apart_if_large
 from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
 from gateway.proxy.services import RunInner
 from gateway.proxy.stages import ReceivedRequest, RequestContext
 from gateway.runtime.apps import Extension
 from gateway.runtime.gateway import Gateway
 
-KEPT_MOST = 1_000  # descriptions
+KEPT_MOST = 1_000  # descriptions; beyond it the oldest of the client with the most gives way
 TEXT_MOST = 16_000  # characters of one
 PICTURES_MOST = 64  # of one request
 AT_A_TIME = 2  # pictures of one request that are described beside each other
@@ -36,7 +38,8 @@ ASK = (
 )
 
 _encode = msgspec.json.Encoder().encode
-_Key = tuple[str, bool, str, bytes]  # the client, whether it stays in the LAN, the describing alias, the picture's hash
+_Key = tuple[bool, str, bytes]  # whether it stays in the LAN, the describing alias, the picture's hash
+_Kept = OrderedDict[_Key, str]
 
 
 def app(gateway: Gateway) -> Extension:
@@ -48,7 +51,7 @@ class PictureDescriber:
     """One per gateway: puts descriptions in the place of a chat's pictures."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[_Key, str] = OrderedDict()
+        self._kept: dict[str, _Kept] = {}  # by client
 
     async def described(self, context: RequestContext, received: ReceivedRequest, run: RunInner) -> InferenceRequest:
         """The request with descriptions in the place of its pictures, as far as they could be described; the request
@@ -57,32 +60,36 @@ class PictureDescriber:
         target = context.snapshot.aliases.get(alias.describe_images or "")
         if target is None or not request.media.images or _sees(context, alias):
             return request
-        messages = value_of(request.fields["messages"])
+        sender, size = request.sender, request.prompt_bytes
+        messages = await apart_if_large(sender, size, partial(value_of, request.fields["messages"]))
         parts = list(_pictures(messages))
         if len(parts) > PICTURES_MOST:
             message = f"The request has more than {PICTURES_MOST} pictures to describe."
             raise GatewayError("input_unsupported", message, param="messages")
-        owner = (received.client.name, context.record.privacy.local_only, target.name)
-        hashed = {_hash(part): part["image_url"] for part in parts}
-        keys: dict[bytes, _Key] = {hash_: (*owner, hash_) for hash_ in hashed}
-        new = [hash_ for hash_, key in keys.items() if key not in self._kept]
+        hashes = await apart_if_large(sender, size, lambda: list(map(_hash, parts)))
+        hashed = {hash_: part["image_url"] for hash_, part in zip(hashes, parts, strict=True)}
+        client, local = received.client.name, context.record.privacy.local_only
+        keys: dict[bytes, _Key] = {hash_: (local, target.name, hash_) for hash_ in hashed}
+        kept: Mapping[_Key, str] = self._kept.get(client, {})
+        new = [hash_ for hash_, key in keys.items() if key not in kept]
         texts = dict(zip(new, await self._ask(context, received, target, [hashed[h] for h in new], run), strict=True))
         for hash_, key in keys.items():
-            text = texts.get(hash_) or self._kept.get(key, "")
+            text = texts.get(hash_) or kept.get(key, "")
             if text:
-                self._keep(key, text)
+                self._keep(client, key, text)
             texts[hash_] = text
         count = 0
-        for part in parts:
-            if text := texts[_hash(part)]:
+        for hash_, part in zip(hashes, parts, strict=True):
+            if text := texts[hash_]:
                 del part["image_url"]
                 part |= {"type": "text", "text": f"[Picture, described by {target.name}: {text}]"}
                 count += 1
         if not count:
             return request
         context.record.described = count
-        made = parse(context.record.endpoint, {**request.fields, "messages": Raw(_encode(messages))})
-        made.sender = request.sender
+        encoded = Raw(await apart_if_large(sender, size, partial(_encode, messages)))
+        made = parse(context.record.endpoint, {**request.fields, "messages": encoded})
+        made.sender = sender
         return made
 
     async def _ask(
@@ -92,27 +99,37 @@ class PictureDescriber:
         turn = asyncio.Semaphore(AT_A_TIME)
         kept = context.exchange.share.sibling()  # what the answers take
         behalf = OnBehalf(received.client, target)
-        exchanges = [_exchange(context, target, number, image, kept) for number, image in enumerate(images)]
+        exchanges: list[InnerExchange] = []  # those that have begun
+        left = False
 
-        async def ask(exchange: InnerExchange) -> str:
+        async def ask(number: int, image: Any) -> str:
             async with turn:
+                if left:
+                    return ""
+                exchange = _exchange(context, target, number, image, kept)
+                exchanges.append(exchange)
                 await run(exchange, behalf)
                 return _text_of(exchange)
 
-        tasks = [asyncio.create_task(ask(exchange), name="describe a picture") for exchange in exchanges]
+        tasks = [asyncio.create_task(ask(*one), name="describe a picture") for one in enumerate(images)]
         try:
             return list(await asyncio.gather(*tasks))
         finally:
+            left = True
             for exchange in exchanges:
                 exchange.leave()
             await asyncio.gather(*tasks, return_exceptions=True)
             kept.close()
 
-    def _keep(self, key: _Key, text: str) -> None:
-        self._kept[key] = text
-        self._kept.move_to_end(key)
-        if len(self._kept) > KEPT_MOST:
-            self._kept.popitem(last=False)
+    def _keep(self, client: str, key: _Key, text: str) -> None:
+        own = self._kept.setdefault(client, _Kept())
+        own[key] = text
+        own.move_to_end(key)
+        if sum(map(len, self._kept.values())) > KEPT_MOST:
+            most = max(self._kept, key=lambda name: len(self._kept[name]))
+            self._kept[most].popitem(last=False)
+            if not self._kept[most]:
+                del self._kept[most]
 
 
 def _sees(context: RequestContext, alias: Alias) -> bool:

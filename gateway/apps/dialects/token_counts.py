@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -15,10 +16,10 @@ from gateway.apps.dialects.anthropic.answer import envelope, retry_header
 from gateway.apps.dialects.anthropic.request import to_chat
 from gateway.config.snapshot import Alias
 from gateway.domain.endpoints import MESSAGES, RESPONSES
-from gateway.domain.request import InferenceRequest, parse
+from gateway.domain.request import InferenceRequest, parse_and_search
 from gateway.engines.tokenize import count_tokens
 from gateway.errors import GatewayError
-from gateway.large_bodies import LARGE, apart
+from gateway.large_bodies import LARGE, apart, apart_if_large
 from gateway.proxy.exchange import AsgiExchange, Exchange
 from gateway.proxy.reply import Header
 from gateway.routing.refusal import pdf_refused
@@ -80,18 +81,17 @@ async def _read_message(gateway: Gateway, exchange: AsgiExchange) -> tuple[Infer
 
 
 def _parsed(body: bytes) -> InferenceRequest:
-    request = parse(MESSAGES, to_chat(body))
-    request.look_for_media()
-    return request
+    return parse_and_search(MESSAGES, to_chat(body))
 
 
 async def _read_response(gateway: Gateway, exchange: Exchange) -> tuple[InferenceRequest, Alias]:
     client = exchange.caller.identify(gateway.snapshot)
     check_json(exchange.headers)
-    request = parse(RESPONSES, await exchange.read_body(gateway.snapshot.server.max_body), exchange.own)
+    body = await exchange.read_body(gateway.snapshot.server.max_body)
+    parsed = partial(parse_and_search, RESPONSES, body, exchange.own)
+    request = await apart_if_large(client.name, len(body), parsed)
     if request.own is not None and request.own.untranslatable is not None:
         raise request.own.untranslatable
-    request.look_for_media()
     request.sender = client.name
     return request, access.find_alias(gateway.snapshot, client, request.model)
 

@@ -43,6 +43,7 @@ def command() -> None:
     "--out", "folder", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder of the results."
 )
 @click.option("--mode", help="Switch the fleet to this mode for it, and back; takes an admin's key.")
+@click.option("--local-only", is_flag=True, help="Nothing of it leaves the LAN: no cloud answers a line.")
 @click.option("--between", metavar="TIMES", help="Only between these times of the gateway's day: 01:00-06:00.")
 @_asks_gateway
 def run(
@@ -50,6 +51,7 @@ def run(
     aliases: tuple[str, ...],
     folder: Path,
     mode: str | None,
+    local_only: bool,
     between: str | None,
     as_json: bool,
     asking: BatchClient,
@@ -59,7 +61,7 @@ def run(
     when = {name: value for name, value in (("mode", mode), ("between", between)) if value}
     try:
         with _progress(quiet=as_json) as look:
-            batches = run_all(asking, file, list(dict.fromkeys(aliases)), folder, look, when)
+            batches = run_all(asking, file, list(dict.fromkeys(aliases)), folder, look, when, local_only=local_only)
     except KeyboardInterrupt:
         click.echo("\nThe batches go on without you; run the same command again to fetch their results.", err=True)
         sys.exit(1)

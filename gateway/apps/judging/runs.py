@@ -37,6 +37,7 @@ class JudgeState:
     file: str = ""
     batch: str = ""
     status: str = ""
+    local_only: bool = False  # it was uploaded so that nothing of it leaves the LAN
 
     @property
     def name(self) -> str:
@@ -123,6 +124,10 @@ OnLook = Callable[[Mapping[str, Mapping[str, Any]]], None]
 class BatchClient(GatewayClient):
     """One gateway's batch API. Raises GatewayUnreachable, GatewayRefusal."""
 
+    def keep_local(self) -> None:
+        """Nothing of what is uploaded from now on leaves the LAN."""
+        self._headers["x-gateway-local-only"] = "1"
+
     def upload(self, name: str, path: Path) -> str:
         """The id of the new file."""
         with path.open("rb") as file:
@@ -164,17 +169,23 @@ def run(
     folder: Path,
     look: OnLook,
     when: Mapping[str, str],
+    *,
+    local_only: bool = False,
 ) -> list[dict[str, Any]]:
     """Begin the batches that have not begun, wait until all have ended, and fetch the results. `look` is called with
-    the batches by alias. `when`: the mode and the times of the day that they are for; empty = any. Returns the batches.
-    Raises GatewayUnreachable, GatewayRefusal, FolderError."""
+    the batches by alias. `when`: the mode and the times of the day that they are for; empty = any. `local_only`:
+    nothing of them leaves the LAN; a folder that was begun so stays so. Returns the batches. Raises GatewayUnreachable,
+    GatewayRefusal, FolderError."""
     if not source.exists():
         raise FolderError(f"there is no file {source}")
     _check_names(aliases)
     folder.mkdir(parents=True, exist_ok=True)
     _keep_input(source, folder)
     digest = _digest(folder / INPUT)
-    states = [_begun(asking, alias, digest, folder, when) for alias in aliases]
+    if local_only or any(state.local_only for state in judges_in(folder)):
+        asking.keep_local()
+        local_only = True
+    states = [_begun(asking, alias, digest, folder, when, local_only=local_only) for alias in aliases]
     batches = _wait(asking, states, look)
     for state, batch in zip(states, batches, strict=True):
         fetch(asking, state, batch, folder)
@@ -220,10 +231,14 @@ def _digest(path: Path) -> str:
         raise FolderError(f"{path} cannot be read: {error}") from None
 
 
-def _begun(asking: BatchClient, alias: str, digest: str, folder: Path, when: Mapping[str, str]) -> JudgeState:
-    """Its batch, begun now or before."""
+def _begun(
+    asking: BatchClient, alias: str, digest: str, folder: Path, when: Mapping[str, str], *, local_only: bool
+) -> JudgeState:
+    """Its batch, begun now or before. Raises FolderError where it is to be local and was begun otherwise."""
     known = {state.alias: state for state in judges_in(folder)}
-    state = known.get(alias) or JudgeState(alias, digest)
+    state = known.get(alias) or JudgeState(alias, digest, local_only=local_only)
+    if local_only and not state.local_only:
+        raise FolderError(f"{folder}: {alias} was begun without --local-only, and may have left the LAN: use another")
     if not state.file:
         lines = folder / f"{state.name}.lines"
         with lines.open("wb") as file:

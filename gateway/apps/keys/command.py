@@ -3,6 +3,7 @@ itself is printed once."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import secrets
@@ -135,20 +136,27 @@ def _digest(key: str) -> str:
 
 
 def _edit(config: Path, edited: Callable[[str], str], *, as_json: bool) -> Snapshot:
-    """Write the edited file, if it is valid. It is written in place: its owner, mode and links stay."""
+    """Write the edited file, if it is valid. It is written in place: its owner, mode and links stay. Two edits at a
+    time wait for each other, so that none of them is lost."""
     from gateway.apps.keys.client_entries import NotEdited
     from gateway.config.load import load_text
     from gateway.config.problems import ConfigError
 
     was_open = not load_or_exit(config, as_json=as_json).snapshot.clients
     try:
-        text = edited(config.read_text(encoding="utf-8-sig"))
-        snapshot: Snapshot = load_text(text, str(config)).snapshot
-    except NotEdited as error:
+        with config.open("r+", encoding="utf-8", newline="") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            given = file.read()
+            mark = given[: given.startswith("\ufeff")]
+            text = edited(given[len(mark) :])
+            snapshot: Snapshot = load_text(text, str(config)).snapshot
+            file.seek(0)
+            file.write(mark + text)
+            file.truncate()
+    except (NotEdited, OSError) as error:
         end_with(error, as_json=as_json)
     except ConfigError as error:
         fail_with(error, as_json=as_json)
-    config.write_text(text, encoding="utf-8")
     if was_open:
         click.echo("This is the first client: from now on every caller needs a key.", err=True)
     return snapshot

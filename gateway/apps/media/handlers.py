@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from gateway.errors import GatewayError
 from gateway.inspection.error_replies import Verdict
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
+from gateway.large_bodies import apart_if_large
 from gateway.proxy.attempt import Attempt
 from gateway.proxy.exchange import AsgiExchange, declares_more, too_large
 from gateway.proxy.failures import AttemptFailed, StreamBroken
@@ -57,10 +59,11 @@ class AudioHandler(RequestHandler):
 
     async def _read(self, client: access.Identity) -> InferenceRequest:
         check_json(self.exchange.headers)
-        fields = read_fields(await self.exchange.read_body(self.snapshot.server.max_body))
+        body = await self.exchange.read_body(self.snapshot.server.max_body)
+        fields = await apart_if_large(client.name, len(body), partial(read_fields, body))
         if not value_of(fields.get("model")):
             fields["model"] = Raw(_encode(self._only_alias(client)))
-        return parse(self.record.endpoint, _encode(fields))
+        return parse(self.record.endpoint, fields)
 
     def _only_alias(self, client: access.Identity) -> str:
         """The alias of a request that names none: the only one that this client may use for it."""

@@ -29,7 +29,8 @@ class Capture:
         self._until = 0.0  # Unix seconds; 0 = it is off
         self._left = 0  # bytes that may still be captured
         self._captured = 0  # requests
-        self.under_way: dict[str, CapturedExchange] = {}  # by the id of their answer
+        # By client and the id of their answer: a client chooses its ids, and others may choose the same.
+        self.under_way: dict[tuple[str, str], CapturedExchange] = {}
         self.timer: asyncio.TimerHandle | None = None  # ends the capture; None: it is off
 
     def begin(self, seconds: float, client: str | None) -> None:
@@ -64,7 +65,14 @@ class Capture:
             return exchange  # it is refused
         if self._client not in (None, client.label):
             return exchange
-        return cast(Exchange, CapturedExchange(exchange, endpoint, self))
+        privacy = exchange.caller.privacy(client)
+        return cast(Exchange, CapturedExchange(exchange, endpoint, self, client.label, local_only=privacy.local_only))
+
+    def begun(self, exchange: CapturedExchange, id: str) -> None:
+        """Its answer begins. Of two of one client's with one id, the first is captured, as local: which of both a line
+        is about cannot be seen."""
+        first = self.under_way.setdefault((exchange.client, id), exchange)
+        first.local_only = first.local_only or first is not exchange
 
     def take(self, data: bytes, body: bytearray) -> None:
         """Add as much of the data to the body as may still be captured."""
@@ -73,12 +81,12 @@ class Capture:
         body += taken
 
     def _ended(self, line: RequestLine) -> None:
-        exchange = self.under_way.pop(line.id, None)
+        exchange = self.under_way.pop((line.client, line.id), None)
         if exchange is None:
             return
         self._captured += 1
         request, answer = bytes(exchange.request), bytes(exchange.answer)
-        more = line.local_only, exchange.whole, request, answer
+        more = line.local_only or exchange.local_only, exchange.whole, request, answer
         self._keep(CapturedRequest(line.id, line.at, line.client, exchange.endpoint.name, *more))
         if self._left <= 0:
             self.end()
@@ -86,11 +94,11 @@ class Capture:
 
 class CapturedExchange:
     """An `Exchange` (proxy/exchange.py) around another, of which the bodies are captured on their way; all else is the
-    other's. `whole`: all of the request was captured."""
+    other's. `client`: its label. `whole`: all of the request was captured."""
 
-    def __init__(self, inner: Exchange, endpoint: Endpoint, capture: Capture) -> None:
+    def __init__(self, inner: Exchange, endpoint: Endpoint, capture: Capture, client: str, *, local_only: bool) -> None:
         self._inner, self._capture, self._timer = inner, capture, capture.timer
-        self.endpoint = endpoint
+        self.endpoint, self.client, self.local_only = endpoint, client, local_only
         self.request, self.answer = bytearray(), bytearray()
         self.whole = True
 
@@ -112,7 +120,7 @@ class CapturedExchange:
         headers = list(headers)
         id = dict(headers).get(b"x-request-id")
         if id is not None and self._capture.timer is self._timer:
-            self._capture.under_way[id.decode("latin-1")] = self
+            self._capture.begun(self, id.decode("latin-1"))
         await self._inner.start(status, headers)
 
     async def write(self, data: bytes) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import NamedTuple
 
 from fastapi import APIRouter, Request
@@ -29,6 +30,7 @@ from gateway.domain.upstream import UpstreamFailure
 from gateway.engines.outgoing import fill_in
 from gateway.errors import GatewayError, PassedOn
 from gateway.inspection.error_replies import judge
+from gateway.large_bodies import apart_if_large
 from gateway.proxy.exchange import AsgiExchange, ClientGone
 from gateway.routing.refusal import expected_wait
 from gateway.routing.resume import same_model
@@ -124,7 +126,8 @@ async def _read(gateway: Gateway, exchange: AsgiExchange, endpoint: str) -> tupl
     """(the body's fields, the alias that they name, the client). Raises `GatewayError`."""
     client = exchange.caller.identify(gateway.snapshot)
     check_json(exchange.headers)
-    fields = read_fields(await exchange.read_body(gateway.snapshot.server.max_body))
+    body = await exchange.read_body(gateway.snapshot.server.max_body)
+    fields = await apart_if_large(client.name, len(body), partial(read_fields, body))
     model = value_of(fields.get("model"))
     if not isinstance(model, str) or not model:
         raise _invalid("`model` is missing or not a string: it names the alias to use.", "model")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Coroutine, Mapping
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
@@ -30,11 +31,15 @@ from gateway.engines.ollama.loading import loaded
 from gateway.engines.ollama.reply import STOPPED, OllamaLine, ReplyBuilder, is_cut_call, read_line
 from gateway.engines.ollama.request import OllamaCall, chat_call, completion_call, embeddings_call, fit_to_window
 from gateway.engines.ollama.stream import OllamaStream, OllamaWhole, whole_line
+from gateway.large_bodies import apart_if_large
 from gateway.transport.h1 import post_json
 
 WHOLE_MOST = 64 * 1024 * 1024  # bytes of an answer that is read in one piece
 LEVELS_SINCE = (0, 17, 7)  # from this version on every model that thinks takes a level
 CUT_FROM = 1024  # tokens: in shorter prompts most tokens come from the template
+
+if TYPE_CHECKING:
+    from gateway.engines.ollama.pictures import HostLookups
 
 _encode = msgspec.json.Encoder().encode
 ERROR = re.compile(rb'\A\s*\{\s*"error"\s*:\s*"llama-server returned invalid tool call')
@@ -46,14 +51,19 @@ class OllamaEngine(Engine):
 
     name = "ollama"
 
+    def __init__(self) -> None:
+        self._lookups: HostLookups | None = None  # made by the first picture that is fetched
+
     async def send(self, state: BackendState, call: EngineRequest) -> Response:
         """What Ollama's API cannot express is answered with 400; its own errors are passed on."""
         try:
             if state.backend.images.fetch:
-                from gateway.engines.ollama.pictures import fetch_pictures  # httpx, which most never need
+                from gateway.engines.ollama.pictures import HostLookups, fetch_pictures  # httpx, which most never need
 
-                await fetch_pictures(state.backend.images.fetch, call)
-            ours = translate(state, call)
+                self._lookups = self._lookups or HostLookups()
+                await fetch_pictures(state.backend.images.fetch, call, self._lookups)
+            size = sum(len(memoryview(call.fields[name])) for name in call.endpoint.prompt if name in call.fields)
+            ours = await apart_if_large(call.sender, size, partial(translate, state, call))
         except InexpressibleRequest as inexpressible:
             return refused(inexpressible)
         if not call.checks:

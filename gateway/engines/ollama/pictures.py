@@ -10,8 +10,9 @@ import ipaddress
 import socket
 from base64 import b64encode
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import httpx
 import msgspec
@@ -19,24 +20,56 @@ from msgspec import Raw
 
 from gateway.domain.body import value_of
 from gateway.engines.base import EngineRequest, UnmetDemand
+from gateway.large_bodies import apart_if_large
 from gateway.transport.bounded import async_client, fetch
 
 PICTURES_MOST = 16  # of one request
 BYTES_MOST = 20 * 1024 * 1024  # of one picture
+ALL_BYTES_MOST = 48 * 1024 * 1024  # of those of one request: in base64 as much as a body may have
 SECONDS = 15.0  # for all pictures of one request
-# Networks that count as public and lead to addresses that may not be.
-_TRANSLATED = tuple(ipaddress.ip_network(text) for text in ("64:ff9b::/96", "2002::/16", "2001::/32"))
+LOOKUPS_MOST, LOOKUPS_EACH = 32, 4  # host names that are looked up at a time, and those of one client
+# The IPv6 addresses that are given out, and networks of them that lead to addresses which may not be public.
+_GIVEN_OUT = ipaddress.ip_network("2000::/3")
+_TRANSLATED = tuple(ipaddress.ip_network(text) for text in ("2002::/16", "2001::/32"))
 
 _encode = msgspec.json.Encoder().encode
 
 
-async def fetch_pictures(allowed: tuple[str, ...], call: EngineRequest) -> None:
+class HostLookups:
+    """The host names of clients that are looked up. One that is never answered takes a thread for half a minute, also
+    when its client has left: so they are bounded, for all and for each client."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[str, int] = {}  # client -> how many
+
+    async def address(self, host: str, port: int, sender: str) -> str:
+        """An address of the host. Raises OSError where it has none, or one that is not public."""
+        under_way = self._under_way
+        if under_way.get(sender, 0) >= LOOKUPS_EACH or sum(under_way.values()) >= LOOKUPS_MOST:
+            raise OSError("too many host names are being looked up")
+        loop = asyncio.get_running_loop()
+        lookup = loop.create_task(loop.getaddrinfo(host, port, type=socket.SOCK_STREAM), name="look up a host")
+        under_way[sender] = under_way.get(sender, 0) + 1
+        lookup.add_done_callback(lambda _: self._ended(sender))
+        addresses = [str(entry[4][0]) for entry in await asyncio.shield(lookup)]
+        if not all(map(is_public, addresses)):
+            raise OSError("its address is not a public one")
+        return addresses[0]
+
+    def _ended(self, sender: str) -> None:
+        self._under_way[sender] -= 1
+        if not self._under_way[sender]:
+            del self._under_way[sender]
+
+
+async def fetch_pictures(allowed: tuple[str, ...], call: EngineRequest, lookups: HostLookups) -> None:
     """Put the pictures themselves in the place of the addresses that may be asked. Raises UnmetDemand for one that
     cannot be had; other addresses are left to whoever reads the messages."""
     messages = call.fields.get("messages")
     if messages is None or b"image_url" not in bytes(messages):
         return
-    value = value_of(messages)
+    size = len(memoryview(messages))
+    value = await apart_if_large(call.sender, size, partial(value_of, messages))
     images = [image for image in _images(value) if is_allowed(image["url"], allowed)]
     if not images:
         return
@@ -47,15 +80,19 @@ async def fetch_pictures(allowed: tuple[str, ...], call: EngineRequest) -> None:
     if len({image["url"] for image in images}) > PICTURES_MOST:
         raise UnmetDemand(f"The gateway fetches at most {PICTURES_MOST} pictures of one request.", "messages")
     found: dict[str, str] = {}
+    left = ALL_BYTES_MOST
     try:
         async with asyncio.timeout(SECONDS), async_client(SECONDS) as client:
             for url in dict.fromkeys(image["url"] for image in images):
-                found[url] = await _picture(client, url, call)
+                kind, picture = await _picture(client, url, call, lookups, min(left, BYTES_MOST))
+                left, size = left - len(picture), size + len(picture)
+                found[url] = f"data:{kind};base64,{b64encode(picture).decode()}"
     except TimeoutError:
         raise UnmetDemand(f"The pictures did not arrive within {SECONDS:g} s.", "messages") from None
     for image in images:
         image["url"] = found[image["url"]]
-    call.fields = {**call.fields, "messages": Raw(_encode(value))}
+    encoded = await apart_if_large(call.sender, size, partial(_encode, value))
+    call.fields = {**call.fields, "messages": Raw(encoded)}
 
 
 def _images(messages: Any) -> Iterator[dict[str, Any]]:
@@ -87,26 +124,31 @@ def _lies_below(scheme: str, host: str, path: str, rule: str) -> bool:
     if begin.scheme != scheme or begin.netloc not in ("", host):
         return False
     below = begin.path.rstrip("/")
-    return ".." not in path.split("/") and (path == below or path.startswith(below + "/"))
+    return ".." not in unquote(path).replace("\\", "/").split("/") and (path == below or path.startswith(below + "/"))
 
 
 def is_public(address: str) -> bool:
     """Is this IP address one of the public internet? Pure."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     ip = getattr(ip, "ipv4_mapped", None) or ip
-    return ip.is_global and not ip.is_multicast and not any(ip in network for network in _TRANSLATED)
+    if ip.version == 6 and (ip not in _GIVEN_OUT or any(ip in network for network in _TRANSLATED)):
+        return False
+    return ip.is_global and not ip.is_multicast
 
 
-async def _picture(client: httpx.AsyncClient, url: str, call: EngineRequest) -> str:
-    """The picture as a data URL."""
+async def _picture(
+    client: httpx.AsyncClient, url: str, call: EngineRequest, lookups: HostLookups, most: int
+) -> tuple[str, bytes]:
+    """(its media type, the picture)"""
     parts = urlsplit(url)
     host = parts.hostname or ""
     try:
-        address = await _resolved(host, parts.port or (443 if parts.scheme == "https" else 80))
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        address = await lookups.address(host, port, call.sender)
         shown = f"[{address}]" if ":" in address else address
         target = parts._replace(netloc=shown if parts.port is None else f"{shown}:{parts.port}").geturl()
         answer = await fetch(
-            client, "GET", target, most=BYTES_MOST, seconds=SECONDS,
+            client, "GET", target, most=most, seconds=SECONDS,
             headers={"host": parts.netloc, "accept": "image/*"}, extensions={"sni_hostname": host},
         )  # fmt: skip
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
@@ -119,13 +161,4 @@ async def _picture(client: httpx.AsyncClient, url: str, call: EngineRequest) -> 
         raise UnmetDemand(f"The picture at {host} could not be fetched: it answered {what}.", "messages")
     if call.memory is not None:
         call.memory.add(len(answer.content) * 2)
-    return f"data:{kind};base64,{b64encode(answer.content).decode()}"
-
-
-async def _resolved(host: str, port: int) -> str:
-    """An address of the host. Raises OSError where it has none, or one that is not public."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    addresses = [str(entry[4][0]) for entry in found]
-    if not all(map(is_public, addresses)):
-        raise OSError("its address is not a public one")
-    return addresses[0]
+    return kind, answer.content

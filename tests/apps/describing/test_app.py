@@ -119,3 +119,19 @@ async def test_as_a_message_of_anthropics_api_too() -> None:
         reply = await gateway.client.post("/v1/messages", json=body)
         assert (reply.status_code, reply.headers["x-gateway-backend"]) == (200, "coder"), reply.text
     assert "[Picture, described by eyes: " in str(coder.requests[-1].json["messages"])
+
+
+async def test_the_descriptions_of_one_client_do_not_push_out_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "KEPT_MOST", 4)
+    clients = "clients:\n  ada: {key: ada-key-0001}\n  bob: {key: bob-key-0001}\n"
+    async with desk(clients) as (gateway, _, eyes):
+        ada, bob = ({"authorization": f"Bearer {name}-key-0001"} for name in ("ada", "bob"))
+        await ask(gateway, PICTURE, **bob)
+        for number in range(6):
+            assert (await ask(gateway, f"{PICTURE[:-4]}{number:04}", **ada)).status_code == 200
+        before = len(eyes.requests)
+        await ask(gateway, PICTURE, **bob)
+        await ask(gateway, f"{PICTURE[:-4]}{5:04}", **ada)
+        assert len(eyes.requests) == before
+        await ask(gateway, f"{PICTURE[:-4]}{0:04}", **ada)
+        assert len(eyes.requests) == before + 1

@@ -67,13 +67,15 @@ def write_turns(path: Path, count: int) -> Path:
 
 
 @asynccontextmanager
-async def judged(folder: Path, **speed: Any) -> AsyncIterator[Judged]:
+async def judged(folder: Path, more: str = "", two: str = "", **speed: Any) -> AsyncIterator[Judged]:
     sims = {name: SimVllm(name, served=[f"model-{name}"], **speed) for name in ("one", "two")}
     async with AsyncExitStack() as stack:
         urls = {name: await stack.enter_async_context(sim.serve()) for name, sim in sims.items()}
-        routes = "backends:\n" + "".join(f"  {name}: {{url: '{url}', slots: 4}}\n" for name, url in urls.items())
+        given = {"one": "", "two": two}
+        lines = [f"  {name}: {{url: '{url}', slots: 4{given[name]}}}\n" for name, url in urls.items()]
+        routes = "".join(("backends:\n", *lines, more))
         gateway = await stack.enter_async_context(running_gateway(routes))
-        await gateway.until_ready("one", "two")
+        await gateway.until_ready("one", *(() if two else ("two",)))
         yield Judged(gateway.url, sims, folder)
 
 
@@ -236,6 +238,27 @@ async def test_an_answer_without_end_is_not_read_to_its_end(tmp_path: Path) -> N
 @pytest.mark.parametrize("counts", [None, [], "3", {"completed": "x", "failed": None}])
 def test_counts_that_are_none_are_shown_as_none(counts: object) -> None:
     assert _counts({"request_counts": counts}) == [0, 0, 0]
+
+
+async def test_lines_that_are_to_stay_in_the_lan_reach_no_cloud(tmp_path: Path) -> None:
+    turns, out = write_turns(tmp_path / "turns.jsonl", 2), tmp_path / "out"
+    run = ("run", str(turns), "--alias", "far", "--out", str(out))
+    async with judged(out, more="aliases: {far: [two, one]}", two=", engine: openai, cloud: true") as j:
+        code, said = await j.call(*run, "--local-only")
+        assert (code, j.asked("one"), j.asked("two")) == (0, 2, 0), said
+        [state] = out.glob("*.json")  # it goes on from the upload, without the option
+        state.write_text(json.dumps({**json.loads(state.read_text()), "batch": ""}))
+        code, said = await j.call(*run)
+        assert (code, j.asked("one"), j.asked("two")) == (0, 4, 0), said
+
+
+async def test_a_batch_that_was_begun_for_any_backend_becomes_no_local_one(tmp_path: Path) -> None:
+    turns, out = write_turns(tmp_path / "turns.jsonl", 2), tmp_path / "out"
+    async with judged(out) as j:
+        run = ("run", str(turns), "--alias", "one", "--out", str(out))
+        assert (await j.call(*run))[0] == 0
+        code, said = await j.call(*run, "--local-only")
+    assert (code, "begun without --local-only" in said) == (1, True), said
 
 
 async def test_a_line_with_half_a_character_fails_alone(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from gateway.apps.keys.command import PROGRAMS, configs_for
 from gateway.cli.main import cli
 from gateway.config.load import load
 from tests.support import running_gateway
+from tests.waiting import PATIENCE
 
 ROUTES = """\
 # my fleet
@@ -108,3 +111,17 @@ async def test_both_keys_are_valid_until_the_rotation_is_finished(file: Path) ->
         assert [await status(key) for key in (first, second)] == [401, 200]
         await after("remove", "hermes")
         assert [await status(key) for key in (second, "secret-of-ops")] == [401, 200]
+
+
+def test_two_edits_at_a_time_wait_for_each_other_and_line_ends_stay(file: Path) -> None:
+    file.write_bytes(ROUTES.replace("\n", "\r\n").encode())
+    with file.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        second = threading.Thread(target=run, args=(file, "add", "second"))
+        second.start()
+        second.join(0.5)
+        assert second.is_alive()
+        file.write_bytes(file.read_bytes() + b"  first: {key: secret-of-first}\r\n")  # the first edit
+    second.join(PATIENCE)
+    assert [*load(file, {}).snapshot.clients] == ["ops", "first", "second"]
+    assert file.read_bytes().startswith(ROUTES.replace("\n", "\r\n").encode())

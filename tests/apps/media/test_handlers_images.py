@@ -145,3 +145,17 @@ async def test_who_leaves_before_its_pictures_are_made_pays_for_them() -> None:
             await gateway.until(lambda: bool(lines))
             assert lines[0].outcome == "client_gone"
             assert lines[0].usd == pytest.approx(0.08)
+
+
+@pytest.mark.parametrize("name", ["model", "prompt", "quality"])
+async def test_no_file_takes_the_name_of_a_field(name: str) -> None:
+    """A server may take the last part of a name: another model than the alias', another value than a fixed one."""
+    async with scripted(paints) as paint:
+        backend = f"{{engine: http, url: '{paint.url}', serves: [images], model: sd, fixed: {{quality: low}}}}"
+        async with running_gateway(f"backends: {{paint: {backend}}}\naliases: {{draw: [paint]}}") as gateway:
+            files = [("image", ("a.png", b"a")), (name, ("b.png", b"another"))]
+            for given in (files, files[::-1]):
+                data = {"prompt": "add a boat"}
+                reply = await gateway.client.post("/v1/images/edits", files=given, data=data)
+                assert (reply.status_code, reply.json()["error"]["param"]) == (400, name), reply.text
+            assert paint.turns == []

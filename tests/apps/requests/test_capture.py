@@ -7,15 +7,21 @@ import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
 
+from gateway.accounting.record import RequestLine
 from gateway.apps.requests import capture as module
+from gateway.apps.requests.capture import CapturedExchange
 from gateway.apps.requests.store import CAPTURED as NAME
 from gateway.apps.requests.store import CAPTURED_KEPT as KEPT
+from gateway.apps.requests.store import CapturedRequest
 from gateway.cli.main import cli
+from gateway.domain import endpoints
+from gateway.proxy.exchange import Exchange
 from simulator import SimVllm
 from tests.raw_client import chat
 from tests.support import RunningGateway, running_gateway
@@ -200,3 +206,22 @@ async def test_the_command_shows_both_answers() -> None:
     assert "now: b" in both.output
     assert "all clients: 2 so far" in listed.output
     assert missing.exit_code == 1
+
+
+async def test_two_clients_with_one_id_get_their_own_bodies_kept() -> None:
+    """Else a client could have what another keeps in the LAN kept, and sent again, as a request of its own."""
+    async with pair(KEYS) as gateway:
+        await post(gateway, CAPTURE, {"for": "15m"}, "ops-key")
+        capture = gateway.gateway.apps.requests.capture
+        kept_ones: list[CapturedRequest] = []
+        capture._keep = kept_ones.append
+        for client, local in (("hermes", False), ("ops", True), ("hermes", True)):
+            exchange = CapturedExchange(cast(Exchange, None), endpoints.CHAT, capture, client, local_only=local)
+            exchange.request += client.encode()
+            capture.begun(exchange, "same")
+        for client in ("ops", "hermes", "hermes"):
+            capture._ended(cast(RequestLine, SimpleNamespace(id="same", at=1.0, client=client, local_only=False)))
+    assert [(one.client, one.request, one.local_only) for one in kept_ones] == [
+        ("ops", b"ops", True),
+        ("hermes", b"hermes", True),  # one of two that cannot be told apart, as private as both
+    ]

@@ -157,6 +157,21 @@ async def test_who_waits_in_the_queue_behind_a_load_waits_as_long_as_it_may_take
         assert [(await one).status_code for one in (first, second)] == [200, 200]
 
 
+async def test_a_stream_in_the_queue_behind_a_load_is_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("stages", "attempt"):
+        monkeypatch.setattr(f"gateway.proxy.{module}.LOADING_TOLD", 0.0)
+    async with desk(", slots: 1") as (gateway, sim):
+        first = asyncio.create_task(gateway.client.post("/v1/chat/completions", json=ASK))
+        await gateway.until(lambda: begun(gateway))
+        async with gateway.client.stream("POST", "/v1/chat/completions", json={**ASK, "stream": True}) as reply:
+            lines = reply.aiter_lines()
+            assert (await anext(lines)).startswith(": loading for ")
+            open_gate(sim)
+            rest = [line async for line in lines]
+        assert rest[-2] == "data: [DONE]"
+        assert (await first).status_code == 200
+
+
 CHAIN = """  small: {{engine: ollama, url: '{url}', model: 'llama3.2:3b', context: 8192}}
 aliases:
   chain: {{use: [desk, small]%s}}

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from gateway.engines.ollama import pictures
-from gateway.engines.ollama.pictures import is_allowed, is_public
+from gateway.engines.ollama.pictures import LOOKUPS_EACH, LOOKUPS_MOST, HostLookups, is_allowed, is_public
 from simulator import SimOllama
 from tests.support import running_gateway
 
@@ -32,6 +32,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
         ("https://a.example/shots/x.png", "https://a.example/shots", True),
         ("https://a.example/shots-2/x.png", "https://a.example/shots", False),
         ("https://a.example/shots/../x.png", "https://a.example/shots", False),
+        ("https://a.example/shots/%2e%2E/x.png", "https://a.example/shots", False),
+        ("https://a.example/shots/..%2fx.png", "https://a.example/shots", False),
         ("ftp://a.example/x.png", "https://", False),
         ("https://[x", "https://", False),
     ],
@@ -43,7 +45,10 @@ def test_an_address_is_asked_only_below_what_the_file_allows(url: str, rule: str
 PRIVATE = "127.0.0.1 10.1.2.3 192.168.1.1 169.254.169.254 100.64.0.1 0.0.0.0 ::1 fe80::1%eth0 fd00::1 ::ffff:10.0.0.1"
 
 
-@pytest.mark.parametrize("address", [*PRIVATE.split(), "64:ff9b::a00:1", "2002:a00:1::1", "224.0.0.1"])
+TRANSLATED = "64:ff9b::a00:1 64:ff9b:1::a00:1 2002:a00:1::1 ::7f00:1 ::ffff:0:7f00:1 fec0::1"
+
+
+@pytest.mark.parametrize("address", [*PRIVATE.split(), *TRANSLATED.split(), "224.0.0.1"])
 def test_a_private_address_is_not_asked(address: str) -> None:
     assert not is_public(address)
 
@@ -128,3 +133,38 @@ async def test_a_large_picture_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     async with gallery() as (url, _), asked(SimOllama(models=["qwen3-vl:8b"], vision=True), f"'{url}'") as ask:
         reply = await ask(f"{url}/a.png")
         assert (reply.status_code, "more than 4 bytes" in reply.text) == (400, True), reply.text
+
+
+async def test_the_pictures_of_one_request_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures, "is_public", lambda address: True)
+    monkeypatch.setattr(pictures, "ALL_BYTES_MOST", 2 * len(PNG))
+    async with gallery() as (url, _), asked(SimOllama(models=["qwen3-vl:8b"], vision=True), f"'{url}'") as ask:
+        assert (await ask(f"{url}/a.png", f"{url}/b.png")).status_code == 200
+        reply = await ask(f"{url}/a.png", f"{url}/b.png", f"{url}/c.png")
+        assert (reply.status_code, "more than 0 bytes" in reply.text) == (400, True), reply.text
+
+
+async def test_names_that_are_never_answered_are_bounded_for_each_client_and_for_all() -> None:
+    lookups, ends = HostLookups(), asyncio.Event()
+
+    async def never(*_: Any, **__: Any) -> Any:
+        await ends.wait()
+        return [(0, 0, 0, "", ("93.184.215.14", 0))]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio.get_running_loop(), "getaddrinfo", never)
+        given_up = [asyncio.create_task(lookups.address("a", 80, "one")) for _ in range(LOOKUPS_EACH)]
+        await asyncio.sleep(0)
+        for task in given_up:  # their clients leave: the lookups go on
+            task.cancel()
+        await asyncio.gather(*given_up, return_exceptions=True)
+        with pytest.raises(OSError, match="too many"):
+            await lookups.address("b", 80, "one")
+        others = [asyncio.create_task(lookups.address("a", 80, f"n{n}")) for n in range(LOOKUPS_MOST - LOOKUPS_EACH)]
+        await asyncio.sleep(0)
+        with pytest.raises(OSError, match="too many"):
+            await lookups.address("b", 80, "last")
+        ends.set()
+        assert set(await asyncio.gather(*others)) == {"93.184.215.14"}
+        await asyncio.sleep(0)
+        assert await lookups.address("b", 80, "one") == "93.184.215.14"

@@ -24,6 +24,8 @@ from gateway.domain.upstream import ProtocolFailure
 from gateway.inspection.shape import fault_in_delta
 from gateway.transport.sse import DONE, data_of
 
+_PART_COST = 100  # bytes that a part of a call takes beside its text
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -81,7 +83,7 @@ class OllamaAnswer:
     def _event(self, event: bytes, hold: Callable[[int], object]) -> bytes:
         data = data_of(event)
         if data == DONE:
-            calls = [_call(call) for call in self._calls.values()]
+            calls = [_call(_whole(call)) for call in self._calls.values()]
             before = self._line("", "", calls, None, done=False) + b"\n" if calls else b""
             return before + self._line("", "", [], None, **self._end()) + b"\n"
         chunk = chunk_of(data)
@@ -111,15 +113,13 @@ class OllamaAnswer:
         return out
 
     def _add(self, part: dict[str, Any]) -> int:
-        """Add a part of a call to it. Returns its size in bytes."""
+        """Add a part of a call to it. Returns its size in memory, in bytes."""
         function = part.get("function") or {}
-        call = self._calls.setdefault(part.get("index", 0), {"id": None, "function": {"name": None, "arguments": ""}})
-        call["id"] = call["id"] or part.get("id")
-        whole = call["function"]
-        whole["name"] = whole["name"] or function.get("name")
-        text = function.get("arguments")
-        whole["arguments"] += text if isinstance(text, str) else ""
-        return len(text or "")
+        call = self._calls.setdefault(part.get("index", 0), {"id": None, "name": None, "pieces": []})
+        call["id"], call["name"] = call["id"] or part.get("id"), call["name"] or function.get("name")
+        if isinstance(text := function.get("arguments"), str) and text:
+            call["pieces"].append(text)
+        return _PART_COST + len(text or "")
 
     def _end(self) -> dict[str, Any]:
         """The fields of the last line. The gateway sees no times but those of the first and the last content."""
@@ -157,6 +157,11 @@ def embeddings_of(body: bytes, model: str, *, older: bool) -> bytes:
     if older:
         return _encode({"embedding": vectors[0] if vectors else []})
     return _encode({"model": model, "embeddings": vectors, "prompt_eval_count": read_usage(found.usage).prompt})
+
+
+def _whole(held: dict[str, Any]) -> dict[str, Any]:
+    """A call that came in parts."""
+    return {"id": held["id"], "function": {"name": held["name"], "arguments": "".join(held["pieces"])}}
 
 
 def _call(call: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,8 @@ Resolve = Callable[[str], str]  # a model's name as Ollama's clients write it ->
 
 # How a model is loaded, cut and rendered: the backends decide it here.
 _DROPPED = ("keep_alive", "truncate", "shift", "raw", "name", "options", "format", "template", "context", "n")
-_LEFT_OUT = ("template", "context")  # they would change the prompt: the client is told that they had no effect
+# They would change the prompt: the client is told that they had no effect. (`truncate: false` is what is always done.)
+_LEFT_OUT = ("template", "context", "truncate")
 _OURS = {theirs: ours for ours, theirs in OPTIONS.items() if ours not in ("max_completion_tokens", "repeat_penalty")}
 _USAGE = Raw(b'{"include_usage":true}')
 _MEDIA = {"/9j/": "jpeg", "R0lG": "gif", "UklG": "webp"}  # by the first letters of a picture in base64
@@ -81,8 +82,11 @@ def embedding_of(body: bytes, resolve: Resolve) -> OllamaRequest:
     prompt = fields.pop("prompt", None)
     if prompt is not None:
         fields.setdefault("input", prompt)
+    cut = value_in(fields.get("truncate"), "truncate") is not False  # Ollama's default
     for name in _DROPPED:
         fields.pop(name, None)
+    if cut:
+        fields["truncate_prompt_tokens"] = Raw(b"-1")  # vLLM's name for it, to the window
     return OllamaRequest(_encode(fields), model, stream=False, left_out=[])
 
 

@@ -18,7 +18,7 @@ from gateway.config.snapshot import Snapshot
 from gateway.domain.body import read_fields
 from gateway.domain.privacy import NO_MARKS, Privacy
 from gateway.errors import GatewayError
-from gateway.large_bodies import LARGE
+from gateway.large_bodies import LARGE, apart_if_large
 from gateway.proxy.exchange import Exchange, Headers, nothing
 from gateway.proxy.reply import request_id
 
@@ -50,7 +50,7 @@ class KeptExchange(TranslatedExchange):
 
     async def read_body(self, limit: int) -> bytes:
         body = await self._inner.read_body(limit)
-        fields = read_fields(body)
+        fields = await apart_if_large(self.caller.sender, len(body), partial(read_fields, body))
         self._owner, privacy = self._who()
         named = fields.pop("previous_response_id", None)
         previous = value_in(named, "previous_response_id")

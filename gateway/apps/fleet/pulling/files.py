@@ -18,6 +18,7 @@ from dataclasses import dataclass
 _HUB = "https://huggingface.co"
 _MOST_INDEX = 32 * 1024 * 1024
 _MOST_FILES = 10_000
+_MOST_BYTES = 2**50  # of one file
 _CHUNK = 4 * 1024 * 1024
 _SECONDS = 60
 _REVISION = re.compile(r"[0-9a-f]{40}")
@@ -71,9 +72,9 @@ def index_of(data: object) -> Index:
 
 def _file(one: dict[str, object]) -> File:
     name, size, lfs = str(one["rfilename"]), one.get("size"), one.get("lfs")
-    if name.startswith(("/", "~")) or ".." in name.split("/") or "\0" in name or "\n" in name:
+    if name.startswith(("/", "~")) or ".." in name.split("/") or not name.isprintable():
         raise ValueError(f"a file is called {name[:60]!r}")
-    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < _MOST_BYTES:
         raise ValueError(f"{name[:60]} has no size")
     oid = lfs.get("sha256", "") if isinstance(lfs, dict) else one.get("blobId", "")
     return File(name, size, oid if isinstance(oid, str) and re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", oid) else "")

@@ -326,7 +326,12 @@ def command(
             try:  # what `gateway fleet plan` needs of the model
                 keep(Path(snapshot.server.data), one.model, one.config, one.weights)
             except OSError as error:
-                click.echo(f"warning: its config.json cannot be kept for the plan: {error.strerror or error}", err=True)
+                where = visible(str(error.filename or snapshot.server.data))
+                why = f"its config.json cannot be kept for the plan: {where}: {error.strerror or error}"
+                help_ = (
+                    "pull as a user who may write there, or name a folder that has it (`gateway fleet plan --models`)"
+                )
+                click.echo(f"warning: {why}; {help_}", err=True)
     if pin and found and found[0].revision:
         _pin(config, chosen, found[0].revision)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from itertools import count
 from typing import Any
 
@@ -127,3 +128,14 @@ def test_embeddings() -> None:
     assert embeddings_of(body, "e", older=True) == b'{"embedding":[0.10, 1e-7]}'
     with pytest.raises(ProtocolFailure):
         embeddings_of(b'{"data": [{}]}', "e", older=False)
+
+
+def test_a_call_in_many_parts_takes_as_long_as_it_is_and_is_counted() -> None:
+    answer = OllamaAnswer("m", 0.0, generates=False, clock=lambda: 0)
+    part = chunk({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": " " * 50}}]})
+    counted: list[int] = []
+    began = time.thread_time()
+    for _ in range(40_000):
+        answer.lines([part], counted.append)
+    assert time.thread_time() - began < 5.0  # with all of it copied for each part, a minute
+    assert sum(counted) > 40_000 * 100  # also what is not its text

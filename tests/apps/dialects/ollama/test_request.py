@@ -132,8 +132,17 @@ def test_a_request_without_a_prompt_only_loads(keep_alive: object, unload: bool)
 
 
 def test_embeddings_of_both_kinds() -> None:
-    assert read({"model": "main", "input": ["a"], "truncate": True}, embedding_of) == {"model": "main", "input": ["a"]}
-    assert read({"model": "main", "prompt": "a", "options": {}}, embedding_of) == {"model": "main", "input": "a"}
+    cut = {"model": "main", "truncate_prompt_tokens": -1}
+    assert read({"model": "main", "input": ["a"], "truncate": True}, embedding_of) == {**cut, "input": ["a"]}
+    assert read({"model": "main", "prompt": "a", "options": {}}, embedding_of) == {**cut, "input": "a"}
+    whole = {"model": "main", "input": "a", "truncate": False}
+    assert read(whole, embedding_of) == {"model": "main", "input": "a"}
+
+
+def test_a_chat_that_may_be_cut_is_told_that_it_is_not() -> None:
+    for truncate, told in ((True, ["truncate"]), (False, []), (None, [])):
+        body = {"model": "main", "messages": [{"role": "user", "content": "a"}], "truncate": truncate}
+        assert chat_of(json.dumps(body).encode(), resolved).left_out == told
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,15 @@ def test_weights_and_image_are_fetched_once_and_copied_over_the_link(machines: P
     assert json.loads((kept / "model.safetensors.index.json").read_text()) == {"metadata": {"total_size": 7000}}
 
 
+def test_a_pull_whose_config_cannot_be_kept_is_whole_and_says_where_and_what_to_do(machines: Path) -> None:
+    (machines / "state").mkdir()
+    (machines / "state" / "models").write_text("in the way")
+    result = pull(machines, "big")
+    assert result.exit_code == 0, result.output
+    assert f"cannot be kept for the plan: {machines}/state/models" in result.output
+    assert "gateway fleet plan --models" in result.output
+
+
 def test_what_is_there_is_not_moved_again(machines: Path) -> None:
     assert pull(machines, "big").exit_code == 0
     result = pull(machines, "big")

@@ -28,6 +28,9 @@ def test_an_index_survives_its_way_to_another_node() -> None:
         {"sha": COMMIT, "siblings": [{"rfilename": "/etc/passwd", "size": 1}]},
         {"sha": COMMIT, "siblings": [{"rfilename": "a", "size": -1}]},
         {"sha": COMMIT, "siblings": [{"rfilename": "a"}]},
+        {"sha": COMMIT, "siblings": [{"rfilename": "a", "size": 10**400}]},
+        {"sha": COMMIT, "siblings": [{"rfilename": "a\r/etc/passwd", "size": 1}]},
+        {"sha": COMMIT, "siblings": [{"rfilename": "a\x1b]0;title\x07", "size": 1}]},
     ],
 )
 def test_a_list_that_no_hub_writes_is_refused(data: Any) -> None:
