@@ -42,13 +42,13 @@ def strict_fields(fields: dict[str, Raw]) -> None:
     """Change numbers, switches and tools to their own types, where a lenient server would; null is absence."""
     for name in [name for name, value in fields.items() if bytes(value) == b"null" and name not in _NEEDED]:
         del fields[name]
-    logprobs = _switch if "messages" in fields else _whole
+    logprobs = _switch if "messages" in fields else whole_number
     readers: tuple[tuple[tuple[str, ...], Callable[[Any], Any]], ...] = (
         (_LIMITS, _limit),
-        (_NUMBERS, _number),
+        (_NUMBERS, any_number),
         (_SWITCHES, _switch),
         (_TOKENS, _tokens),
-        (("seed",), _whole),
+        (("seed",), whole_number),
         (("logprobs",), logprobs),
         (("logit_bias",), _biases),
         (("tools",), _tools),
@@ -63,18 +63,19 @@ def strict_fields(fields: dict[str, Raw]) -> None:
 
 
 def _limit(value: Any) -> Any:
-    number = _whole(value)
+    number = whole_number(value)
     return _LIMIT_MOST if type(number) is int and number > _LIMIT_MOST else number
 
 
-def _whole(value: Any) -> Any:
-    number = _number(value)
+def whole_number(value: Any) -> Any:
+    number = any_number(value)
     if isinstance(number, float) and number.is_integer():
         return int(number)
     return value if isinstance(value, str) and not isinstance(number, int) else number
 
 
-def _number(value: Any) -> Any:
+def any_number(value: Any) -> Any:
+    """The number that a lenient server reads from this value; the value itself where there is none."""
     if isinstance(value, bool):
         return int(value)
     if not isinstance(value, str) or len(value) > 40:
@@ -100,12 +101,12 @@ def _tokens(value: Any) -> Any:
         return value
     if all(isinstance(one, list) for one in value):  # several prompts
         return [_tokens(one) for one in value]
-    made = [_whole(one) for one in value]
+    made = [whole_number(one) for one in value]
     return made if all(type(one) is int for one in made) else value
 
 
 def _biases(value: Any) -> Any:
-    return {token: _number(bias) for token, bias in value.items()} if isinstance(value, dict) else value
+    return {token: any_number(bias) for token, bias in value.items()} if isinstance(value, dict) else value
 
 
 def _tools(value: Any) -> Any:

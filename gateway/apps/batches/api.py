@@ -18,8 +18,7 @@ from gateway.admission.origins import check_json
 from gateway.api.answering import body_as, until_left
 from gateway.api.caller import admit, caller_of, keeping, owner_of
 from gateway.apps.batches.batches import PIECE, PURPOSES, Batches
-from gateway.apps.batches.records import BatchRecord, FileRecord
-from gateway.apps.batches.schedule import PARAM, schedule_of
+from gateway.apps.batches.records import PARAM, BatchRecord, FileRecord, schedule_of
 from gateway.apps.batches.store import DAY, NoEntry, Page
 from gateway.errors import GatewayError
 from gateway.proxy.header_map import header_map

@@ -29,7 +29,6 @@ from gateway.apps.batches.store import (
     KEPT_MOST,
     BatchGone,
     BatchStore,
-    Bounds,
     StoreAway,
     StoreFull,
     StoreThreads,
@@ -163,8 +162,8 @@ class BatchRunner:
         store, record = self._store, run.record
         if record.status == "validating":
             server = self._services.snapshot.server
-            most = Bounds(server.max_body, server.max_file * KEPT_MOST)
-            run.record = await self._threads.in_steps(lambda: store.index(record, most, now()))
+            most = server.max_body, server.max_file * KEPT_MOST
+            run.record = await self._threads.in_steps(lambda: store.index(record, *most, now()))
         elif record.status == "finalizing":
             run.record = await self._threads.in_steps(lambda: store.finalize(record, now()))
         else:

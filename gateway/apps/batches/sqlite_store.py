@@ -24,7 +24,6 @@ from gateway.apps.batches.store import (
     LINE_COST,
     LOST,
     BatchStore,
-    Bounds,
     FileWriter,
     NoEntry,
     Page,
@@ -206,7 +205,7 @@ class SqliteBatchStore(BatchStore):
 
     # -- lines ----------------------------------------------------------------------------------------------------
 
-    def index(self, record: BatchRecord, most: Bounds, now: int) -> Iterator[BatchRecord | None]:
+    def index(self, record: BatchRecord, line_most: int, kept_most: int, now: int) -> Iterator[BatchRecord | None]:
         yield from self._forget_lines(record.id)
         record = replace(record, total=0, failed=0, models=(), stored=0)
         path = self.path_of(record.input_file_id)
@@ -215,7 +214,7 @@ class SqliteBatchStore(BatchStore):
             return
         error: dict[str, Any] | None = None
         with path.open("rb") as file:
-            for some in in_groups(read_lines(file, record.endpoint, most.line), AT_A_TIME):
+            for some in in_groups(read_lines(file, record.endpoint, line_most), AT_A_TIME):
                 with self._file.transaction():
                     record = self._index_some(record, some)
                 yield None
@@ -223,7 +222,7 @@ class SqliteBatchStore(BatchStore):
                     yield known
                     return
                 self.save(replace(known, stored=record.stored))
-                error = too_much(record.total, self.usage(record.owner).bytes, most.kept)
+                error = too_much(record.total, self.usage(record.owner).bytes, kept_most)
                 if error is not None:
                     yield from self._forget_lines(record.id)
                     break

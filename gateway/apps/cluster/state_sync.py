@@ -9,7 +9,7 @@ another gateway cannot reach a backend only triggers a probe here, since the cau
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from gateway.domain.facts import ELSEWHERE, LEARNED_FOR, Observation
 from gateway.domain.health_state import SERVING, State
 from gateway.domain.reason import kind_of
 from gateway.health.prober import Prober
+from gateway.routing.placements import Placements
 
 VERDICT_FOR = 900.0  # seconds that a verdict is of interest
 PROOFS = frozenset({"stalled", "misconfigured", "doubted", "disproved"})
@@ -200,3 +201,31 @@ def _engine_of(state: BackendState) -> list[object]:
 
 def _ms() -> float:
     return float(round(time.time() * 1000))
+
+
+# -- placements -------------------------------------------------------------------------------------------------------
+
+
+class SharedPlacements:
+    """Told with the batches that are sent anyway, every two seconds at the latest."""
+
+    def __init__(self, placements: Placements, states: Callable[[], Mapping[str, BackendState]]) -> None:
+        self._placements = placements
+        self._states = states
+        placements.news = {}
+
+    def pending_operations(self) -> list[Operation]:
+        """The operations to send now."""
+        told, self._placements.news = self._placements.news, {}
+        states = self._states()
+        placed = [
+            [client, key, key_of(states[backend].backend)]
+            for (client, key), backend in (told or {}).items()
+            if backend in states
+        ]
+        return [("placed", placed)] if placed else []
+
+    def receive(self, placed: Sequence[Sequence[Any]]) -> None:
+        """Another gateway has placed these conversations."""
+        names = {key_of(state.backend): name for name, state in self._states().items()}
+        self._placements.learn({(client, key): names[at] for client, key, at in placed if at in names})

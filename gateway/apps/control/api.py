@@ -24,8 +24,8 @@ from gateway.apps.control.memory.live import beside_the_plan
 from gateway.apps.control.memory.plan import FleetPlan, plan_json
 from gateway.apps.control.memory.plan_svg import plan_svg
 from gateway.apps.control.operations import Operations
-from gateway.apps.control.planning import memory_plan
-from gateway.apps.control.record import Kind, described
+from gateway.apps.control.record import described
+from gateway.apps.control.switching import Kind, memory_plan
 from gateway.config.snapshot import Snapshot
 from gateway.domain.health_state import SERVING
 from gateway.errors import GatewayError

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.apps.requests.capture import Capture
-from gateway.apps.requests.recorder import Recorder
-from gateway.apps.requests.store import CapturedRequest, CapturedStore, RequestStore, Search
+from gateway.apps.requests.store import CapturedRequest, CapturedStore, Recorder, RequestStore, Search
 from gateway.errors import GatewayError
 from gateway.proxy.active import ActiveRequest, ActiveRequests
 from gateway.runtime.gateway import Gateway

@@ -16,6 +16,7 @@ from gateway.domain.pooled import is_cut_to_fit
 from gateway.engines.base import InexpressibleRequest, RequestFields, UnmetDemand
 from gateway.engines.ollama.calls import RequiredCall, read_required_call
 from gateway.engines.ollama.schema import Definitions
+from gateway.engines.strict import any_number, whole_number
 
 # OpenAI's and vLLM's names -> the name among Ollama's `options`. Of the two limits the newer one wins.
 OPTIONS = {
@@ -32,6 +33,7 @@ _LOADING = frozenset(
     | {"f16_kv", "vocab_only", "draft_num_predict"}
 )
 _NUMBERS = frozenset(OPTIONS.values()) - {"stop"} | {"num_keep", "typical_p", "repeat_last_n"}
+_WHOLE = frozenset(("num_predict", "top_k", "seed", "num_keep", "repeat_last_n"))
 Thinking = Literal["optional", "always", "never"]
 _LEVELS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 
@@ -132,7 +134,7 @@ def embeddings_call(raw: Mapping[str, Raw]) -> OllamaCall:
 
 def _refuse_several(fields: RequestFields) -> None:
     for name in ("n", "best_of"):
-        if (count := fields[name]) is not None and count != 1:
+        if (count := whole_number(fields[name])) is not None and count != 1:
             raise UnmetDemand(
                 f"Ollama gives one answer per request: `{name}` must be 1. Send the request again for more.", name
             )
@@ -158,10 +160,8 @@ def read_options(fields: RequestFields) -> dict[str, Any]:
     options = {name: value for name, value in (given or {}).items() if name not in _LOADING}
     for name, option in OPTIONS.items():
         if (value := fields[name]) is not None:
-            options[option] = value
-            _check_option(option, value, name)
-    for option, value in options.items():
-        _check_option(option, value, "options")
+            options[option] = _option(option, value, name)
+    options = {option: _option(option, value, "options") for option, value in options.items()}
     limit = options.get("num_predict")
     if limit is not None and (type(limit) is not int or limit < 1):
         raise InexpressibleRequest("The limit of the answer's tokens must be an integer of at least 1.", "max_tokens")
@@ -181,13 +181,17 @@ def fit_to_window(call: OllamaCall, window: int | None, left: int | None) -> Non
         options["num_predict"] = left
 
 
-def _check_option(option: str, value: Any, param: str) -> None:
+def _option(option: str, value: Any, param: str) -> Any:
+    """The value as Ollama reads it: OpenAI's fields may be numbers as text elsewhere. Raises InexpressibleRequest."""
+    if option in _NUMBERS and param != "options" and isinstance(value, (str, float)):
+        value = whole_number(value) if option in _WHOLE else any_number(value)
     if option in _NUMBERS and value is not None and type(value) not in (int, float):
         raise InexpressibleRequest(f"`{option if param == 'options' else param}` must be a number.", param)
     if option == "stop" and value is not None and not isinstance(value, str):
         texts = value if isinstance(value, list) else [value]
         if not all(isinstance(text, str) for text in texts):
             raise InexpressibleRequest("`stop` must be a string or a list of strings.", param)
+    return value
 
 
 def read_think(fields: RequestFields, *, levels: bool = False) -> tuple[bool | str | None, bool]:

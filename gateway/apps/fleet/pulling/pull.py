@@ -17,12 +17,12 @@ import click
 
 from gateway.apps.control.memory.model_files import keep
 from gateway.apps.control.unit_commands import with_credentials
-from gateway.apps.fleet.learning.edit import CannotEdit, text_of, with_entry, write_config
 from gateway.apps.fleet.preflight.expect import expected_weights
 from gateway.apps.fleet.preflight.host import ExpectedBackend, gib
 from gateway.apps.fleet.preflight.run import program, ssh_command
 from gateway.apps.fleet.pulling.files import Broken
 from gateway.apps.fleet.pulling.node import MARK
+from gateway.cli.config_edits import CannotEdit, text_of, with_entry, write_config
 from gateway.cli.options import complete_backend, config_option, examples, fail, load_or_exit
 from gateway.config.snapshot import Backend, Node, Snapshot
 from gateway.launch.flags import is_reference

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.apps.fleet.learning.edit import CannotEdit, with_entry
+from gateway.cli.config_edits import CannotEdit, with_entry
 from gateway.config.document import read_document
 from gateway.config.problems import Report
 

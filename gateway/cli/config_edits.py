@@ -1,4 +1,4 @@
-"""One key of a YAML file is set, and everything else in it stays as it is: comments, order, quotes."""
+"""One key of a YAML file is set or taken out, and everything else in it stays as it is: comments, order, quotes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,42 @@ class CannotEdit(Exception):
 
 def with_entry(text: str, path: Sequence[str], key: str, value: str, *, before: str = "") -> str:
     """The text with `key: value` in the mapping at `path`; `value` is YAML of one line. A key that is there has its
-    value replaced. A new one stands in front of the key `before` and its comments, or of the first key. Raises
+    value replaced. A new one stands in front of the key `before` and its comments, or at the end. Raises
     CannotEdit."""
+    around = _mapping(text, path)
+    there = _entry(around, key)
+    if there is not None:
+        name, old = there
+        end = _end(old) if old.start_mark.index < old.end_mark.index else name.end_mark.index + 1
+        return text[: name.start_mark.index] + f"{key}: {value}" + text[end:]
+    if around.flow_style:
+        end = _end(around.value[-1][1])
+        return f"{text[:end]}, {key}: {value}{text[end:]}"
+    beside = _entry(around, before)
+    at = _above_comments(text, _line_start(text, beside[0])) if beside else _next_line(text, around)
+    newline = "\r\n" if "\r\n" in text else "\n"
+    above = text[:at] if text[:at].endswith("\n") else text[:at] + newline
+    return f"{above}{' ' * around.value[0][0].start_mark.column}{key}: {value}{newline}{text[at:]}"
+
+
+def without_entry(text: str, path: Sequence[str], key: str) -> str:
+    """The text without this key of the mapping at `path`, if it is there. Raises CannotEdit."""
+    around = _mapping(text, path)
+    there = _entry(around, key)
+    if there is None:
+        return text
+    if not around.flow_style:
+        return text[: _line_start(text, there[0])] + text[_next_line(text, there[1]) :]
+    start, end = there[0].start_mark.index, _end(there[1])
+    at = around.value.index(there)
+    if at + 1 < len(around.value):
+        end = around.value[at + 1][0].start_mark.index
+    elif at:
+        start = _end(around.value[at - 1][1])
+    return text[:start] + text[end:]
+
+
+def _mapping(text: str, path: Sequence[str]) -> MappingNode:
     node = YAML(typ="safe", pure=True).compose(text)
     for name in path:
         found = _entry(node, name)
@@ -34,16 +68,7 @@ def with_entry(text: str, path: Sequence[str], key: str, value: str, *, before: 
         node = found[1]
     if not isinstance(node, MappingNode) or not node.value:
         raise CannotEdit(f"{'.'.join(path)} is no mapping with keys")
-    there = _entry(node, key)
-    if there is not None:
-        return text[: there[0].start_mark.index] + f"{key}: {value}" + text[_end(there[1]) :]
-    if node.flow_style:
-        end = _end(node.value[-1][1])
-        return f"{text[:end]}, {key}: {value}{text[end:]}"
-    beside = (_entry(node, before) or node.value[0])[0].start_mark
-    at = _above_comments(text, beside.index - beside.column)
-    newline = "\r\n" if "\r\n" in text else "\n"
-    return f"{text[:at]}{' ' * beside.column}{key}: {value}{newline}{text[at:]}"
+    return node
 
 
 def _entry(node: Node | None, key: str) -> tuple[Node, Node] | None:
@@ -61,6 +86,14 @@ def _end(node: Node) -> int:
         return int(node.end_mark.index)
     last = node.value[-1]
     return _end(last[1] if isinstance(last, tuple) else last)
+
+
+def _line_start(text: str, node: Node) -> int:
+    return text.rfind("\n", 0, node.start_mark.index) + 1
+
+
+def _next_line(text: str, node: Node) -> int:
+    return text.find("\n", _end(node)) + 1 or len(text)
 
 
 def _above_comments(text: str, at: int) -> int:
