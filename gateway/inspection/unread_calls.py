@@ -167,7 +167,7 @@ class UnreadCalls:
 
     def _unwrapped(self, name: str, arguments: str) -> str:
         """The arguments, of their declared types and without a key that wraps all, where they come in one piece."""
-        if self._wraps is None or not arguments.startswith("{") or not is_object(arguments):
+        if self._wraps is None or not self._tools.has(name) or not is_object(arguments):
             return arguments
         given, tools = json.loads(arguments), self._tools
         inner = self._wraps.unwrapped({key: tools.fitted(name, key, given[key]) for key in given}, name, tools)

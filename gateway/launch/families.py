@@ -20,7 +20,8 @@ Enforced = Literal["envelope", "schema", "nothing"]
 class ModelFamily:
     """`tool_parser`, `reasoning_parser`: vLLM's names; `older_tool_parsers`: names of the parser for the same models in
     other builds. `switch`: the key of chat_template_kwargs that turns thinking on and off. `efforts`: those that its
-    template knows; None = any, or not known. `images`: whether it takes them; None if not known."""
+    template knows; None = any, or not known. `ids`: the alphabet of its calls' ids, where it needs one
+    (domain/forms.py). `images`: whether it takes them; None if not known."""
 
     name: str
     tool_parser: str | None
@@ -30,6 +31,7 @@ class ModelFamily:
     thinks_by_default: bool = False
     switch: str | None = None
     efforts: tuple[str, ...] | None = None
+    ids: Literal["kimi"] | None = None
     images: bool | None = None
 
 
@@ -45,6 +47,7 @@ def _family(
     thinking: str = "never",
     switch: str = "enable_thinking",
     efforts: Sequence[str] | None = None,
+    ids: Literal["kimi"] | None = None,
     images: bool | None = None,
 ) -> ModelFamily:
     """A row of families.toml."""
@@ -59,6 +62,7 @@ def _family(
         thinking in ("on", "always"),
         switch if optional else None,
         None if efforts is None else tuple(efforts),
+        ids,
         images,
     )
 

@@ -195,11 +195,21 @@ class RequestHandler:
     async def _read(self, client: access.Identity) -> InferenceRequest:
         (exchange := self.exchange).caller.check_json()
         body = await exchange.read_body(self.snapshot.server.max_body)
+        endpoint = self.record.endpoint
         if len(body) > SEARCHED:
-            return await apart(client.name, partial(parse_and_search, self.record.endpoint, body, exchange.own))
-        fields = read_fields(body)
-        alike = self._alike(fields)
-        return alike if alike is not None else parse(self.record.endpoint, fields, exchange.own)
+            request = await apart(client.name, partial(parse_and_search, endpoint, body, exchange.own))
+        else:
+            fields = read_fields(body)
+            if (alike := self._alike(fields)) is not None:
+                return alike
+            request = parse(endpoint, fields, exchange.own)
+        if not request.other_tools or self.services.tool_dialect is None:
+            return request
+        dialect = self.exchange = self.context.exchange = self.services.tool_dialect(exchange)
+        chat = await dialect.translate(body)
+        if len(chat) > SEARCHED:
+            return await apart(client.name, partial(parse_and_search, endpoint, chat, None))
+        return parse(endpoint, read_fields(chat))
 
     def _alike(self, fields: dict[str, Raw]) -> InferenceRequest | None:
         """The request, where something was decided for chats like this one. Sets `decision`; where there is none yet,

@@ -22,6 +22,7 @@ from gateway.apps.dialects.ollama.exchange import READ
 from gateway.domain.backend import BackendState
 from gateway.domain.endpoints import (
     CHAT,
+    COMPACT,
     COMPLETIONS,
     EMBEDDINGS,
     ENDPOINTS,
@@ -115,7 +116,7 @@ PROMPT = {
     OLLAMA_CHAT.name: b'"messages":[{"role":"user","content":"hello","images":["aGk="]}]',
     OLLAMA_GENERATE.name: b'"prompt":"hello"', OLLAMA_EMBED.name: b'"input":"hello"',
     OLLAMA_EMBEDDINGS.name: b'"prompt":"hello"',
-    RESPONSES.name: b'"input":"hello"', SPEECH.name: b'"input":"hello","voice":"v"',
+    RESPONSES.name: b'"input":"hello"', COMPACT.name: b'"input":"hello"', SPEECH.name: b'"input":"hello","voice":"v"',
     IMAGES.name: b'"prompt":"hello"',
 }  # fmt: skip
 
@@ -172,7 +173,7 @@ ALIASES = [
 
 
 def as_chat(endpoint: Endpoint, body: bytes) -> bytes:
-    if endpoint is RESPONSES:
+    if endpoint in (RESPONSES, COMPACT):
         return response_to_chat(body)[0]
     if endpoint in OLLAMA:
         return READ[endpoint](body, lambda model: model).body

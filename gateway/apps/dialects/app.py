@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from gateway.apps.dialects.translated import TranslatedExchange
-from gateway.domain.endpoints import MESSAGES, OLLAMA, RESPONSES, Endpoint
+from gateway.domain.endpoints import COMPACT, MESSAGES, OLLAMA, RESPONSES, Endpoint
 from gateway.domain.request import InferenceRequest, parse
 from gateway.proxy.exchange import Exchange
 from gateway.runtime.apps import Extension, Routers
@@ -28,11 +28,17 @@ def app(gateway: Gateway) -> Extension:
 
         return token_counts.router(gateway, of_response), pages.router(gateway)
 
+    def tools_of_chat(exchange: Exchange) -> TranslatedExchange:
+        from gateway.apps.dialects.chat_tools import ChatToolsTranslation
+
+        return TranslatedExchange(exchange, ChatToolsTranslation())
+
+    gateway.services.tool_dialect = tools_of_chat
     of_ollama = {endpoint.name: partial(_of_ollama, gateway, endpoint) for endpoint in OLLAMA}
     return Extension(
         paths=frozenset({"messages", "responses", "api"}),
         routers=routers,
-        translators={MESSAGES.name: _message, RESPONSES.name: of_response, **of_ollama},
+        translators={MESSAGES.name: _message, RESPONSES.name: of_response, COMPACT.name: _compaction, **of_ollama},
         read_request=read_request,
     )
 
@@ -41,6 +47,12 @@ def _message(exchange: Exchange) -> Exchange:
     from gateway.apps.dialects.anthropic.stream import MessageTranslation
 
     return TranslatedExchange(exchange, MessageTranslation())
+
+
+def _compaction(exchange: Exchange) -> Exchange:
+    from gateway.apps.dialects.responses.relayed import ResponseTranslation
+
+    return TranslatedExchange(exchange, ResponseTranslation(compacts=True))
 
 
 def _of_ollama(gateway: Gateway, endpoint: Endpoint, exchange: Exchange) -> Exchange:

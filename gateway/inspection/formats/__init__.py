@@ -13,11 +13,12 @@ from types import MappingProxyType
 
 from gateway.inspection.formats.base import Format, Parsed
 from gateway.inspection.formats.dsml import Dsml, Step3
+from gateway.inspection.formats.fenced import Fenced
 from gateway.inspection.formats.gemma4 import Gemma4
 from gateway.inspection.formats.json_calls import PYTHON_TAG, JsonCalls, Phi4MiniJson
 from gateway.inspection.formats.minimax_m3 import MinimaxM3
-from gateway.inspection.formats.named import DeepSeek, KimiK2, Mistral, OpenAi
-from gateway.inspection.formats.pythonic import Olmo3, Pythonic
+from gateway.inspection.formats.named import DeepSeek, KimiK2, Mistral, OpenAi, OpenAiBare
+from gateway.inspection.formats.pythonic import Lfm2, Olmo3, Pythonic
 from gateway.inspection.formats.tagged import Glm45, KimiK3, Qwen3Xml
 
 __all__ = ["FORMATS", "Format", "Parsed"]
@@ -32,6 +33,7 @@ _ALL: tuple[tuple[Format, tuple[str, ...]], ...] = (
     (Qwen3Xml("seed_oss", "seed:tool_call"), ()),
     (Pythonic(), ("llama4_pythonic",)),
     (Olmo3(), ()),
+    (Lfm2(), ()),
     (JsonCalls("llama3_json", (PYTHON_TAG,), bare=True, separators=";"), ("llama4_json",)),
     (Mistral(), ()),
     (Gemma4("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>'), ()),
@@ -48,6 +50,14 @@ _ALL: tuple[tuple[Format, tuple[str, ...]], ...] = (
     (Dsml("minimax_m2", "minimax:tool_call", prefix="", arguments=()), ()),
     (MinimaxM3(), ()),
     (OpenAi(), ()),
+    (OpenAiBare(), ()),
+    (Dsml("invoke", "function_calls", prefix="", also=("tool_calls", "tool_call"), arguments=()), ()),  # Anthropic's
+    (Dsml("antml", "function_calls", prefix="antml:", arguments=()), ()),
+    (Hermes("tools", ("<tools>",), "</tools>"), ()),
+    (Hermes("function_call", ("<function_call>",), "</function_call>"), ()),
+    (Hermes("tool_request", ("[TOOL_REQUEST]",), "[END_TOOL_REQUEST]"), ()),  # LM Studio's default
+    (Fenced("fenced", ("json", ""), only_at_start=True), ()),
+    (Fenced("fenced_call", ("tool_call", "tool_calls", "tool_code", "function_call"), only_at_start=False), ()),
     (Phi4MiniJson(), ()),
     (Step3(), ()),
 )

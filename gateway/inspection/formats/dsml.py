@@ -50,8 +50,10 @@ class Dsml(Format):
         self._end = value_end(self._parameter_end, self._parameter, self._invoke_end, *self.closes)
 
     @property
-    def variants(self) -> tuple[Dsml, ...]:
+    def variants(self) -> tuple[Format, ...]:
         """The same notation with other bars, and with blanks around them or without."""
+        if "DSML" not in self._invoke:
+            return ()
         shapes = ("{0}DSML{0}", "{0}DSML{0} ", " {0} DSML {0} ", "{0} DSML {0} ", "{0} DSML {0}")
         prefixes = [shape.format(bar) for bar in ("｜", "|") for shape in shapes]
         made = (Dsml(self.name, self._wrapper, prefix, self._also, self._arguments) for prefix in prefixes)

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from gateway.inspection.cursor import Cursor
-from gateway.inspection.formats.base import NAMED, SPACED, Format, literal, make_call, read_name
+from gateway.inspection.formats.base import NAMED, SPACED, Format, literal, make_call, read_name, read_object
 from gateway.inspection.offered_tools import OfferedTools
 from gateway.inspection.segments import Call
 
@@ -100,7 +100,9 @@ class Qwen3Xml(Format):
         arguments: dict[str, Any] = {}
         while True:
             cursor.space()
-            if cursor.skip(PARAMETER):
+            if not arguments and cursor.at("{"):
+                arguments = read_object(cursor)  # as Llama 3.1 writes them
+            elif cursor.skip(PARAMETER):
                 key = read_key(cursor, ">")
                 value = read_value(cursor, self._end_wrapped if wrapped else self._end)
                 for part_key, part in self._parts(key, value, name, tools):

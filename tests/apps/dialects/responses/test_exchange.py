@@ -195,3 +195,16 @@ async def test_a_client_that_leaves_is_noticed_by_the_backend(stage: Stage) -> N
 )
 async def test_a_plan_is_explained_for_a_responses_body_too(body: dict[str, Any], endpoint: Any) -> None:
     assert read_request("chat", body).endpoint is endpoint
+
+
+async def test_a_conversation_is_compacted_at_an_endpoint_of_its_own(stage: Stage) -> None:
+    stage.s.play(answers({"content": "They count moons.", "reasoning": "I sum up."}))
+    given = [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "Twelve."}]
+    body = {"model": "chat", "input": given, "tools": [TOOL], "text": {"format": {"type": "json_object"}}}
+    answer = (await raw_post(stage.gateway.url, body, f"{PATH}/compact")).json
+    assert answer["object"] == "response.compaction"
+    user, item = answer["output"]
+    assert (user["role"], user["content"], item["type"]) == ("user", "Count.", "compaction")
+    assert item["encrypted_content"] == "summary:They count moons."
+    asked = stage.s.turns[-1].json
+    assert (asked["tool_choice"], "response_format" in asked, asked["messages"][0]) == ("none", False, given[0])
