@@ -53,9 +53,9 @@ _ALL: tuple[tuple[Format, tuple[str, ...]], ...] = (
     (OpenAiBare(), ()),
     (Dsml("invoke", "function_calls", prefix="", also=("tool_calls", "tool_call"), arguments=()), ()),  # Anthropic's
     (Dsml("antml", "function_calls", prefix="antml:", arguments=()), ()),
-    (Hermes("tools", ("<tools>",), "</tools>"), ()),
-    (Hermes("function_call", ("<function_call>",), "</function_call>"), ()),
-    (Hermes("tool_request", ("[TOOL_REQUEST]",), "[END_TOOL_REQUEST]"), ()),  # LM Studio's default
+    (JsonCalls("tools", ("<tools>",), "</tools>"), ()),
+    (JsonCalls("function_call", ("<function_call>",), "</function_call>"), ()),
+    (JsonCalls("tool_request", ("[TOOL_REQUEST]",), "[END_TOOL_REQUEST]"), ()),  # LM Studio's default
     (Fenced("fenced", ("json", ""), only_at_start=True), ()),
     (Fenced("fenced_call", ("tool_call", "tool_calls", "tool_code", "function_call"), only_at_start=False), ()),
     (Phi4MiniJson(), ()),
