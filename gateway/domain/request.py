@@ -216,8 +216,7 @@ def parse(endpoint: Endpoint, body: bytes | dict[str, Raw], own: OwnForm | None 
         if name in fields:
             read(request, fields[name])
     if request.choices > SEQUENCES_MOST:
-        asks = f"The request asks for more than {SEQUENCES_MOST:,} answers (n x prompts). Send several requests."
-        raise GatewayError("request_too_large", asks)
+        raise too_many_answers()
     if not _RARE.isdisjoint(fields):
         for name, read in _RARE_READERS.items():
             if name in fields:
@@ -229,6 +228,11 @@ def parse(endpoint: Endpoint, body: bytes | dict[str, Raw], own: OwnForm | None 
     if not endpoint.chunk_object:
         request.stream = False
     return request
+
+
+def too_many_answers() -> GatewayError:
+    asks = f"The request asks for more than {SEQUENCES_MOST:,} answers (n x prompts). Send several requests."
+    return GatewayError("request_too_large", asks)
 
 
 def parse_and_search(endpoint: Endpoint, body: bytes, own: OwnForm | None = None) -> InferenceRequest:

@@ -9,7 +9,7 @@ another gateway cannot reach a backend only triggers a probe here, since the cau
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -20,7 +20,7 @@ from gateway.domain.facts import ELSEWHERE, LEARNED_FOR, Observation
 from gateway.domain.health_state import SERVING, State
 from gateway.domain.reason import kind_of
 from gateway.health.prober import Prober
-from gateway.routing.placements import Placements
+from gateway.routing.placements import NEWS_MOST, News, Placements
 
 VERDICT_FOR = 900.0  # seconds that a verdict is of interest
 PROOFS = frozenset({"stalled", "misconfigured", "doubted", "disproved"})
@@ -28,6 +28,7 @@ MODE = "\tmode"  # the field of the chosen mode, which belongs to no backend
 OPERATION = "\toperation"  # the field of the latest operation on the fleet
 OPERATION_FOR = 7 * 86400.0  # seconds that it is of interest
 PUBLISHED = PROOFS | {"proved", "down", "ready"}
+NAMES_MOST = 512  # characters of a client's name and of the digest of a conversation's key
 
 _json = msgspec.json.Encoder().encode
 
@@ -225,7 +226,12 @@ class SharedPlacements:
         ]
         return [("placed", placed)] if placed else []
 
-    def receive(self, placed: Sequence[Sequence[Any]]) -> None:
-        """Another gateway has placed these conversations."""
+    def receive(self, placed: Any) -> None:
+        """Another gateway has placed these conversations. What no gateway of this version writes is left out."""
         names = {key_of(state.backend): name for name, state in self._states().items()}
-        self._placements.learn({(client, key): names[at] for client, key, at in placed if at in names})
+        news: News = {}
+        for one in placed[:NEWS_MOST] if isinstance(placed, list) else ():
+            match one:
+                case [str(client), str(key), str(at)] if at in names and len(client) + len(key) <= NAMES_MOST:
+                    news[client, key] = names[at]
+        self._placements.learn(news)

@@ -20,9 +20,9 @@ from msgspec import Raw
 from gateway.admission import access
 from gateway.admission.origins import check_json
 from gateway.apps.media.answers import EventReader, file_seconds, is_error, is_page, said_seconds, said_tokens
-from gateway.domain.body import read_fields, value_of
+from gateway.domain.body import as_number, read_fields, value_of
 from gateway.domain.endpoints import PICTURES, SPEECH, Endpoint
-from gateway.domain.request import InferenceRequest, parse
+from gateway.domain.request import SEQUENCES_MOST, InferenceRequest, parse, too_many_answers
 from gateway.domain.upstream import Response, UpstreamFailure, read_counted
 from gateway.engines.base import EngineRequest
 from gateway.errors import GatewayError
@@ -119,7 +119,10 @@ class UploadHandler(AudioHandler):
         fields |= {"model": model, "file": self.upload.digest}  # the file itself is sent by the engine
         encoded = {name: Raw(_encode(value)) for name, value in fields.items()}
         size = sum(len(memoryview(raw)) for name, raw in encoded.items() if name == "prompt")
-        return InferenceRequest(self.record.endpoint, encoded, model, prompt_bytes=size)
+        count = (as_number(fields.get("n")) if self.record.endpoint in PICTURES else None) or 1
+        if count > SEQUENCES_MOST:
+            raise too_many_answers()
+        return InferenceRequest(self.record.endpoint, encoded, model, choices=max(1, count), prompt_bytes=size)
 
     async def _receive_form(self) -> FormReader:
         """The form; its file goes to `upload`."""

@@ -13,6 +13,8 @@ from openai import AsyncOpenAI
 
 from gateway.accounting.record import RequestLine
 from simulator.audio import form_fields
+from tests.apps.media.forms import TYPE, part
+from tests.apps.media.forms import form as form_of
 from tests.raw_client import raw_client
 from tests.scripted import ScriptedBackend, Turn, json_answer, scripted
 from tests.support import RunningGateway, running_gateway
@@ -128,7 +130,8 @@ async def test_each_picture_has_its_price(count: int) -> None:
             assert lines[0].usd == pytest.approx(0.04 * count)
 
 
-async def test_who_leaves_before_its_pictures_are_made_pays_for_them() -> None:
+@pytest.mark.parametrize("form", [False, True])
+async def test_who_leaves_before_its_pictures_are_made_pays_for_them(form: bool) -> None:
     async def never(turn: Turn) -> None:
         await turn.until_lost()
 
@@ -139,7 +142,13 @@ async def test_who_leaves_before_its_pictures_are_made_pays_for_them() -> None:
         async with running_gateway(routes) as gateway, raw_client(gateway.url) as client:
             lines: list[RequestLine] = []
             gateway.gateway.services.line_observers.append(lines.append)
-            await client.post("/v1/images/generations", {"model": "draw", "prompt": "a lighthouse", "n": 2})
+            if form:
+                parts = b"".join(part(name, value) for name, value in (("model", b"draw"), ("n", b"2")))
+                body = parts + part("image", b"a", "a.png") + form_of()
+                head = f"POST /v1/images/edits HTTP/1.1\r\nhost: x\r\n{TYPE}\r\ncontent-length: {len(body)}\r\n\r\n"
+                await client.send(head.encode() + body)
+            else:
+                await client.post("/v1/images/generations", {"model": "draw", "prompt": "a lighthouse", "n": 2})
             await gateway.until(lambda: bool(paint.turns))
             client.close()
             await gateway.until(lambda: bool(lines))

@@ -118,6 +118,7 @@ def test_launches_whose_figures_were_reported_have_no_error(image: str) -> None:
             word
             for flag, value in flags.items()
             for word in (f"--{flag}", json.dumps(value) if isinstance(value, dict) else str(value))
+            if word != "True"
         ]
         launch = {"image": image, "command": shlex.join([case["model"], *words])}
         assert "error" not in rules(of_backend(node=nodes, launch=launch)).values(), name
@@ -151,7 +152,7 @@ def test_a_fact_of_an_older_version_does_not_hold_for_a_newer_one() -> None:
     assert rules(launched(caching, image="vllm/vllm-openai:v0.31.0"))["mamba-block"] == "error"
     assert "mamba-block" not in rules(launched(caching, image="vllm/vllm-openai:v0.32.0"))
     spread = "nvidia/Gemma-4-26B-A4B-NVFP4 -tp 2 --nnodes 2 --master-addr 10.0.0.1"
-    for image, severity in (("nightly", "error"), ("v0.33.0", "warning")):
+    for image, severity in (("v0.23.0", "error"), ("nightly", "warning"), ("v0.33.0", "warning")):
         launch = {"command": spread, "image": f"vllm/vllm-openai:{image}"}
         assert rules(of_backend(node=["spark1", "spark2"], launch=launch))["parallel-size"] == severity
 
