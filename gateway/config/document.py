@@ -205,6 +205,10 @@ def _report_syntax(error: MarkedYAMLError, text: str, report: Report) -> None:
             report.errors.append(Problem(report.file, number, "", message, 'write "${NAME}"'))
         if found:
             return
+    for stray, said, advice in _STRAYS:
+        if (found_at := next((i for i, content in enumerate(lines, 1) if stray.match(content)), None)) is not None:
+            report.errors.append(Problem(report.file, found_at, "", said, advice))
+            return
     message, hint = _plain_words(problem, str(error.context or ""))
     opened = error.context_mark.line + 1 if error.context_mark else line
     if (quote := _open_quote(lines, line or len(lines))) is not None:
@@ -242,6 +246,10 @@ def _open_quote(lines: list[str], last: int) -> int | None:
     return None
 
 
+_STRAYS = (  # a line that is no YAML, what it is, and what to do
+    (re.compile(r"(<{7}|={7}|>{7}|\|{7})( |$)"), "a conflict that git has left", "keep one side, without its marks"),
+    (re.compile(r" *[^\S \t]"), "a character that only looks like a space", "YAML is indented with plain spaces"),
+)
 _UNSPACED = re.compile(r"\s*\w[\w.-]*:[^\s/]")
 _OPENING = re.compile(r"""(?:^\s*|[:,\[{-]\s+|[\[{]\s*)(["'])""")
 _COMMENT = re.compile(r"(?:^|\s)#")
