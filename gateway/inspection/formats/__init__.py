@@ -41,7 +41,7 @@ _ALL: tuple[tuple[Format, tuple[str, ...]], ...] = (
     (DeepSeek("deepseek_v3", names_type=True), ()),
     (DeepSeek("deepseek_v31", names_type=False), ()),
     (Dsml("deepseek_v32", "function_calls"), ()),
-    (Dsml("deepseek_v4", "tool_calls", also=("toolcalls", "tool")), ()),  # it writes the others at times
+    (Dsml("deepseek_v4", "tool_calls", also=("toolcalls", "tool", "tool_use")), ()),  # it writes the others at times
     (Dsml("deepseek_v41", "calls", prefix="｜DSML｜ "), ()),
     (Glm45(), ("glm47", "ling3", "poolside_v1")),
     (KimiK2(), ()),
