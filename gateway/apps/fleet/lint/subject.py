@@ -19,7 +19,6 @@ from gateway.launch.command import ServeCommand, with_changes
 from gateway.launch.docker import DockerRun
 from gateway.launch.families import ModelFamily as NamedFamily
 from gateway.launch.families import family_of, name_in_cache
-from gateway.launch.flags import chooses_rust
 from gateway.printable import visible
 
 Severity = Literal["error", "warning", "note"]
