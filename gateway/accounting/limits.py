@@ -88,10 +88,14 @@ class RateLimits:
         returned charge is passed to `spent` when the request has ended."""
         if client is None:
             return None
+        of_user = None
         if client.parent is not None:
-            self._check_user(client, now)
+            if client.rpm is not None:
+                of_user, _ = self._windows(client)
+                if wait := of_user.wait(client.rpm, 1, now):
+                    raise limit_error(client, wait, 0.0)
             client = client.parent
-        if client.rpm is None and client.tpm is None:
+        if client.rpm is None and client.tpm is None and of_user is None:
             return None
         of_requests, of_tokens = self._windows(client)
         tokens = 0 if client.tpm is None else estimate(request)
@@ -99,20 +103,14 @@ class RateLimits:
         tokens_wait = 0.0 if client.tpm is None else of_tokens.wait(client.tpm, tokens, now)
         if requests_wait or tokens_wait:
             raise limit_error(client, requests_wait, tokens_wait)
+        if of_user is not None:
+            of_user.add(1, now)
         if client.rpm is not None:
             of_requests.add(1, now)
         if client.tpm is None:
             return None
         of_tokens.add(tokens, now)
         return Charge(of_tokens, tokens, now)
-
-    def _check_user(self, user: Client, now: float) -> None:
-        """Count a request of a user of a client."""
-        if user.rpm is not None:
-            window, _ = self._windows(user)
-            if wait := window.wait(user.rpm, 1, now):
-                raise limit_error(user, wait, 0.0)
-            window.add(1, now)
 
     def _windows(self, client: Client) -> tuple[Window, Window]:
         windows = self._clients.get(client.name)

@@ -49,7 +49,7 @@ def pool_has_room(state: BackendState, tokens: int) -> bool:
     pool = state.pool
     if pool is None or not tokens:
         return True
-    others = state.foreign + state.shared.elsewhere + (state.engine_inflight - state.inflight)
+    others = state.foreign + state.under_way - state.inflight
     return has_room(tokens, state.reserved_tokens, others, pool, state.slots)
 
 

@@ -187,11 +187,13 @@ class SlotAcquirer:
 
     def _new_quota(self) -> Quota | None:
         """What the request counts against limits that the gateways check together; None = no such limit."""
-        client = self._client.client
-        client = client.parent or client if client is not None else None
-        if client is None or (client.rpm is None and client.tpm is None):
+        one = self._client.client
+        if one is None:
             return None
-        return Quota(client, 0 if client.tpm is None else estimate(self._request), time.monotonic())
+        client, user = (one, None) if one.parent is None else (one.parent, one if one.rpm is not None else None)
+        if client.rpm is None and client.tpm is None and user is None:
+            return None
+        return Quota(client, 0 if client.tpm is None else estimate(self._request), time.monotonic(), user)
 
     def _choose(self, waiter: Waiter, now: float) -> bool:
         """Set the backends that the waiter waits for: acceptable candidates, else backends that return before its

@@ -27,7 +27,7 @@ class Forms:
     the result of a call may have no pictures. `strict`: values have their own types, messages content, and calls ids
     and arguments that are JSON (engines/strict.py). `paired`: each call of the history has to have a result, and each
     result a call. `parts`: it refuses parts of messages that are neither text nor media. `calls_alone`: a
-    turn with calls may have no text.
+    turn with calls may have no text. `plain_schemas`: it reads no patterns, formats and bounds in the schemas of tools.
     `limit`: the name of the answer's limit; None = it reads both names. `efforts`: the efforts that it knows; () = it
     reads none, None = not known. `thinking`: how Anthropic's `thinking` is spelled: "type" = as an object with its
     type alone; "adaptive" = the same, with that type where it is on; "none" = not at all; None = as it came.
@@ -49,6 +49,7 @@ class Forms:
     paired: bool = False
     parts: bool = False
     calls_alone: bool = False
+    plain_schemas: bool = False
     limit: Limit | None = None
     efforts: tuple[str, ...] | None = None
     thinking: Spelling | None = None

@@ -66,6 +66,8 @@ def put_in_form(fields: Fields, forms: Forms, messages: Raw | None = None) -> No
             _set_effort_inside(fields, name, key, forms.efforts or ())
     if "strict" in forms.extras and "tools" in fields:
         fields["tools"] = _without_strict(fields["tools"])
+    if forms.plain_schemas and "tools" in fields:
+        fields["tools"] = _with_plain_schemas(fields["tools"])
     for name in forms.refused:
         fields.pop(name, None)
 
@@ -113,6 +115,42 @@ def _without_strict(raw: Raw) -> Raw:
         if isinstance(tool, dict) and isinstance(tool.get("function"), dict):
             tool["function"] = {name: value for name, value in tool["function"].items() if name not in names}
     return Raw(_encode(tools))
+
+
+# What servers that make a grammar of a schema do not know; the rest of it says what the values are.
+_BOUNDS = frozenset(
+    (
+        *("pattern", "format", "patternProperties", "propertyNames", "minLength", "maxLength", "minItems", "maxItems"),
+        *("uniqueItems", "contains", "minContains", "maxContains", "multipleOf", "not", "if", "then", "else"),
+    )
+)
+_NAMED = ("properties", "$defs", "definitions")  # their keys are names, and no words of a schema
+_VALUES = ("enum", "const", "default", "examples", "required")
+
+
+def _with_plain_schemas(raw: Raw) -> Raw:
+    tools = value_of(raw)
+    if not isinstance(tools, list):
+        return raw
+    for tool in tools:
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if isinstance(function, dict) and isinstance(function.get("parameters"), dict):
+            tool["function"] = {**function, "parameters": _plain_schema(function["parameters"])}
+    return Raw(_encode(tools))
+
+
+def _plain_schema(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_plain_schema(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made: dict[str, Any] = {}
+    for word, value in schema.items():
+        if word in _NAMED and isinstance(value, dict):
+            made[word] = {name: _plain_schema(one) for name, one in value.items()}
+        elif word not in _BOUNDS:
+            made[word] = value if word in _VALUES else _plain_schema(value)
+    return made
 
 
 def _spell_thinking(fields: Fields, forms: Forms) -> None:

@@ -112,6 +112,12 @@ _PARTS = re.compile(
 _OTHER_PART = re.compile(
     r'\{"type": ?"(?!(?:text|image_url|input_audio|audio_url|video_url|file|refusal|function|custom|object)")\w+"'
 )
+_SCHEMAS = re.compile(
+    r"(?:failed to parse|error parsing) grammar|schema conversion failed|Pattern must start with|unrecognized schema"
+    r"|(?:schema|keyword|pattern|format)\b.{0,80}\bnot (?:be )?supported (?:by|in|for)|Unable to generate parser",
+    re.IGNORECASE,
+)
+_BOUNDS = re.compile(rb'"(?:pattern|format|(?:min|max)(?:Length|Items)|uniqueItems|not|patternProperties)" ?:')
 _CALLS_ALONE = re.compile(r"either content or tool_calls, but not both|content and tool_calls\b.{0,40}\b(?:both|same)")
 # What vLLM's Python front end, and others that read with pydantic, say of a value that another front end takes.
 _MISTYPED = re.compile(
@@ -141,6 +147,8 @@ def read_complaint(message: str, param: str | None, sent: Fields, prompt: str, f
         return (PAIRED,)
     if not forms.parts and _OTHER_PART.search(prompt) and _PARTS.search(message):
         return (PARTS,)
+    if not forms.plain_schemas and _SCHEMAS.search(message) and _BOUNDS.search(bytes(sent.get("tools", b""))):
+        return ("plain_schemas=true",)
     if not forms.calls_alone and '"tool_calls"' in prompt and _CALLS_ALONE.search(message):
         return ("calls_alone=true",)
     for read in (_limit, _effort, _ids, _thoughts, _result, _role, _filled):

@@ -16,7 +16,7 @@ export function batchesOf({ batches, you }) {
 
 function row(batch, mayCancel) {
   const level = LEVELS[batch.status] || "warn";
-  const done = batch.completed + batch.failed;
+  const done = batch.completed + batch.failed + batch.cancelled;
   const text = `${number(done)} / ${number(batch.total)}`;
   return h(
     "tr", { role: "row", "data-key": batch.id, "data-batch": batch.id },

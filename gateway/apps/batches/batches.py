@@ -119,7 +119,7 @@ class Batches:
         ]
 
     def _pace(self, record: BatchRecord, clock: float) -> dict[str, float | None]:
-        run, done = self._runs.get(record.id), record.completed + record.failed
+        run, done = self._runs.get(record.id), record.done
         rate = run.progress.rate(done, clock) if run is not None and record.status in RUNNING else None
         left = round((record.total - done) / rate, 0) if rate else None
         return {"rate": None if rate is None else round(rate, 2), "left": left}

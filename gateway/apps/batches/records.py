@@ -70,6 +70,9 @@ Status = Literal["validating", "failed", "in_progress", "finalizing", "completed
 UNFINISHED: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "cancelling")
 RUNNING: tuple[Status, ...] = ("in_progress", "cancelling")
 
+# Of a line that is answered, failed, or was ended by an admin: the counter of the batch, and the number in the stores.
+KINDS = {True: ("completed", 1), False: ("failed", 0), None: ("cancelled", 2)}
+
 # The field of a batch that says when it came to a status.
 STAMPS: dict[Status, str] = {status: f"{status}_at" for status in get_args(Status) if status != "validating"}
 
@@ -109,9 +112,10 @@ class FileRecord:
 class BatchRecord:
     """One batch. `ending`: the status that follows when it is finalized. `models`: what its lines name, the first few.
     `stamps`: field of `STAMPS` -> time. `kept`: seconds until the files that it writes expire; None = the usual.
-    `stored`: bytes of its lines and results in the store, about. `privacy`: of the request that began it and of its
-    input; that of its lines and of the files that it writes. `schedule`: when it may run; None = always. `switched`:
-    the operation that has put its mode in force, "" = none has. `mode_before`: the one to go back to, "" = none."""
+    `cancelled`: lines that an admin has ended. `stored`: bytes of its lines and results in the store, about.
+    `privacy`: of the request that began it and of its input; that of its lines and of the files that it writes.
+    `schedule`: when it may run; None = always. `switched`: the operation that has put its mode in force, "" = none has.
+    `mode_before`: the one to go back to, "" = none."""
 
     id: str
     owner: str
@@ -127,6 +131,7 @@ class BatchRecord:
     total: int = 0
     completed: int = 0
     failed: int = 0
+    cancelled: int = 0
     metadata: dict[str, str] | None = None
     models: tuple[str, ...] = ()
     errors: list[dict[str, Any]] = field(default_factory=list)
@@ -142,6 +147,11 @@ class BatchRecord:
     def unfinished(self) -> bool:
         return self.status in UNFINISHED
 
+    @property
+    def done(self) -> int:
+        """Its lines that have a result."""
+        return self.completed + self.failed + self.cancelled
+
     def moved(self, status: Status, now: int, **changes: Any) -> BatchRecord:
         """The same batch with another status and these changes."""
         stamp = STAMPS.get(status) if status != self.status else None
@@ -151,7 +161,16 @@ class BatchRecord:
     def summary(self) -> dict[str, Any]:
         """For `/status`."""
         shown = _fields(
-            self, "status", "endpoint", "models", "total", "completed", "failed", "created_at", "expires_at"
+            self,
+            "status",
+            "endpoint",
+            "models",
+            "total",
+            "completed",
+            "failed",
+            "cancelled",
+            "created_at",
+            "expires_at",
         )
         return {"id": self.id, "client": self.owner, **shown}
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from gateway.apps.batches.lines import BatchLine, LineError, failed_row, in_groups, read_lines
-from gateway.apps.batches.records import BatchRecord, FileRecord, LineRecord, Status
+from gateway.apps.batches.records import KINDS, BatchRecord, FileRecord, LineRecord, Status
 from gateway.apps.batches.redis_files import (
     CHUNK,
     KEYS,
@@ -49,7 +49,7 @@ LINES_AT_ONCE = 200  # of a validation
 GROUPS_AT_ONCE = 25  # so many times that, between two looks at what its client keeps
 ROWS_AT_ONCE = 16  # answers that are held while the files are written
 
-SHOWN = "record", "completed", "failed", "stored"  # the fields of a batch that its script answers with
+SHOWN = "record", "completed", "failed", "cancelled", "stored"  # the fields of a batch that its script answers with
 
 _encode, _decode = msgspec.msgpack.encode, msgspec.msgpack.decode
 _decode_record = msgspec.json.Decoder(BatchRecord).decode
@@ -95,7 +95,7 @@ class RedisBatchStore(RedisFiles):
     def save(self, record: BatchRecord) -> None:
         order = self.order(record.created_at)
         named = ("owner", record.owner, "status", record.status, "record", msgspec.json.encode(record))
-        counts = ("total", 0, "completed", 0, "failed", 0, "stored", 0, "next", 0)
+        counts = ("total", 0, "completed", 0, "failed", 0, "cancelled", 0, "stored", 0, "next", 0)
         commands: list[tuple[Any, ...]] = [
             ("HSET", _batch(record.id), *named, *counts),
             ("SADD", f"{KEYS}unfinished", record.id),
@@ -230,9 +230,9 @@ class RedisBatchStore(RedisFiles):
         return [LineRecord(int(number), *_decode(line)) for number, line in zip(*[iter(taken)] * 2, strict=True)]
 
     @asking
-    def add_result(self, batch: str, number: int, row: bytes, *, ok: bool) -> BatchRecord:
+    def add_result(self, batch: str, number: int, row: bytes, *, ok: bool | None) -> BatchRecord:
         self.check_room(len(row))
-        return _found(_record(self.decide("commit", batch, number, int(ok), row)))
+        return _found(_record(self.decide("commit", batch, number, KINDS[ok][1], row)))
 
     @asking
     def renew(self, batches: Collection[str]) -> None:
@@ -316,8 +316,8 @@ def _record(fields: list[bytes] | None) -> BatchRecord | None:
     """Of the fields `SHOWN` as Redis has them."""
     if fields is None or fields[0] is None:
         return None
-    completed, failed, stored = (int(count or 0) for count in fields[1:])
-    return replace(_decode_record(fields[0]), completed=completed, failed=failed, stored=stored)
+    counts: dict[str, Any] = {name: int(count or 0) for name, count in zip(SHOWN[1:], fields[1:], strict=True)}
+    return replace(_decode_record(fields[0]), **counts)
 
 
 def _found(record: BatchRecord | None) -> BatchRecord:

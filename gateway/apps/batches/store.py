@@ -174,8 +174,9 @@ class BatchStore(Protocol):
             raise LineError(str(LOST["code"]), str(LOST["message"]), line.custom_id)
         return found
 
-    def add_result(self, batch: str, number: int, row: bytes, *, ok: bool) -> BatchRecord:
-        """Commit the result of a line; the first one counts. Returns the batch with its counts. Raises BatchGone."""
+    def add_result(self, batch: str, number: int, row: bytes, *, ok: bool | None) -> BatchRecord:
+        """Commit the result of a line; the first one counts. `ok` None: an admin has ended it. Returns the batch
+        with its counts. Raises BatchGone."""
 
     def renew(self, batches: Collection[str]) -> None:
         """Keep the leases of this gateway, which works on these batches."""

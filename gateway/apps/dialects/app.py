@@ -3,9 +3,9 @@ path. A dialect is imported by the first request that speaks it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,11 +16,20 @@ from gateway.proxy.exchange import Exchange
 from gateway.runtime.apps import Extension, Routers
 from gateway.runtime.gateway import Gateway
 
+if TYPE_CHECKING:
+    from gateway.apps.dialects.responses.recent import RecentItems
+
 _OF_RESPONSES = {"instructions", "max_output_tokens", "reasoning", "text", "tools", "store"}
 
 
 def app(gateway: Gateway) -> Extension:
-    of_response = partial(_response, gateway)
+    @cache
+    def recent() -> RecentItems:
+        from gateway.apps.dialects.responses.recent import RecentItems
+
+        return RecentItems()
+
+    of_response = partial(_response, gateway, recent)
 
     def routers() -> Routers:
         from gateway.apps.dialects import token_counts
@@ -61,16 +70,16 @@ def _of_ollama(gateway: Gateway, endpoint: Endpoint, exchange: Exchange) -> Exch
     return translated(gateway, endpoint, exchange)
 
 
-def _response(gateway: Gateway, exchange: Exchange) -> Exchange:
+def _response(gateway: Gateway, recent: Callable[[], RecentItems], exchange: Exchange) -> Exchange:
     """The exchange of a response, which may go on from one that is kept."""
     conversations = getattr(gateway.apps, "conversations", None)
     if conversations is not None and conversations.is_on:
         from gateway.apps.dialects.responses.kept import KeptExchange
 
         return KeptExchange(exchange, conversations, gateway.snapshot)
-    from gateway.apps.dialects.responses.relayed import ResponseTranslation
+    from gateway.apps.dialects.responses.recent import RecentExchange
 
-    return TranslatedExchange(exchange, ResponseTranslation())
+    return RecentExchange(exchange, recent(), gateway.snapshot)
 
 
 def read_request(alias: str, body: Any) -> InferenceRequest:

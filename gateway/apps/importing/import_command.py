@@ -104,22 +104,23 @@ def _converted(file: Path, kind: str | None, address: str | None, as_json: bool)
         if kind is None and (other := other_format(text, file.name)) is not None:
             raise click.UsageError(f"'{file}' is {other}: not read (--from reads it as the format that you name)")
         kind = kind or text_format_of(text)
-        source = None if kind in STARTS else next(documents(text, file.name), None)
+        source = None if kind in STARTS else next(documents(text, file.name, last_counts=True), None)
         kind = kind or _kind(source, file)
-        if kind == "compose":
-            return kind, _with_head(compose.convert(text, file.name, address, _beside(file)), file.name, kind)
+        if kind in ("compose", "shell"):
+            reads = compose.convert if kind == "compose" else shell_script.convert
+            return kind, _with_head(reads(text, file.name, address, _beside(file)), file.name, kind)
         if kind in STARTS:
             return kind, _with_head(STARTS[kind](text, file.name, address), file.name, kind)
         assert source is not None
         if address is not None:
             raise click.UsageError(f"--address is for {', '.join(STARTS)}: a config of {kind} has addresses")
-        return kind, _with_head(FORMATS[kind](source), file.name, kind)
+        return kind, _with_head(FORMATS[kind](next(documents(text, file.name), source)), file.name, kind)
     except ConfigError as error:
         fail_with(error, as_json=as_json)
 
 
 def _beside(file: Path) -> Callable[[str], str | None]:
-    """Reads the files in the folder of a compose file, as compose does."""
+    """Reads the files in the folder of a compose file or a script, as compose and a shell do."""
 
     def read(name: str) -> str | None:
         path = file.parent / Path(name).expanduser()

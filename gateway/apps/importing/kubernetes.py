@@ -30,14 +30,16 @@ _SHELL_REFERENCE = re.compile(r"\$\{(\w+)\}|\$([A-Za-z_]\w*)", re.ASCII)
 _PLAIN = re.compile(r"[\w./:@%+=,-]+", re.ASCII)
 
 
-def documents(text: str, file: str) -> Iterator[SourceFile]:
-    """The documents of a file, each with the lines that it has there. Raises ConfigError for broken YAML."""
+def documents(text: str, file: str, *, last_counts: bool = False) -> Iterator[SourceFile]:
+    """The documents of a file, each with the lines that it has there. `last_counts`: of a key that stands there twice.
+    Raises ConfigError for broken YAML."""
     at = 0
     for number, part in enumerate(_DOCUMENT.split(text)):
         if part.strip() and number < _MOST_DOCUMENTS:
-            source = read_source(part, file)
+            source = read_source(part, file, last_counts=last_counts)
             source.report.lines = {path: line + at for path, line in source.report.lines.items()}
-            yield source
+            if source.data:  # nothing but comments is no document
+                yield source
         at += part.count("\n")
 
 

@@ -26,6 +26,7 @@ _OF_THE_UNIT = frozenset(
 )
 # Variables by which images without a command line are configured -> the backend's key.
 _COUNTS = {"context": "MAX_MODEL_LEN", "slots": "MAX_NUM_SEQS"}
+_NODES_MOST = 32  # of one engine
 _SAYS_NOTHING = re.compile(r"(vllm|docker|compose|docker-compose|start|run|launch|serve|server|head|main|script)?")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _CHANGED = re.compile(r"(?<!\$)\$\{\w+(?!:-)[^\w}]", re.ASCII)  # ${MODEL##*/}, of a variable that is not known
@@ -74,7 +75,8 @@ class Launches:
         """A container. `env`: the caller's variables, for `-e NAME` alone. `env_path`: where its own stand. `further`:
         keys of the backend that the file states."""
         if run.image is None or not run.image.strip() or not run.image.isprintable():
-            self.notes.left_out(path, "a docker run without an image")
+            hint = "does a comment stand before the backslash of a line? it ends the command"
+            self.notes.left_out(path, "a docker run without an image", hint)
             return
         for flag in run.unknown:
             self.notes.to_do(path, f"docker has no flag {flag}", "correct it under launch.docker")
@@ -229,7 +231,10 @@ class Launches:
         """A backend of a server whose command line is not read: its address, and what starts and stops it."""
         node, address = self._node({}, path)
         name = self._name(stem, model)
-        self.notes.changed(path, f"the command of '{name}' is not read: no launch block", "its start and stop are kept")
+        hint = (
+            "its start and stop are kept" if further else "write start: and stop: under it, or launch: with its image"
+        )
+        self.notes.changed(path, f"the command of '{name}' is not read: no launch block", hint)
         keys = {"engine": engine, "node": node, "url": f"http://{_host(address)}:{port}", "model": model, **further}
         self.draft.backends[name] = DraftEntry(keys, self._comment(path))
 
@@ -262,7 +267,7 @@ class Launches:
 
     def _further_nodes(self, first: str, command: ServeCommand, path: Path) -> list[str]:
         count = command.flags.get("nnodes", _ranks(command) if _on_ray(command) else 1)
-        if not isinstance(count, int) or not 1 < count <= 8:
+        if not isinstance(count, int) or not 1 < count <= _NODES_MOST:
             return [first]
         names = [first, *(f"{first}-{number}" for number in range(2, count + 1))]
         for number, name in enumerate(names[1:], 2):

@@ -49,7 +49,7 @@ def is_recipe(data: dict[str, Any]) -> bool:
 
 def convert(text: str, file: str, address: str | None = None) -> Draft:
     """The draft of a recipe. Raises ConfigError for broken YAML."""
-    source = read_source(text, file)
+    source = read_source(text, file, last_counts=True)
     launches = Launches(file, source.report.line, address)
     data, notes = source.data, launches.notes
     notes.check_size(text)
@@ -76,7 +76,9 @@ def convert(text: str, file: str, address: str | None = None) -> Draft:
     env = {str(key): _filled(text_of(value) or "", values) for key, value in mapping(data.get("env")).items()}
     given = [DockerFlag("env", f"{key}={text}") for key, text in env.items()]
     given += [DockerFlag("network", "host"), DockerFlag("gpus", "all"), DockerFlag("ipc", "host")]
-    given += [DockerFlag("volume", f"{_CACHE}:{CONTAINER_HOME}{_CACHE[1:]}"), DockerFlag("name", name)]
+    own = [shown for one in listed(data.get("volumes")) if (shown := text_of(one))]
+    shared = f"{_CACHE}:{CONTAINER_HOME}{_CACHE[1:]}"
+    given += [DockerFlag("volume", one) for one in dict.fromkeys((*own, shared))] + [DockerFlag("name", name)]
     further = {}
     if mods := [shown for one in listed(data.get("mods")) if (shown := text_of(one))]:
         further = _with_sparkrun(file)

@@ -159,6 +159,8 @@ def _edit(config: Path, edited: Callable[[str], str], *, as_json: bool) -> Snaps
         fail_with(error, as_json=as_json)
     if was_open:
         click.echo("This is the first client: from now on every caller needs a key.", err=True)
+        if not any(client.admin for client in snapshot.clients.values()):
+            click.echo("Nobody may steer the fleet now: `gateway client add ops --admin` makes a key for it.", err=True)
     return snapshot
 
 

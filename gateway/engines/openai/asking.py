@@ -27,11 +27,12 @@ Fields = dict[str, Raw]
 
 class BackendBodies(NamedTuple):
     """The bodies that are sent one after the other. `stops`: the stop strings that are looked for here. `assembled`:
-    their streams become one whole answer."""
+    their streams become one whole answer. `each`: so many in a row are answers to one prompt."""
 
     bodies: list[Fields]
     stops: tuple[str, ...]
     assembled: bool
+    each: int = 1
 
     @property
     def as_is(self) -> bool:
@@ -53,10 +54,9 @@ def read_stops(raw: Raw | None) -> tuple[str, ...]:
 def split(fields: Fields, *, n: bool = True, prompts: bool = True, tokens: bool = False) -> list[Fields]:
     """One body for each answer that is asked for: `n` to each of the prompts. `n`, `prompts`: split by it. `tokens`:
     a prompt may be token ids. Raises Refused."""
-    asked, seed = value_of(fields.get("n")), value_of(fields.get("seed"))
-    count = as_number(asked) if n and not isinstance(asked, bool) else 1
-    n = n and (asked is None or (count is not None and count > 0))  # any other is for the server to refuse
-    count = count if n and count else 1
+    seed, count = value_of(fields.get("seed")), _answers_each(fields) if n else 1
+    n = n and count > 0  # any other number is for the server to refuse
+    count = count or 1
     texts = _prompts(value_of(fields.get("prompt")), tokens=tokens) if prompts else [None]
     if count * len(texts) > PARTS_MOST:
         raise UnmetDemand(
@@ -73,6 +73,13 @@ def split(fields: Fields, *, n: bool = True, prompts: bool = True, tokens: bool 
                 body["seed"] = Raw(_encode(seed + number))
             bodies.append(body)
     return bodies
+
+
+def _answers_each(fields: Fields) -> int:
+    """The answers to each prompt that are asked for; 0 = `n` is none that can be."""
+    asked = value_of(fields.get("n"))
+    count = 1 if asked is None or isinstance(asked, bool) else as_number(asked)
+    return max(count or 0, 0)
 
 
 def _prompts(prompt: Any, *, tokens: bool) -> list[Any]:
@@ -122,7 +129,8 @@ def ask(call: EngineRequest, traits: EngineTraits, *, keeps_stop: bool = False) 
     assembled = generates and in_parts and not call.stream
     if assembled:
         bodies = [{**body, "stream": _TRUE, "stream_options": _INCLUDE_USAGE} for body in bodies]
-    return BackendBodies(bodies, stops, assembled)
+    each = max(1, _answers_each(call.fields)) if len(bodies) > 1 and "n" not in bodies[0] else 1
+    return BackendBodies(bodies, stops, assembled, each)
 
 
 def _asks_for_one(fields: Fields) -> bool:

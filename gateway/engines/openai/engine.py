@@ -97,7 +97,7 @@ async def _send_otherwise(state: BackendState, call: EngineRequest) -> Response:
     sends = [partial(_post, state, call, body) for body in more]
     tokens = state.ratio.estimate(prompt_bytes).mid
     join = WholeOfParts if asked.assembled else StreamOfParts
-    return join(call.endpoint, response, sends, asked.stops, tokens, call.memory)
+    return join(call.endpoint, response, sends, asked.stops, tokens, call.memory, asked.each)
 
 
 async def _unless_dead(response: Response, texts: tuple[str, ...]) -> Response:

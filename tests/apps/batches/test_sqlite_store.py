@@ -149,3 +149,17 @@ def test_a_store_of_an_older_gateway_gets_the_indexes_that_it_lacks(tmp_path: Pa
     store.open()
     assert sorted(store._db.execute(indexes).fetchall()) == found
     store.close()
+
+
+def test_a_line_that_an_admin_has_ended_is_a_row_of_the_error_file_and_no_failure(tmp_path: Path) -> None:
+    store = SqliteBatchStore(tmp_path)
+    store.open()
+    last(store.index(begun(store, 3), 1000, 10**9, now()))
+    for number, ok in enumerate((True, False, None)):
+        found = store.add_result("batch_x", number, b"row%d\n" % number, ok=ok)
+    assert (found.completed, found.failed, found.cancelled, found.done) == (1, 1, 1, 3)
+    done = last(store.finalize(store.move("batch_x", ("in_progress",), "finalizing", now()), now()))
+    assert (done.failed, done.cancelled) == (1, 1)
+    assert store.read_file(str(done.output_file_id), 0, 1000) == b"row0\n"
+    assert store.read_file(str(done.error_file_id), 0, 1000) == b"row1\nrow2\n"
+    store.close()

@@ -73,6 +73,19 @@ def test_the_first_result_of_a_line_counts_and_none_runs_again(new_store: NewSto
     assert (taken, sorted(numbers(other, 3))) == ([0, 1, 2], [1, 2])
 
 
+def test_a_line_that_an_admin_has_ended_is_a_row_of_the_error_file_and_no_failure(new_store: NewStore) -> None:
+    store = new_store()
+    new_batch(store, 3)
+    numbers(store, 3)
+    for number, ok in enumerate((True, False, None)):
+        found = store.add_result("batch_x", number, b"row%d\n" % number, ok=ok)
+    assert (found.completed, found.failed, found.cancelled, found.done) == (1, 1, 1, 3)
+    store.move("batch_x", ("in_progress",), "finalizing", now())
+    done = last(store.finalize(found, now()))
+    assert (done.failed, done.cancelled) == (1, 1)
+    assert store.read_file(str(done.error_file_id), 0, 1000) == b"row1\nrow2\n"
+
+
 def test_lines_are_taken_over_once_their_lease_has_expired(
     new_store: NewStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

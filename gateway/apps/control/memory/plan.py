@@ -166,8 +166,8 @@ class _Planner:
         return node_plan(name, memory, [self._demand(backend, memory) for backend in backends], reserve)
 
     def _demand(self, backend: Backend, memory: float) -> Demand:
-        memories = [self._memory(node) for node in backend.nodes]
-        return self._launched(backend, memory, tuple(known for known in memories if known is not None))
+        memories = tuple(self._memory(node) or memory for node in backend.nodes)  # the others are taken for its like
+        return self._launched(backend, memory, memories)
 
     def weights(self, backend: Backend) -> float | None:
         memories = tuple(self._memory(node) or SPARK_GIB for node in backend.nodes)
@@ -201,6 +201,9 @@ def node_plan(name: str, memory: float, demands: Iterable[Demand], reserve: floa
     running = [demand for demand in ordered if demand.backend not in refused]
     fits, why = _verdict(running, refused, free, memory - reserve)
     notes = [f"{demand.backend}: {demand.note}" for demand in running if demand.note]
+    grows = sum(demand.grows for demand in running)
+    if grows and free - grows < ADVISED_FREE_GIB:
+        stalls.append(f"with pictures they may come to hold {grows:.0f} GiB more: write --mm-processor-cache-gb 0 or 1")
     notes = [*notes, *stalls] if fits in ("yes", "barely") else notes
     known = all(demand.held is not None for demand in running)
     by_name = {demand.backend: demand for demand in ordered}

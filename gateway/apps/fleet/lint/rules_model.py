@@ -110,7 +110,7 @@ def mamba_block(one: Subject) -> Iterator[Finding]:
             f"prefix caching needs --max-num-batched-tokens of at least {block}, and it is {tokens}{default}: "
             f"block_size ({block}) must be <= max_num_batched_tokens ({tokens})"
         )
-        severity: Severity = one.claim(()) if facts.mamba_block else "warning"
+        severity: Severity = one.claim(()) if facts.mamba_block and not one.is_moving else "warning"
         source = "two Sparks, stability first"
         yield Finding(severity, message, "--max-num-batched-tokens 8192", source)
 
@@ -156,7 +156,7 @@ def parallel_size(one: Subject) -> Iterator[Finding]:
     elif total > 1 and one.nodes == 1 and one.text("distributed-executor-backend") == "ray":
         message = f"{total} GPUs on Ray, and `node` names one machine: {total} nodes are needed, a Spark has one GPU"
         yield Finding("error", message, f"node: [{', '.join(one.backend.nodes)}, WORKER]", f"{GUIDE}, 13")
-    elif total != one.nodes:
+    elif total != one.nodes and not any(isinstance(one.flags.get(name), str) for name in sizes):
         written = " x ".join(f"--{name} {size}" for name, size in sizes.items() if size > 1) or "one GPU"
         machines = "one machine" if one.nodes == 1 else f"{one.nodes} machines"
         message = f"{written} on {machines}: a Spark has one GPU, so vLLM does not start"

@@ -147,12 +147,18 @@ class Subject:
         first, last = [*map(version_of, versions), None, None][:2]
         have, open_ended = self.version, last is None
         known = open_ended if have is None else (first or have) <= have <= (last or have)
-        return "error" if known and self.is_stock else "warning"
+        return "error" if known and self.is_stock and (open_ended or not self.is_moving) else "warning"
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether its tag points elsewhere some day, so that its version is the least that it has."""
+        facts = self.image_facts
+        return facts is not None and facts.moving and "@" not in (self.image or "")
 
     def older_than(self, version: str) -> bool:
         """Whether its vLLM is certainly older. False where its version is not known."""
         wanted, have = version_of(version), self.version
-        return have is not None and wanted is not None and have < wanted
+        return have is not None and wanted is not None and have < wanted and not self.is_moving
 
     def at_least(self, version: str) -> bool:
         """Whether its vLLM is certainly that version or a later one."""

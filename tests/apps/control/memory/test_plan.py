@@ -186,6 +186,14 @@ def test_an_engine_over_two_nodes_counts_on_both_with_the_smaller_pool() -> None
     assert (head.tokens or 0) < (planned(ds4(0.90)).nodes["spark1"].demands["ds4"].tokens or 0)
 
 
+def test_a_further_node_of_unknown_memory_is_taken_for_its_like() -> None:
+    snapshot = fleet(ds4(0.90))
+    unknown = replace(snapshot, nodes={**snapshot.nodes, "spark2": replace(snapshot.nodes["spark2"], memory=None)})
+    nodes, known = plan(unknown, None, CATALOG).nodes, plan(snapshot, None, CATALOG).nodes
+    assert nodes["spark1"].demands["ds4"] == known["spark1"].demands["ds4"]
+    assert nodes["spark2"].fits == "unknown"
+
+
 def test_a_pool_of_a_written_size_does_not_follow_the_share() -> None:
     written = demand(qwen36(0.5, kv_cache_memory_bytes=8 * GIB))
     assert written.kv == pytest.approx(8)

@@ -103,6 +103,22 @@ async def test_embeddings(stage: Stage, path: str, told: str) -> None:
     stage.s.play(embeds)
     reply = await ask(stage, path, **({"input": "a"} if path == "/api/embed" else {"prompt": "a"}))
     assert reply.json[told] == ([[0.5, 0.25]] if told == "embeddings" else [0.5, 0.25])
+    figures = {name for name in reply.json if name.endswith(("_duration", "_count"))}
+    assert figures == ({"total_duration", "load_duration", "prompt_eval_count"} if told == "embeddings" else set())
+
+
+async def test_a_body_of_a_program_is_json_whatever_its_type_says(stage: Stage) -> None:
+    """As `curl -d` sends it in Ollama's own pages; a page of another site cannot leave `Origin` out."""
+    stage.s.play(answers({"content": "hello"}))
+    body = json.dumps({"model": "chat", "messages": [HI], "stream": False})
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    client = stage.gateway.client
+    assert (await client.post("/api/chat", content=body, headers=form)).json()["message"]["content"] == "hello"
+    page = await client.post("/api/chat", content=body, headers={**form, "origin": stage.gateway.url})
+    assert (page.status_code, page.json()["code"]) == (415, "unsupported_media_type")
+    other = await client.post("/api/chat", content=body, headers={**form, "origin": "https://elsewhere.example"})
+    assert other.status_code == 403
+    assert (await client.post("/v1/chat/completions", content=body, headers=form)).status_code == 415
 
 
 async def test_a_request_without_a_prompt_asks_no_backend(stage: Stage) -> None:
