@@ -24,8 +24,7 @@ from gateway.domain.endpoints import ENDPOINTS
 from gateway.domain.health_state import State
 from gateway.errors import CATALOGUE, STREAM_INTERRUPTED, context_length_exceeded
 from gateway.inspection.policy import KINDS as VIOLATIONS
-from gateway.metrics.counters import MetricFamily
-from gateway.metrics.registry import Metrics
+from gateway.metrics.registry import MetricFamily, Metrics
 from gateway.routing.plan import KINDS
 from tests.demo_process import PATIENCE, ROOT, Demo, needs_curl, running_demo
 
