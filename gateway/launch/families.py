@@ -83,6 +83,9 @@ SWITCH_VALUES: Mapping[str, tuple[object, object]] = MappingProxyType({"thinking
 """Switch -> its values for on and off, where these are not true and false."""
 
 
+_IN_CACHE = re.compile(r"(?:^|/)models--([^/]+?)--([^/]+)(?:/snapshots/[^/]+)?/?$")
+
+
 @lru_cache(maxsize=512)
 def family_of(model: str | None) -> ModelFamily | None:
     """The family of a model by its name, however it is written: `RedHatAI/Qwen3.6-35B-A3B-NVFP4`, `qwen3:8b`,
@@ -105,8 +108,15 @@ def takes_images(model: str | None) -> bool | None:
     return family.images or (None if _EYES.search(_normalised_name(model)) else family.images)
 
 
+def name_in_cache(model: str) -> str:
+    """The name of a model that is given by its folder in Hugging Face's cache: `Qwen/Qwen3-4B` for
+    `/hub/models--Qwen--Qwen3-4B/snapshots/1`; any other name stays."""
+    found = _IN_CACHE.search(model)
+    return model if found is None else f"{found[1]}/{found[2]}"
+
+
 def _normalised_name(model: str) -> str:
-    name = model.rstrip("/").rsplit("/", 1)[-1].lower()
+    name = name_in_cache(model).rstrip("/").rsplit("/", 1)[-1].lower()
     name = re.sub(r"(?<=\d)p(?=\d)", ".", name)  # v3p1, as some clouds write it
     return re.sub(r"[_:\s]+", "-", name)
 

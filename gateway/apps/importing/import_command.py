@@ -56,6 +56,8 @@ STARTS: Mapping[str, Callable[[str, str, str | None], Draft]] = {
     "vllm-recipe": vllm_recipe.convert,
     "kubernetes": kubernetes.convert,
 }
+# Those that read further files beside their own.
+WITH_FILES = {"systemd": systemd.convert, "compose": compose.convert, "shell": shell_script.convert}
 _WORDS = {"to_do": "to do", "changed": "changed", "left_out": "left out"}
 _COLOURS = {"to_do": "yellow", "changed": "cyan", "left_out": "bright_black"}
 _MOST = 4 * 1024 * 1024  # bytes of a source
@@ -106,9 +108,8 @@ def _converted(file: Path, kind: str | None, address: str | None, as_json: bool)
         kind = kind or text_format_of(text)
         source = None if kind in STARTS else next(documents(text, file.name, last_counts=True), None)
         kind = kind or _kind(source, file)
-        if kind in ("compose", "shell"):
-            reads = compose.convert if kind == "compose" else shell_script.convert
-            return kind, _with_head(reads(text, file.name, address, _beside(file)), file.name, kind)
+        if kind in WITH_FILES:
+            return kind, _with_head(WITH_FILES[kind](text, file.name, address, _beside(file)), file.name, kind)
         if kind in STARTS:
             return kind, _with_head(STARTS[kind](text, file.name, address), file.name, kind)
         assert source is not None
@@ -120,7 +121,7 @@ def _converted(file: Path, kind: str | None, address: str | None, as_json: bool)
 
 
 def _beside(file: Path) -> Callable[[str], str | None]:
-    """Reads the files in the folder of a compose file or a script, as compose and a shell do."""
+    """Reads the files beside a compose file, a script or a unit, as compose, a shell and systemd do."""
 
     def read(name: str) -> str | None:
         path = file.parent / Path(name).expanduser()
@@ -214,7 +215,7 @@ def _print(kind: str, draft: Draft, loaded: LoadedFile | None, file: Path, outpu
 
 OURS = "routes.yaml"
 _UNIT = re.compile(r"^\s*\[(Service|Unit|Install)\]\s*$", re.M)
-_START = re.compile(r"^[^#\n]*\b(docker|podman)\s+(container\s+)?run\b|^[^#\n]*\bvllm\s+serve\b", re.M)
+_START = re.compile(r"^[^#\n]*\b(docker|podman)\s+(container\s+)?run\b|^[^#\n]*\bvllm(\s+serve|\.entrypoints)\b", re.M)
 _KEY = re.compile(r"(?:---|%YAML.*|[\w\"'./-]+(?: [\w./-]+)*\s*:(?:\s.*)?|- .*)")
 
 

@@ -119,11 +119,13 @@ class Script(Statements):
             self._container(words, line, env)
         elif _base(words[0]) in _SHELLS:
             self._shell(words, line, env, read)
+        elif _base(words[0]) in data_of("formats")["shell"]["sessions"] and _STARTS.search(" ".join(words)):
+            self._session(words, line, env)
         elif _base(words[0]) == "ssh" and _STARTS.search(" ".join(words)):
             self._elsewhere(words, line)
         elif words[1:2] == ["exec"] and _base(words[0]) in ("docker", "podman") and self._executed(words, line, env):
             pass
-        elif is_vllm_program(program := parse(shlex.join(words)).program) and tuple(words[: len(program)]) == program:
+        elif _starts_vllm(words):
             self._note_condition()
             self._starts += 1
             self.launches.notes.spend(len(self.variables.exported) * COMMAND, line)
@@ -187,6 +189,18 @@ class Script(Statements):
         for run, path, came in self._waiting.values():
             if not came:
                 self.launches.container(run, path, self.stem)
+
+    def _session(self, words: list[str], line: int, env: Mapping[str, str]) -> None:
+        """`tmux new -d 'vllm serve ...'`: the command that runs in it, as one word or from its program on."""
+        for at, word in enumerate(words[1:], 1):
+            if " " in word and _STARTS.search(word):
+                self._inside(word, line, env)
+                return
+            rest = words[at:]
+            starts = _starts_vllm(rest) and len(parse(shlex.join(rest)).program) > 1  # no session of that name
+            if _base(word) in _SHELLS or starts or is_docker_run(rest):
+                self.start(rest, line, env)
+                return
 
     def _elsewhere(self, words: list[str], line: int) -> None:
         """`ssh HOST "docker run ..."`: what runs on another machine."""
@@ -255,6 +269,13 @@ class Script(Statements):
             what = " ".join([base, *(word for word in words[1:2] if re.fullmatch(r"[a-z][a-z-]{1,20}", word))])
             shown = self.launches.secrets.mask(what)[:60]
             notes.left_out(self.path_of(base, line), f"`{shown}` is no part of a launch")
+
+
+def _starts_vllm(words: Sequence[str]) -> bool:
+    """Whether these words are a command that runs vLLM's server on the machine."""
+    parts = parse(shlex.join(words)).parts
+    own = parts.before == parts.program or _base(words[0]) in data_of("formats")["shell"]["keeps"]
+    return own and is_vllm_program(parts.program)
 
 
 def _with_image(words: Sequence[str]) -> DockerRun | None:

@@ -334,7 +334,10 @@ class Statements:
 
     def _while_statement(self, node: Node) -> None:
         """What a loop over the script's own options sets does not count behind it: none is given here."""
-        of_options = self.variables.positional is None and _OPTIONS.search(source(node.named_children[0]))
+        condition = node.named_children[0]
+        if _MAY_START.search(source(condition)):
+            self._statement(condition)
+        of_options = self.variables.positional is None and _OPTIONS.search(source(condition))
         with self._restored() if of_options else nullcontext():
             self._loop(node)
 

@@ -25,7 +25,14 @@ from gateway.apps.control.memory.arithmetic import (
     resident_gib,
 )
 from gateway.apps.control.memory.geometry import Geometry
-from gateway.apps.control.memory.model_catalog import FieldReport, MeasuredMemory, ModelCatalog, ModelRow, weights_of
+from gateway.apps.control.memory.model_catalog import (
+    FieldReport,
+    MeasuredMemory,
+    ModelCatalog,
+    ModelRow,
+    host_path,
+    weights_of,
+)
 from gateway.apps.control.memory.model_files import ModelFiles
 from gateway.apps.control.memory.settings import EngineSettings
 from gateway.config.snapshot import Backend
@@ -50,7 +57,8 @@ class VllmLaunch:
 
     @property
     def model(self) -> str:
-        return self.command.model or self.backend.model or ""
+        launch = self.backend.launch
+        return host_path(self.command.model or self.backend.model or "", launch.mounts if launch is not None else ())
 
     @property
     def row(self) -> ModelRow | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Literal
 
+from gateway.apps.control.memory.model_catalog import host_path
 from gateway.apps.control.memory.model_files import ModelFiles
 from gateway.apps.fleet.lint.catalog import Catalog, FamilyRow, Image, Version, version_of
 from gateway.config.problems import Path, dotted
@@ -16,7 +17,7 @@ from gateway.domain.engine_traits import traits_of
 from gateway.launch.command import ServeCommand, with_changes
 from gateway.launch.docker import DockerRun
 from gateway.launch.families import ModelFamily as NamedFamily
-from gateway.launch.families import family_of
+from gateway.launch.families import family_of, name_in_cache
 from gateway.launch.flags import chooses_rust
 from gateway.printable import visible
 
@@ -289,15 +290,12 @@ def _names(backend: Backend, launch: Launch, command: ServeCommand, env: Mapping
     """Names of the model, the most telling first: the model itself, the folder on the host that is mounted at its path,
     the tokenizer, served names, what routes.yaml calls it."""
     found = [command.model or env.get("MODEL_PATH") or ""]
-    for volume in launch.mounts:
-        host, _, inside = volume.partition(":")
-        if inside.partition(":")[0].rstrip("/") == found[0].rstrip("/"):
-            found.append(host)
+    found.append(host_path(found[0], launch.mounts))
     served = command.flags.get("served-model-name")
     found += [str(command.flags.get("tokenizer") or ""), env.get("SERVED_MODEL_NAME", "")]
     found += [str(name) for name in served] if isinstance(served, list) else [str(served or "")]
     found.append(backend.model or "")
-    return tuple(dict.fromkeys(name for name in found if name and "$" not in name))
+    return tuple(dict.fromkeys(name_in_cache(name) for name in found if name and "$" not in name))
 
 
 def _tagged(image: str | None) -> str | None:
