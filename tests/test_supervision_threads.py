@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from gateway.accounting.record import RequestRecord
-from gateway.accounting.settle import Settler
+from gateway.accounting.record import RequestRecord, Settler
 from gateway.apps.alerts.alert import FleetPicture
 from gateway.apps.alerts.alerts import AlertState
 from gateway.apps.alerts.channels import AlertMessage, DeliveryResult

@@ -6,7 +6,7 @@ from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import READY, State
 from gateway.domain.request import InferenceRequest
-from gateway.domain.token_pool import has_room, needed
+from gateway.domain.tokens import has_room, needed
 from gateway.engines.outgoing import outgoing_limits
 from gateway.routing.why_not import unavailable
 from gateway.routing.window import pool_prompt

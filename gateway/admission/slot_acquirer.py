@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from gateway.accounting.limits import estimate
+from gateway.accounting.accounts import estimate
 from gateway.admission.access import Identity
 from gateway.admission.backend_queue import QueueFull, Quota, Waiter
 from gateway.admission.capacity import is_open, tokens_needed
@@ -14,7 +14,7 @@ from gateway.admission.slots import Admission, Lease
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.request import InferenceRequest
-from gateway.domain.token_ratio import room_needed
+from gateway.domain.tokens import room_needed
 from gateway.engines.tokenize import count_tokens
 from gateway.errors import GatewayError
 from gateway.routing.plan import Candidate

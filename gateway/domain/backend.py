@@ -32,7 +32,7 @@ from gateway.domain.prefill import Prefill, Turns
 from gateway.domain.progress import Progress, Sample
 from gateway.domain.recognition import row_of
 from gateway.domain.slot_learning import MOST, LearnedSlots
-from gateway.domain.token_ratio import TokenRatio
+from gateway.domain.tokens import TokenRatio
 from gateway.domain.upstream import UpstreamClient
 from gateway.launch.families import family_of
 

@@ -15,11 +15,11 @@ from gateway.domain.backend import BackendState
 from gateway.domain.endpoints import COMPLETIONS
 from gateway.domain.engine_traits import Count
 from gateway.domain.request import NO_MEDIA, InferenceRequest
+from gateway.domain.tokens import count_of
 from gateway.domain.upstream import UpstreamClient
-from gateway.domain.usage import count_of
 from gateway.engines.base import authorized
 from gateway.large_bodies import LARGE, apart, apart_if_large
-from gateway.transport.client import post_json
+from gateway.transport.h1 import post_json
 
 log = logging.getLogger("gateway.tokenize")
 

@@ -17,7 +17,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.endpoints import CHAT, Endpoint
 from gateway.domain.facts import Observation
 from gateway.domain.request import parse
-from gateway.domain.token_ratio import DECODE_PRIOR
+from gateway.domain.tokens import DECODE_PRIOR
 from gateway.domain.upstream import ConnectFailure, OwnFailure, Response, TooLarge, UpstreamFailure
 from gateway.engines.base import EngineRequest
 from gateway.engines.ollama.installed_models import keep_alive_left

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.domain.usage import count_of
+from gateway.domain.tokens import count_of
 from gateway.inspection.assembler import Object
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.domain.usage import read_usage
+from gateway.domain.tokens import read_usage
 from gateway.inspection.markers import markers_of
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import REASONING, THINK, Thoughts

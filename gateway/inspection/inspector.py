@@ -13,7 +13,7 @@ from typing import Any
 
 from gateway.domain.endpoints import CHAT
 from gateway.domain.request import InferenceRequest
-from gateway.domain.usage import read_usage
+from gateway.domain.tokens import read_usage
 from gateway.inspection.answer import FIELDS, ChoiceAnswer, Delta, bytes_of
 from gateway.inspection.calls import mended_whole
 from gateway.inspection.heuristics import closes_alone, is_plain_under, opened, plain_text, swallowed

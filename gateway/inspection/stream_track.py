@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gateway.domain.request import InferenceRequest
+from gateway.domain.tokens import count_of
 from gateway.domain.upstream import ErrorTold, PoolFull, ProtocolFailure, UpstreamFailure
-from gateway.domain.usage import count_of
 from gateway.inspection.assembler import bare_objects, whole_as_events
 from gateway.inspection.event_frame import LESS, EventFrame, TextKind
 from gateway.inspection.inspector import Inspector

@@ -20,7 +20,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 def calls_told(body: bytes, policy: InspectionPolicy | None) -> str | None:
-    """The text in this error, where it is calls of offered tools; None: it is another error, or has none."""
+    """The calls of offered tools in this error, as they are written; None: it is another error, or has none. The text
+    around them is left out: the parser has stumbled over it."""
     if policy is None or policy.tools is None or _MARK not in body:
         return None
     error: Any = error_in(body)
@@ -30,7 +31,7 @@ def calls_told(body: bytes, policy: InspectionPolicy | None) -> str | None:
         return None
     finder = CallFinder(policy.formats, policy.tools)
     segments = [*finder.feed(found[1]), *finder.finish()]
-    return found[1] if any(isinstance(segment, Call) for segment in segments) else None
+    return "".join(segment.raw for segment in segments if isinstance(segment, Call)) or None
 
 
 def as_answer(text: str) -> bytes:

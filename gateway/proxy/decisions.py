@@ -23,7 +23,7 @@ from gateway.domain.body import value_of
 from gateway.domain.endpoints import CHAT
 from gateway.domain.health_state import READY
 from gateway.domain.request import NO_MEDIA, READ, InferenceRequest, Likeness, is_limit
-from gateway.domain.token_ratio import MIN_ROOM, RATIO_LEAST, room_needed, surely_fits
+from gateway.domain.tokens import MIN_ROOM, RATIO_LEAST, room_needed, surely_fits
 from gateway.domain.tool_kinds import tool_kinds
 from gateway.engines.base import authorized
 from gateway.engines.forms import names_developer

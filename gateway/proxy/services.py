@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from gateway.accounting.accounts import Accounts
-from gateway.accounting.record import AttemptRecord, RequestLine, RequestRecord, request_line
-from gateway.accounting.settle import Settler
+from gateway.accounting.record import AttemptRecord, RequestLine, RequestRecord, Settler, request_line
 from gateway.admission.slots import Admission
 from gateway.config.snapshot import Snapshot
 from gateway.domain.fleet import Fleet

@@ -15,7 +15,7 @@ from gateway.inspection.error_replies import Verdict
 from gateway.inspection.sent_text import SentText
 from gateway.inspection.stream_track import StreamTrack
 from gateway.large_bodies import LARGE, apart
-from gateway.metrics.counters import Histogram
+from gateway.metrics.registry import Histogram
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.failures import AttemptFailed
 from gateway.proxy.notice import Notice

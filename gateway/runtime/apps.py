@@ -60,7 +60,8 @@ class SharedFleet(Component, Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
     """What one app adds to a gateway. The function `app(gateway)` in `gateway/apps/<name>/app.py` makes it, at the
-    start: what takes long to import is imported by the calls.
+    start: what takes long to import is imported by the calls. An app of paths alone has none: its `api.py` has a
+    `router(gateway)`, and its `__init__.py` the PATHS where these are not below `/admin`.
 
     `part`: the object that is `gateway.apps.<name>`. `follow` is called with each snapshot that is about to be put in
     force after the start. `begin_stop` is called when the gateway begins to stop, long before `part` is closed. `lost`:
@@ -93,13 +94,22 @@ class Extension:
     preflight: Preflight | None = None
 
 
+def _extension(name: str, gateway: object) -> Extension:
+    package = f"gateway.apps.{name}"
+    if (FOLDER / name / "app.py").exists():
+        made: Extension = import_module(f"{package}.app").app(gateway)
+        return made
+    paths: frozenset[str] = getattr(import_module(package), "PATHS", frozenset())
+    return Extension(paths=paths, routers=lambda: (import_module(f"{package}.api").router(gateway),))
+
+
 class Apps:
     """The apps of one gateway. `gateway.apps.batches` is the part of the app in the folder `batches`; an app without a
     part, or without its folder, is an AttributeError."""
 
     def __init__(self, gateway: object) -> None:
-        names = sorted(path.parent.name for path in FOLDER.glob("*/app.py"))
-        found: dict[str, Extension] = {name: import_module(f"gateway.apps.{name}.app").app(gateway) for name in names}
+        names = sorted({path.parent.name for path in (*FOLDER.glob("*/app.py"), *FOLDER.glob("*/api.py"))})
+        found = {name: _extension(name, gateway) for name in names}
         self._parts = {name: app.part for name, app in found.items() if app.part is not None}
         self._apps = apps = tuple(found.values())
         self.tap: Tap | None = None  # wraps each exchange with a client; set by an app while it captures bodies

@@ -14,7 +14,7 @@ from prometheus_client import Metric
 from gateway import __version__
 from gateway.accounting.accounts import Accounts, today
 from gateway.accounting.budgets import shares
-from gateway.accounting.settle import Settler
+from gateway.accounting.record import Settler
 from gateway.admission.memory import Memory
 from gateway.admission.slots import Admission
 from gateway.config.load import LoadedFile
@@ -53,7 +53,7 @@ from gateway.runtime.apps import Apps, SharedFleet
 from gateway.runtime.chosen_mode import ChosenMode, ModeChoice
 from gateway.runtime.reload import Adapt, Reloader
 from gateway.shortage import Kind
-from gateway.transport.client import open_client
+from gateway.transport.h1 import open_client
 
 log = logging.getLogger("gateway")
 

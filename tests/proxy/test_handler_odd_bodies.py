@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.accounting.limits import estimate
+from gateway.accounting.accounts import estimate
 from gateway.apps.cloud.request import chat_arguments, embeddings_arguments
 from gateway.apps.dialects.anthropic.request import to_chat
 from gateway.apps.dialects.app import read_request
@@ -40,7 +40,7 @@ from gateway.domain.endpoints import (
     Endpoint,
 )
 from gateway.domain.request import parse
-from gateway.domain.token_ratio import silence_budget
+from gateway.domain.tokens import silence_budget
 from gateway.domain.upstream import UpstreamFailure
 from gateway.engines.base import InexpressibleRequest
 from gateway.engines.ollama.request import chat_call, completion_call, embeddings_call

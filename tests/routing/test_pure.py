@@ -22,7 +22,7 @@ from gateway.domain.endpoints import COMPLETIONS
 from gateway.domain.facts import Observation, RefusedWindow
 from gateway.domain.progress import Sample
 from gateway.domain.request import InferenceRequest, Refusal
-from gateway.domain.token_ratio import room_needed
+from gateway.domain.tokens import room_needed
 from gateway.routing.needs import needs_of, with_media
 from gateway.routing.plan import Plan, make_plan, with_forced_call
 from gateway.routing.refusal import refusal

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gateway.accounting.limits import RateLimits, limit_error
+from gateway.accounting.accounts import RateLimits, limit_error
 from gateway.admission.backend_queue import SlotGrant, Waiter
 from gateway.admission.capacity import capacity, is_full, total_capacity
 from gateway.admission.scheduler import Scheduler

@@ -14,7 +14,7 @@ from gateway.domain.drift import drift
 from gateway.domain.endpoints import ENDPOINTS
 from gateway.domain.health_state import StartDecision
 from gateway.domain.request import LIMIT_MOST, InferenceRequest, parse
-from gateway.domain.token_ratio import room_needed
+from gateway.domain.tokens import room_needed
 from gateway.errors import GatewayError, model_not_found
 from gateway.launch.families import family_of
 from gateway.routing.needs import Adaptation, Resort, needs_of, resort_of, with_media

@@ -8,8 +8,8 @@ from math import isfinite
 from typing import Any
 
 from gateway.domain.body import value_of
+from gateway.domain.tokens import count_of
 from gateway.domain.upstream import ProtocolFailure
-from gateway.domain.usage import count_of
 from gateway.transport.sse import Framer, data_of
 
 SECONDS_MOST = 7 * 86400.0

@@ -17,7 +17,7 @@ from gateway.engines.base import authorized
 from gateway.engines.outgoing import JSON, NOT_THE_CLIENTS
 from gateway.engines.tokenize import ANSWER_MOST
 from gateway.large_bodies import LARGE, apart
-from gateway.transport.client import post_json
+from gateway.transport.h1 import post_json
 
 _encode = msgspec.json.Encoder().encode
 _decode_object = msgspec.json.Decoder(dict[str, Raw]).decode

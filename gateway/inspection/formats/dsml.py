@@ -55,7 +55,7 @@ class Dsml(Format):
         if "DSML" not in self._invoke:
             return ()
         shapes = ("{0}DSML{0}", "{0}DSML{0} ", " {0} DSML {0} ", "{0} DSML {0} ", "{0} DSML {0}")
-        prefixes = [shape.format(bar) for bar in ("｜", "|") for shape in shapes]
+        prefixes = [shape.format(bar) for bar in ("｜", "|", "｜｜", "||") for shape in shapes]
         made = (Dsml(self.name, self._wrapper, prefix, self._also, self._arguments) for prefix in prefixes)
         return tuple(one for one in made if one.markers != self.markers)
 

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from simulator import SimVllm
-from tests.accounting.test_settle_once import samples, settled
+from tests.accounting.test_record_settle_once import samples, settled
 from tests.raw_client import chat, raw_client
 from tests.resuming import CHAT, WITH_USAGE, Chain
 from tests.scripted import RawReply, raw_post

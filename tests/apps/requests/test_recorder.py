@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from gateway.accounting.record import RequestLine
 from gateway.apps.requests.store import DAY, NAME, Recorder, RequestStore, Search
-from gateway.domain.usage import NO_TOKENS
+from gateway.domain.tokens import NO_TOKENS
 from gateway.metrics.registry import Metrics
 from tests.waiting import wait_until
 

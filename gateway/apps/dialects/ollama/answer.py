@@ -19,8 +19,8 @@ from gateway.apps.dialects.chat import (
     text_of,
     thoughts_of,
 )
+from gateway.domain.tokens import read_usage
 from gateway.domain.upstream import ProtocolFailure
-from gateway.domain.usage import read_usage
 from gateway.inspection.shape import fault_in_delta
 from gateway.transport.sse import DONE, data_of
 

@@ -1,4 +1,5 @@
-"""Estimates of a prompt's tokens from its bytes, of the room for the answer, and of the time until the first event.
+"""Tokens: estimates of a prompt's from its bytes, of the room for the answer, and of the time until the first event;
+what requests need of a memory that slots share; and the counts in a backend's answer. Pure.
 
 Bytes per token differ by model and by language, so the ratio is learned from the usage that a backend reports: per
 backend and sender, so that one client's unusual prompts do not affect the others. Until then a wide prior is used: a
@@ -9,7 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from gateway.domain.request import IMAGE_TOKENS, InferenceRequest
 
@@ -145,9 +148,102 @@ def silence_budget(
 
     `loading`: seconds that it may load its model before that. `prefill`, `decode`: its learned rates in tokens per
     second; three times the resulting time is allowed. None = not learned. (A stalled engine is detected earlier than
-    this, by its metrics: health/progress.py.)
+    this, by its metrics: domain/progress.py.)
     """
     answer = 0 if request.stream or not request.endpoint.limits else request.limit() or ANSWER_GUESS
     computing = RATE_TIMES * prompt_tokens / prefill if prefill else prompt_tokens / PREFILL_PRIOR
     answering = RATE_TIMES * answer / decode if decode else answer / DECODE_PRIOR
     return 60.0 + loading + computing + answering
+
+
+# -- the memory that all slots of a server share (llama-server's unified KV cache) -------------------------------------
+# If the requests need more than it has, the server ends all of them. All numbers are tokens, unless they are slots. A
+# request reserves its prompt and the most that its answer may have. Where the client set no limit, the answer gets what
+# is left of an even share of the pool, and at least a quarter of a share; that is then sent as its limit, because an
+# answer without end would take the answers of all others with it.
+
+MARGIN = 16  # a sixteenth of the pool is kept for what no request reserves: canaries, and prompts that count more
+ANSWER_PART = 4  # an answer without a limit gets at least this part of a share
+
+
+def share_of(pool: int, slots: int) -> int:
+    """What each of the slots has if all are used alike. At least 1."""
+    return max(1, usable(pool) // max(1, slots))
+
+
+def usable(pool: int) -> int:
+    return pool - pool // MARGIN
+
+
+def answer_most(prompt: int, pool: int, slots: int) -> int:
+    """The limit of an answer that the client did not limit."""
+    share = share_of(pool, slots)
+    return max(1, share // ANSWER_PART, share - prompt)
+
+
+def needed(prompt: int, limit: int | None, answers: int, pool: int, slots: int) -> int:
+    """What a request reserves: `answers` sequences continue one prompt, each with `limit` tokens at most (None = the
+    client set no limit). Never more than the pool: a request that needs all of it may have it alone."""
+    most = answer_most(prompt, pool, slots) if limit is None else limit
+    return min(usable(pool), prompt + answers * most)
+
+
+def has_room(need: int, reserved: int, others: int, pool: int, slots: int) -> bool:
+    """May a request that needs so much be sent beside those that have `reserved`, and beside `others`: sequences of
+    which nothing else is known, so each counts as a share? Beside nothing it may always be sent."""
+    taken = reserved + others * share_of(pool, slots)
+    return not taken or taken + need <= usable(pool)
+
+
+# -- the token counts in a backend's answer, as far as they are plausible ----------------------------------------------
+# All usage that is counted, charged or stored is read here. The client gets it as the backend sent it, byte by byte.
+
+COUNT_MOST = 1_000_000_000  # tokens: far more than any window and any batch of prompts
+
+
+class Tokens(msgspec.Struct, frozen=True, gc=False):
+    """Token counts as a backend reported them. `cached` is part of `prompt`, `reasoning` of `completion`."""
+
+    prompt: int = 0
+    completion: int = 0
+    cached: int = 0
+    reasoning: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.prompt + self.completion
+
+
+NO_TOKENS = Tokens()
+
+
+def read_usage(usage: object) -> Tokens:
+    """Read OpenAI's usage object. Values that cannot be counts are read as 0."""
+    if not isinstance(usage, dict):
+        return NO_TOKENS
+    of_prompt, of_answer = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
+    if of_prompt is None and of_answer is None:
+        return Tokens(count_of(usage.get("prompt_tokens")), count_of(usage.get("completion_tokens")))
+    return Tokens(
+        count_of(usage.get("prompt_tokens")),
+        count_of(usage.get("completion_tokens")),
+        count_of(of_prompt.get("cached_tokens")) if isinstance(of_prompt, dict) else 0,
+        count_of(of_answer.get("reasoning_tokens")) if isinstance(of_answer, dict) else 0,
+    )
+
+
+def count_of(value: Any) -> int:
+    """A number of tokens. 0 for a value that cannot be one: it is not an int (bool, a subclass of int, is excluded
+    too), or negative, or larger than COUNT_MOST."""
+    return value if type(value) is int and 0 < value <= COUNT_MOST else 0
+
+
+def is_beyond_belief(usage: object) -> bool:
+    """Is a reported number of prompt or answer tokens impossibly large? Then the real usage is not known."""
+    if not isinstance(usage, dict):
+        return False
+    return _is_too_large(usage.get("prompt_tokens")) or _is_too_large(usage.get("completion_tokens"))
+
+
+def _is_too_large(value: Any) -> bool:
+    return type(value) in (int, float) and value > COUNT_MOST

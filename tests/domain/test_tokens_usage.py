@@ -21,7 +21,7 @@ from gateway.accounting.ledger_file import sums_since
 from gateway.accounting.prices import Rates
 from gateway.apps.dialects.anthropic.answer import usage_of
 from gateway.apps.tracing.spans import usage_attributes
-from gateway.domain.usage import COUNT_MOST, NO_TOKENS, Tokens, count_of, is_beyond_belief, read_usage
+from gateway.domain.tokens import COUNT_MOST, NO_TOKENS, Tokens, count_of, is_beyond_belief, read_usage
 from gateway.inspection.heuristics import empty_kind, swallowed
 from tests.scripted import ScriptedBackend, Turn, answer, chunked, raw_post, scripted
 from tests.support import RunningGateway, running_gateway

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.endpoints import CHAT, EMBEDDINGS
 from gateway.domain.request import IMAGE_TOKENS
-from gateway.domain.token_ratio import (
+from gateway.domain.tokens import (
     LEARN_FROM,
     MIN_ROOM,
     RATIO_LEAST,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.metrics.counters import Histogram, MetricFamily
+from gateway.metrics.registry import Histogram, MetricFamily
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.transport.known_head import AnswerHeads, known_head, known_stream_head
+from gateway.transport.h1_response import AnswerHeads, known_head, known_stream_head
 
 LENGTHS = (b"12", b"012", b"1", b"", b"+1", b"1 ", b"\xb2", b"9" * 19)
 ANSWER = (

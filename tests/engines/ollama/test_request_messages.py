@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.engines.base import InexpressibleRequest
-from gateway.engines.ollama.messages import read_messages
+from gateway.engines.ollama.request import read_messages
 
 
 def said(*messages: dict[str, Any]) -> list[dict[str, Any]]:

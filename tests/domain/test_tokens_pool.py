@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.admission.backend_queue import Waiter
-from gateway.domain.token_pool import answer_most, has_room, needed, share_of, usable
+from gateway.domain.tokens import answer_most, has_room, needed, share_of, usable
 from tests.admission.scheduling import Office, held, place
 
 POOLS = st.integers(256, 10**6)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.accounting.limits import SECONDS, RateLimits, Window, estimate
+from gateway.accounting.accounts import SECONDS, RateLimits, Window, estimate
 from gateway.config.snapshot import Client
 from gateway.domain.endpoints import EMBEDDINGS
 from gateway.domain.request import InferenceRequest
