@@ -1,7 +1,7 @@
 """Prints docs/reference.md: every path and every command with its options, read off the code that has them.
 
 `make reference` writes the file; tests/program/test_reference.py checks that it is current and complete. The tables of
-keys, metrics and commands on other pages are written by tables.py, with the rows from here.
+keys and metrics on other pages are written by tables.py, with the rows from here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import inspect
 import typing
 from collections import Counter
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 import click
@@ -97,15 +98,20 @@ def an_app() -> App:
 
 def paths() -> Iterator[str]:
     yield from table("method", "path", "what")
+    for (method, what), named in groupby(_served(), key=lambda one: (one[0], one[2])):
+        yield row(method, ", ".join(f"`{path}`" for _, path, _ in named), what)
+
+
+def _served() -> Iterator[tuple[str, str, str]]:
+    """(method, path, what)"""
     for endpoint in (*ENDPOINTS, *UPLOADS):
         also = "".join(f", and as `{path}`" for path in endpoint.also)
         form = ", with a form" if endpoint in UPLOADS else ""
-        yield row("POST", f"`/v1{endpoint.path}`", f"Inference{form}; also without `/v1`{also}")
+        yield "POST", f"/v1{endpoint.path}", f"Inference{form}; also without `/v1`{also}"
     served = polled_paths() | build_api(an_app().gateway).openapi()["paths"]
     for path in served:
         for method, operation in served[path].items() if f"/v1{path}" not in served else ():
-            summary = operation.get("description", operation["summary"]).split("\n\n")[0]
-            yield row(method.upper(), f"`{path}`", summary)
+            yield method.upper(), path, operation.get("description", operation["summary"]).split("\n\n")[0]
 
 
 def polled_paths() -> dict[str, Any]:
@@ -154,7 +160,7 @@ def commands() -> Iterator[str]:
     yield from table("command", "option", "default", "meaning")
     for name, command in found:
         cells = [option_cells(one) for one in command.params if isinstance(one, click.Option)]
-        yield row(f"`{name}`", ", ".join(one[0] for one in cells if one in usual), "", "")
+        yield row(f"`{name}`", ", ".join(one[0] for one in cells if one in usual), "", command.get_short_help_str(200))
         yield from (row("", *one) for one in cells if one not in usual)
 
 

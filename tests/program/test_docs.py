@@ -128,7 +128,7 @@ def documented_options() -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize("name", commands())
 def test_every_command_is_documented_with_its_options(name: str) -> None:
-    text, options = page("commands"), documented_options()
+    text, options = page("reference"), documented_options()
     missing = set()
     for words, command in leaves(cli.load(name), name):
         assert re.search(rf"^\|[^|]*`gateway {words}\b", text, re.M), words

@@ -294,6 +294,8 @@ class Values:
         if is_set or operator[0][-1] == "?":
             return f"${{{name}}}" if value is None else value
         default = self.filled(operand, path, depth + 1)
+        if default and (kept := self.launches.secrets.value(name, default, path)) != default:
+            return kept  # a secret, which has its note
         self._note(path, f"{name} is not set here: its default '{default}' is taken")
         return default
 

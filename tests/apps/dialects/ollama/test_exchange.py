@@ -4,47 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from tests.apps.dialects.anthropic.test_exchange import (
+from tests.apps.dialects.stage import (
     HELLO,
     LAST,
     ROLE,
-    ROUTES,
     Stage,
     answers,
     says,
-    unexpected,
 )
-from tests.scripted import RawReply, Turn, json_answer, raw_post, scripted
-from tests.support import running_gateway
+from tests.scripted import RawReply, Turn, json_answer, raw_post
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 HI = {"role": "user", "content": "hi"}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def theatre() -> AsyncIterator[Stage]:
-    async with AsyncExitStack() as stack:
-        s, t = [await stack.enter_async_context(scripted(unexpected, apart=True)) for _ in "st"]
-        gateway = await stack.enter_async_context(running_gateway(ROUTES.format(s=s.url, t=t.url)))
-        await gateway.until_ready("s", "t", "late")
-        yield Stage(gateway, s, t)
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def stage(theatre: Stage) -> AsyncIterator[Stage]:
-    """Afterwards nothing is left of the requests."""
-    theatre.s.play(unexpected)
-    yield theatre
-    await theatre.gateway.until(theatre.gateway.idle)
-    assert theatre.gateway.gateway.memory.used == 0
 
 
 async def ask(stage: Stage, path: str = "/api/chat", model: str = "chat:latest", **more: Any) -> RawReply:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 
 import pytest
-import pytest_asyncio
 
 from gateway.apps.dialects.responses import recent
 from gateway.apps.dialects.responses.recent import HELD, RecentItems
-from tests.apps.dialects.anthropic.test_exchange import HELLO, LAST, ROLE, Stage, answers, says, unexpected
 from tests.apps.dialects.responses.test_exchange import PATH, TOOL, told
-from tests.scripted import raw_post, scripted
-from tests.support import running_gateway
+from tests.apps.dialects.stage import HELLO, LAST, ROLE, Stage, answers, says
+from tests.scripted import raw_post
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -26,15 +22,6 @@ aliases: {{chat: [s]}}
 clients: {{one: {{key: key-one}}, two: {{key: key-two}}}}
 """
 CALL = {"tool_calls": [{"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}]}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def theatre() -> AsyncIterator[Stage]:
-    async with AsyncExitStack() as stack:
-        s, t = [await stack.enter_async_context(scripted(unexpected, apart=True)) for _ in "st"]
-        gateway = await stack.enter_async_context(running_gateway(ROUTES.format(s=s.url, t=t.url)))
-        await gateway.until_ready("s")
-        yield Stage(gateway, s, t)
 
 
 @pytest.mark.parametrize("stream", [False, True])
