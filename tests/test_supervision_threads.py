@@ -147,6 +147,7 @@ WAITED_FOR = {
     "apps/page/usage_report.py": "awaited, shielded",
     "observe/log.py": "has its own guard: what fails there cannot be logged there",
     "transport/event_loop.py": "a lookup: its error is the answer",
+    "engines/ollama/pictures.py": "a lookup: its error is the answer",
     "engines/ollama/loading.py": "a load: its error is that of the requests that wait for it",
     "apps/tracing/traces.py": "the end of the exporter, joined",
     "apps/cluster/redis_connection.py": "a trip, awaited",
