@@ -27,7 +27,7 @@ from gateway.health.canary_schedule import outcome_of
 from gateway.health.checks import CheckReply
 from gateway.health.probes import probe
 from gateway.shortage import KINDS, WORDS, OwnShortage, shortage_of
-from gateway.transport.client import open_client
+from gateway.transport.h1 import open_client
 from simulator import SimVllm
 from tests.gateway_process import GatewayProcess, gateway_process
 from tests.raw_client import chat, raw_client

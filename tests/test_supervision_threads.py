@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from gateway.accounting.record import RequestRecord
-from gateway.accounting.settle import Settler
+from gateway.accounting.record import RequestRecord, Settler
 from gateway.apps.alerts.alert import FleetPicture
 from gateway.apps.alerts.alerts import AlertState
 from gateway.apps.alerts.channels import AlertMessage, DeliveryResult
@@ -136,18 +135,19 @@ def test_a_thread_that_only_ever_fails_ends_when_it_is_told_to(metrics: Metrics)
 
 # Tasks that somebody waits for, and sees the exception of; or that belong to one request of a client.
 WAITED_FOR = {
-    "api/admin.py": "a probe that was asked for: its error is the answer",
+    "apps/probing/api.py": "a probe that was asked for: its error is the answer",
     "apps/batches/api.py": "ends with the reply that it watches",
-    "api/status.py": "ends with the reply that it watches",
+    "apps/page/status.py": "ends with the reply that it watches",
     "http/connection.py": "one request",
     "proxy/exchange.py": "ends with the request that it watches",
     "apps/fleet/preflight/node.py": "runs as a program of its own, and a check that fails is an answer",
     "health/probe_client.py": "closes connections that nobody asks any more, awaited at the end",
     "health/prober.py": "first looks, awaited; a hurried look, which catches everything",
     "apps/alerts/channels.py": "one message to a service of apprise: its error is the answer",
-    "observe/usage_report.py": "awaited, shielded",
+    "apps/page/usage_report.py": "awaited, shielded",
     "observe/log.py": "has its own guard: what fails there cannot be logged there",
     "transport/event_loop.py": "a lookup: its error is the answer",
+    "engines/ollama/pictures.py": "a lookup: its error is the answer",
     "engines/ollama/loading.py": "a load: its error is that of the requests that wait for it",
     "apps/tracing/traces.py": "the end of the exporter, joined",
     "apps/cluster/redis_connection.py": "a trip, awaited",
@@ -158,7 +158,7 @@ WAITED_FOR = {
     "apps/control/lanes.py": "starts side by side, in a group that waits for them",
     "apps/control/api.py": "ends with the reply that it watches",
     "apps/batches/runner.py": "the lines of a batch, awaited by the task of the batch",
-    "engines/litellm/stream.py": "a read, awaited; a close, which suppresses everything",
+    "apps/cloud/stream.py": "a read, awaited; a close, which suppresses everything",
 }
 NO_SERVER = ("apps/bench/", "apps/importing/", "cli/")  # not part of a gateway that serves
 BEGINS = {"create_task", "ensure_future", "Thread"}
@@ -288,12 +288,12 @@ def test_spans_that_cannot_be_exported_are_counted(metrics: Metrics, monkeypatch
 
 def broken_parts() -> Iterator[tuple[str, str]]:
     """(what is called now and then, the part that it is)."""
-    yield "gateway.observe.history.History.sample", "history"
+    yield "gateway.apps.page.history.History.sample", "history"
     yield "gateway.apps.alerts.app.Alerter.check", "alerts"
     yield "gateway.health.prober.Prober.check", "probe"
     yield "gateway.health.prober.Prober.look_at_engine", "probe"
     yield "gateway.health.canary_schedule.CanarySchedule._run", "canary"
-    yield "gateway.health.warm_standby.WarmStandby.look", "standby"
+    yield "gateway.apps.standby.standby.WarmStandby.look", "standby"
 
 
 @pytest.mark.parametrize(("what", "part"), list(broken_parts()), ids=lambda value: value.rpartition(".")[2])
@@ -313,9 +313,9 @@ async def test_a_part_that_fails_is_counted_and_goes_on(
         return real(self, *args, **more)
 
     monkeypatch.setattr(kind, name, odd)
-    monkeypatch.setattr("gateway.observe.history.EVERY", 0.02)
+    monkeypatch.setattr("gateway.apps.page.history.EVERY", 0.02)
     monkeypatch.setattr("gateway.apps.alerts.app.CHECK_EVERY", 0.02)
-    monkeypatch.setattr("gateway.health.warm_standby.SELDOM", 0.02)
+    monkeypatch.setattr("gateway.apps.standby.standby.SELDOM", 0.02)
     monkeypatch.setattr("gateway.health.engine_look.MOVING", 0.02)
 
     async def script(turn: Turn) -> None:

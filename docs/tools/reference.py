@@ -1,14 +1,16 @@
 """Prints docs/reference.md: every path and every command with its options, read off the code that has them.
 
 `make reference` writes the file; tests/program/test_reference.py checks that it is current and complete. The tables of
-keys, metrics and commands on other pages are written by tables.py, with the rows from here.
+keys and metrics on other pages are written by tables.py, with the rows from here.
 """
 
 from __future__ import annotations
 
 import inspect
 import typing
+from collections import Counter
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 import click
@@ -22,13 +24,6 @@ from gateway.config.setting import Setting, kind_in, members, section_in, settin
 from gateway.config.snapshot import Defaults, Snapshot
 from gateway.domain.endpoints import ENDPOINTS, UPLOADS
 from gateway.http.app import App
-
-OTHERS = (
-    ("keys of `routes.yaml`", "routes"),
-    ("headers", "request-path"),
-    ("errors", "errors"),
-    ("metrics", "metrics"),
-)
 
 
 def main() -> None:
@@ -103,15 +98,20 @@ def an_app() -> App:
 
 def paths() -> Iterator[str]:
     yield from table("method", "path", "what")
+    for (method, what), named in groupby(_served(), key=lambda one: (one[0], one[2])):
+        yield row(method, ", ".join(f"`{path}`" for _, path, _ in named), what)
+
+
+def _served() -> Iterator[tuple[str, str, str]]:
+    """(method, path, what)"""
     for endpoint in (*ENDPOINTS, *UPLOADS):
         also = "".join(f", and as `{path}`" for path in endpoint.also)
         form = ", with a form" if endpoint in UPLOADS else ""
-        yield row("POST", f"`/v1{endpoint.path}`", f"Inference{form}; also without `/v1`{also}")
+        yield "POST", f"/v1{endpoint.path}", f"Inference{form}; also without `/v1`{also}"
     served = polled_paths() | build_api(an_app().gateway).openapi()["paths"]
     for path in served:
         for method, operation in served[path].items() if f"/v1{path}" not in served else ():
-            summary = operation.get("description", operation["summary"]).split("\n\n")[0]
-            yield row(method.upper(), f"`{path}`", summary)
+            yield method.upper(), path, operation.get("description", operation["summary"]).split("\n\n")[0]
 
 
 def polled_paths() -> dict[str, Any]:
@@ -143,26 +143,31 @@ def metrics() -> Iterator[str]:
 # -- commands ---------------------------------------------------------------------------------------------------------
 
 
+USUAL = 5  # commands with the same option: it is told once
+
+
 def commands() -> Iterator[str]:
+    found = list(leaf_commands("gateway", cli))
+    options = [one for _, command in found for one in command.params if isinstance(one, click.Option)]
+    times = Counter(map(option_cells, options))
+    usual = sorted(cells for cells, count in times.items() if count >= USUAL)
+    yield "Options of many commands, named without a word below:"
+    yield ""
+    yield from (
+        f"- {words}: {meaning}" + (f" Default {default}." if default else "") for words, default, meaning in usual
+    )
+    yield ""
     yield from table("command", "option", "default", "meaning")
-    context = click.Context(cli)
-    for name in cli.list_commands(context):
-        if (command := cli.get_command(context, name)) is not None:
-            yield from command_rows(f"gateway {name}", command)
+    for name, command in found:
+        cells = [option_cells(one) for one in command.params if isinstance(one, click.Option)]
+        yield row(f"`{name}`", ", ".join(one[0] for one in cells if one in usual), "", command.get_short_help_str(200))
+        yield from (row("", *one) for one in cells if one not in usual)
 
 
-def command_rows(name: str, command: click.Command) -> Iterator[str]:
-    context = click.Context(command)
-    arguments = "".join(f" {p.make_metavar(context)}" for p in command.params if isinstance(p, click.Argument))
-    yield row(f"`{name}{arguments}`", "", "", command.get_short_help_str(200))
-    for option in command.params:
-        if isinstance(option, click.Option):
-            words = ", ".join(f"`{word}`" for word in (*option.opts, *option.secondary_opts))
-            yield row("", words, option_default(option), option.help or "")
-    if isinstance(command, click.Group):
-        for inner in command.list_commands(context):
-            if (found := command.get_command(context, inner)) is not None:
-                yield from command_rows(f"{name} {inner}", found)
+def option_cells(option: click.Option) -> tuple[str, str, str]:
+    """(its words, its default, its meaning)"""
+    words = ", ".join(f"`{word}`" for word in (*option.opts, *option.secondary_opts))
+    return words, option_default(option), option.help or ""
 
 
 def leaf_commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:

@@ -1,5 +1,5 @@
 """Writes the tables that are made from the code into the pages that have a place for them: the keys of routes.yaml, the
-metrics, the commands, the families of models, the fields of requests. A place is what stands between
+metrics, the families of models, the fields of requests. A place is what stands between
 `<!-- keys: server -->` and the next `<!-- end -->`.
 
 `make reference` runs it. With `--check` it names the pages that are not current: tests/program/test_reference.py asks.
@@ -15,7 +15,6 @@ from pathlib import Path
 import click
 import reference
 
-from gateway.cli.main import cli
 from gateway.domain.fields import TABLES
 from gateway.launch.families import ENFORCES, FAMILIES
 
@@ -43,12 +42,6 @@ def _section(path: str) -> str:
 
 def metrics(_: str) -> Iterator[str]:
     return reference.metrics()
-
-
-def commands(_: str) -> Iterator[str]:
-    yield from reference.table("command", "what it does")
-    for name, command in reference.leaf_commands("gateway", cli):
-        yield reference.row(f"`{name}`", command.get_short_help_str(200))
 
 
 def families(_: str) -> Iterator[str]:
@@ -98,7 +91,6 @@ def asked(_: str) -> Iterator[str]:
 KINDS: dict[str, Callable[[str], Iterator[str]]] = {
     "keys": keys,
     "metrics": metrics,
-    "commands": commands,
     "families": families,
     "forced": forced,
     "fields": asked,

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Iterable
+from math import ceil
 from pathlib import Path
+from typing import NamedTuple
 
 from gateway.accounting.budgets import Account, Budgets
 from gateway.accounting.ledger import Ledger
 from gateway.accounting.ledger_file import DAY
-from gateway.accounting.limits import RateLimits
 from gateway.accounting.prices import FREE, Prices, costs_money, pictures_usd
 from gateway.config.snapshot import Backend, Budget, Client, Snapshot
 from gateway.domain.backend import BackendState
-from gateway.domain.request import InferenceRequest
-from gateway.domain.usage import Tokens
+from gateway.domain.request import IMAGE_TOKENS, InferenceRequest
+from gateway.domain.tokens import PRIOR_USUAL, Tokens
+from gateway.errors import GatewayError
 from gateway.routing.plan import OverBudget
 from gateway.routing.window import known_tokens
 from gateway.supervision import Failures
@@ -131,3 +134,146 @@ def _budgets_of(backend: Backend, client: Client | None) -> list[tuple[Account, 
 def today() -> int:
     """UTC days since 1970-01-01."""
     return int(time.time() // DAY)
+
+
+# -- limits per minute: requests (`rpm`) and tokens (`tpm`); pure, time is passed in -----------------------------------
+# A window slides over the last 60 seconds, in buckets of one second, and rounds against the client: an entry counts for
+# at least 60 seconds and at most 61. So no 60 seconds hold more than the limit, and the reported wait is long enough.
+
+SECONDS = 60
+KEPT_MOST = 20_000  # windows of clients and their users; beyond it the older half begins anew
+COUNTED_MOST = 1024  # tokens that are counted for an answer before it is known
+
+
+class Window:
+    """A sum over the last minute."""
+
+    __slots__ = ("_buckets", "_sum")
+
+    def __init__(self) -> None:
+        self._buckets: deque[list[int]] = deque()  # [second, amount], ascending, one per second in which something came
+        self._sum = 0
+
+    def used(self, now: float) -> int:
+        buckets, oldest = self._buckets, int(now) - SECONDS
+        while buckets and buckets[0][0] < oldest:
+            self._sum -= buckets.popleft()[1]
+        return self._sum
+
+    def wait(self, limit: int, amount: int, now: float) -> float:
+        """Seconds until `amount` more fits; 0 = it does now. An amount above the limit fits when the window is
+        empty: otherwise it would never fit."""
+        over = self.used(now) + min(amount, limit) - limit
+        wait = 0.0
+        for second, held in self._buckets:
+            if over <= 0:
+                break
+            over -= held
+            wait = second + SECONDS + 1 - now
+        return wait
+
+    def add(self, amount: int, now: float) -> None:
+        self.used(now)  # drops old buckets, also if `wait` is never called
+        second = int(now)
+        if self._buckets and self._buckets[-1][0] >= second:
+            self._buckets[-1][1] += amount
+        else:
+            self._buckets.append([second, amount])
+        self._sum += amount
+
+    def take_back(self, amount: int, at: float, now: float) -> None:
+        """Correct an amount added at `at`, which was `amount` too high; one that has left the window needs no
+        correction."""
+        self.used(now)
+        for bucket in reversed(self._buckets):
+            if bucket[0] <= int(at):
+                taken = min(amount, bucket[1]) if bucket[0] == int(at) else 0
+                bucket[1] -= taken
+                self._sum -= taken
+                return
+
+
+class Charge(NamedTuple):
+    """The estimated tokens that were counted for a request."""
+
+    window: Window
+    tokens: int
+    at: float
+
+
+class RateLimits:
+    """The windows of all clients with a limit, by name, so that they survive an edit of routes.yaml."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, tuple[Window, Window]] = {}  # of requests, of tokens
+
+    def check(self, client: Client | None, request: InferenceRequest, now: float) -> Charge | None:
+        """Count this request, or raise `rate_limit_exceeded` and count nothing. `now`: monotonic seconds. The
+        returned charge is passed to `spent` when the request has ended."""
+        if client is None:
+            return None
+        of_user = None
+        if client.parent is not None:
+            if client.rpm is not None:
+                of_user, _ = self._windows(client)
+                if wait := of_user.wait(client.rpm, 1, now):
+                    raise limit_error(client, wait, 0.0)
+            client = client.parent
+        if client.rpm is None and client.tpm is None and of_user is None:
+            return None
+        of_requests, of_tokens = self._windows(client)
+        tokens = 0 if client.tpm is None else estimate(request)
+        requests_wait = 0.0 if client.rpm is None else of_requests.wait(client.rpm, 1, now)
+        tokens_wait = 0.0 if client.tpm is None else of_tokens.wait(client.tpm, tokens, now)
+        if requests_wait or tokens_wait:
+            raise limit_error(client, requests_wait, tokens_wait)
+        if of_user is not None:
+            of_user.add(1, now)
+        if client.rpm is not None:
+            of_requests.add(1, now)
+        if client.tpm is None:
+            return None
+        of_tokens.add(tokens, now)
+        return Charge(of_tokens, tokens, now)
+
+    def _windows(self, client: Client) -> tuple[Window, Window]:
+        windows = self._clients.get(client.name)
+        if windows is None:
+            if len(self._clients) >= KEPT_MOST:
+                self._clients = dict(list(self._clients.items())[KEPT_MOST // 2 :])
+            windows = self._clients[client.name] = Window(), Window()
+        return windows
+
+    def uncount(self, client: str, at: float, now: float) -> None:
+        """A request that was counted at `at` was refused by all gateways together. (`spent` corrects its tokens.)"""
+        if (windows := self._clients.get(client)) is not None:
+            windows[0].take_back(1, at, now)
+
+    def spent(self, charge: Charge, tokens: int, now: float) -> None:
+        """A request has ended and used `tokens` in total: tokens beyond the estimate are counted now, unused ones
+        are taken back."""
+        if tokens > charge.tokens:
+            charge.window.add(tokens - charge.tokens, now)
+        elif tokens < charge.tokens:
+            charge.window.take_back(charge.tokens - tokens, charge.at, now)
+
+
+def estimate(request: InferenceRequest) -> int:
+    """Tokens of prompt and answer, before any backend has counted them."""
+    media = request.media
+    text_bytes, pictures = request.prompt_bytes - media.bytes, media.pictures * IMAGE_TOKENS
+    answers = request.choices if request.endpoint.limits else 0
+    return text_estimate(text_bytes, request.limit(), answers, pictures)
+
+
+def text_estimate(prompt_bytes: int, limit: int | None, answers: int = 1, more: int = 0) -> int:
+    """Tokens of a prompt of text and `more` of anything else, and of this many answers with this `limit` each."""
+    return max(1, int(prompt_bytes / PRIOR_USUAL) + more + answers * min(limit or COUNTED_MOST, COUNTED_MOST))
+
+
+def limit_error(client: Client, requests_wait: float, tokens_wait: float) -> GatewayError:
+    """The error for a client over a limit. Both waits are in seconds; the longer one is reported."""
+    wait = max(requests_wait, tokens_wait)
+    key, what = ("rpm", "requests") if requests_wait >= tokens_wait else ("tpm", "tokens")
+    had = f"Client '{client.name}' has had its {getattr(client, key)} {what} ({key}) of this minute"
+    return GatewayError("rate_limit_exceeded", f"{had}: ask again in {ceil(wait)} s.", retry_after=ceil(wait))

@@ -10,7 +10,7 @@ from typing import Any
 from gateway.config.snapshot import Backend
 from gateway.domain.endpoints import PICTURES, Endpoint
 from gateway.domain.engine_traits import traits_of
-from gateway.domain.usage import Tokens
+from gateway.domain.tokens import Tokens
 
 LONG_PROMPT = 200_000  # tokens; some models cost more beyond
 

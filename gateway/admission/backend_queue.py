@@ -39,11 +39,12 @@ class SlotGrant(NamedTuple):
 
 class Quota(NamedTuple):
     """One request and its estimated tokens, counted once against limits of a client that gateways share. `at`: when
-    this gateway counted it (monotonic seconds)."""
+    this gateway counted it (monotonic seconds). `user`: of the client, where it has a limit of its own."""
 
     client: Client
     tokens: int
     at: float
+    user: Client | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -6,7 +6,7 @@ from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import READY, State
 from gateway.domain.request import InferenceRequest
-from gateway.domain.token_pool import has_room, needed
+from gateway.domain.tokens import has_room, needed
 from gateway.engines.outgoing import outgoing_limits
 from gateway.routing.why_not import unavailable
 from gateway.routing.window import pool_prompt
@@ -49,7 +49,7 @@ def pool_has_room(state: BackendState, tokens: int) -> bool:
     pool = state.pool
     if pool is None or not tokens:
         return True
-    others = state.foreign + state.shared.elsewhere + (state.engine_inflight - state.inflight)
+    others = state.foreign + state.under_way - state.inflight
     return has_room(tokens, state.reserved_tokens, others, pool, state.slots)
 
 

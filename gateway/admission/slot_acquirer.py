@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from gateway.accounting.limits import estimate
+from gateway.accounting.accounts import estimate
 from gateway.admission.access import Identity
 from gateway.admission.backend_queue import QueueFull, Quota, Waiter
 from gateway.admission.capacity import is_open, tokens_needed
@@ -14,7 +14,7 @@ from gateway.admission.slots import Admission, Lease
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.request import InferenceRequest
-from gateway.domain.token_ratio import room_needed
+from gateway.domain.tokens import room_needed
 from gateway.engines.tokenize import count_tokens
 from gateway.errors import GatewayError
 from gateway.routing.plan import Candidate
@@ -187,11 +187,13 @@ class SlotAcquirer:
 
     def _new_quota(self) -> Quota | None:
         """What the request counts against limits that the gateways check together; None = no such limit."""
-        client = self._client.client
-        client = client.parent or client if client is not None else None
-        if client is None or (client.rpm is None and client.tpm is None):
+        one = self._client.client
+        if one is None:
             return None
-        return Quota(client, 0 if client.tpm is None else estimate(self._request), time.monotonic())
+        client, user = (one, None) if one.parent is None else (one.parent, one if one.rpm is not None else None)
+        if client.rpm is None and client.tpm is None and user is None:
+            return None
+        return Quota(client, 0 if client.tpm is None else estimate(self._request), time.monotonic(), user)
 
     def _choose(self, waiter: Waiter, now: float) -> bool:
         """Set the backends that the waiter waits for: acceptable candidates, else backends that return before its

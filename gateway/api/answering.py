@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from fastapi import Request
@@ -21,6 +21,7 @@ from gateway.proxy.reply import Header, base_headers, request_id
 from gateway.runtime.gateway import Gateway
 
 T = TypeVar("T")
+STALLED = 30.0  # seconds after which a reader of events that reads nothing is cut off
 BODY_MOST = 256 * 1024  # bytes of a body that has no prompt
 
 
@@ -48,6 +49,14 @@ async def body_as(gateway: Gateway, request: Request, kind: type[T]) -> T:
             return msgspec.json.decode(body.strip() or b"{}", type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise GatewayError("invalid_request_body", f"The request body is not valid: {error}") from None
+
+
+def fields_of(body: bytes) -> dict[str, Any]:
+    """The fields of a body. Raises `invalid_request_body`."""
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise GatewayError("invalid_request_body", f"The request body must be a JSON object: {error}") from None
 
 
 class HeldAnswer(Response):
@@ -125,3 +134,9 @@ def _plain(share: Share, status: int, body: bytes, headers: list[Header]) -> Res
 
 async def _unsent(_: Message) -> None:
     """A `send` that does nothing: the framework sends the answer."""
+
+
+async def until_left(receive: Receive) -> None:
+    """Until the reader of the answer has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

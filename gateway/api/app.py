@@ -10,12 +10,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from gateway import __version__
-from gateway.api import (
-    admin,
-    audio,
-    page,
-    status,
-)
+from gateway.api import admin
 from gateway.api.caller import client_error
 from gateway.errors import GatewayError, WrongMethod
 from gateway.proxy.exchange import ClientGone
@@ -52,12 +47,9 @@ def build_api(gateway: Gateway) -> FastAPI:
             ClientGone: _answer_nobody,
         },
     )
-    api.include_router(audio.router(gateway))
     for router in gateway.apps.routers():
         api.include_router(router)
     api.include_router(admin.router(gateway))
-    api.include_router(status.router(gateway))
-    api.include_router(page.router())
     return api
 
 

@@ -71,19 +71,12 @@ def owner_of(gateway: Gateway, scope: Scope) -> str:
     return caller_of(scope).identify(gateway.snapshot).label
 
 
-class Keeping(NamedTuple):
-    """A request for something kept: whose it is (`owner_of`), what it says about privacy, its memory."""
-
-    owner: str
-    privacy: Privacy
-    share: Share
-
-
-def keeping(gateway: Gateway, scope: Scope) -> Keeping:
-    """Raises as `owner_of`."""
+def keeping(gateway: Gateway, scope: Scope) -> tuple[str, Privacy, Share]:
+    """Of a request for something kept: whose it is (`owner_of`), what it says about privacy, its memory. Raises as
+    `owner_of`."""
     caller = caller_of(scope)
     client = caller.identify(gateway.snapshot)
-    return Keeping(client.label, caller.privacy(client), Share(gateway.memory, caller))
+    return client.label, caller.privacy(client), Share(gateway.memory, caller)
 
 
 def admit(gateway: Gateway, caller: Caller, what: str = "/admin") -> None:

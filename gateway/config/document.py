@@ -50,8 +50,9 @@ def plain_value(text: str) -> Any:
     return Plain(text)
 
 
-def read_document(text: str, report: Report) -> dict[str, Any] | None:
-    """The top-level mapping, with `report.lines` filled in; None when the YAML is broken (reported)."""
+def read_document(text: str, report: Report, *, last_counts: bool = False) -> dict[str, Any] | None:
+    """The top-level mapping, with `report.lines` filled in; None when the YAML is broken (reported). `last_counts`: of
+    a key that stands there twice, as most programs read YAML; else it is a mistake."""
     if len(text) > MAX_BYTES:
         report.error((), f"larger than {MAX_BYTES // 1024} KiB")
         return None
@@ -60,7 +61,7 @@ def read_document(text: str, report: Report) -> dict[str, Any] | None:
         return None
     try:
         root = YAML(typ="safe", pure=True).compose(text)
-        builder = _Builder(report)
+        builder = _Builder(report, last_counts=last_counts)
         data = builder.build(root, ()) if root is not None else {}
     except MarkedYAMLError as error:
         _report_syntax(error, text, report)
@@ -111,8 +112,8 @@ class _Refused(Exception):
 
 
 class _Builder:
-    def __init__(self, report: Report) -> None:
-        self.report = report
+    def __init__(self, report: Report, *, last_counts: bool = False) -> None:
+        self.report, self.last_counts = report, last_counts
         self.lines: dict[Path, int] = {}
         self.open: set[int] = set()  # ids of the nodes being built; a node met again contains itself
         self.count = 0
@@ -152,7 +153,7 @@ class _Builder:
                 continue
             key = self._text(key_node, path)
             here = (*path, key)
-            if key in built:
+            if key in built and not self.last_counts:
                 self._error(line, here, f"duplicate key, first on line {self.lines[here]}", "only one can be meant")
                 continue
             self.lines[here] = line
@@ -204,6 +205,10 @@ def _report_syntax(error: MarkedYAMLError, text: str, report: Report) -> None:
             report.errors.append(Problem(report.file, number, "", message, 'write "${NAME}"'))
         if found:
             return
+    for stray, said, advice in _STRAYS:
+        if (found_at := next((i for i, content in enumerate(lines, 1) if stray.match(content)), None)) is not None:
+            report.errors.append(Problem(report.file, found_at, "", said, advice))
+            return
     message, hint = _plain_words(problem, str(error.context or ""))
     opened = error.context_mark.line + 1 if error.context_mark else line
     if (quote := _open_quote(lines, line or len(lines))) is not None:
@@ -241,6 +246,10 @@ def _open_quote(lines: list[str], last: int) -> int | None:
     return None
 
 
+_STRAYS = (  # a line that is no YAML, what it is, and what to do
+    (re.compile(r"(<{7}|={7}|>{7}|\|{7})( |$)"), "a conflict that git has left", "keep one side, without its marks"),
+    (re.compile(r" *[^\S \t]"), "a character that only looks like a space", "YAML is indented with plain spaces"),
+)
 _UNSPACED = re.compile(r"\s*\w[\w.-]*:[^\s/]")
 _OPENING = re.compile(r"""(?:^\s*|[:,\[{-]\s+|[\[{]\s*)(["'])""")
 _COMMENT = re.compile(r"(?:^|\s)#")

@@ -69,8 +69,9 @@ def _others_may_write(file: Path) -> bool:
 def _text_of(file: Path, name: str, sources: Sources) -> str:
     try:
         return sources.read(file).decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise ConfigError([Problem(name, None, "", "not UTF-8 text")]) from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ConfigError([Problem(name, line, "", "not UTF-8 text", "save the file as UTF-8")]) from None
     except FileNotFoundError:
         hint = "name another one with --config, or make one with `gateway init`"
         raise ConfigError([Problem(name, None, "", "there is no such file", hint)]) from None

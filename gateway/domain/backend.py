@@ -32,7 +32,7 @@ from gateway.domain.prefill import Prefill, Turns
 from gateway.domain.progress import Progress, Sample
 from gateway.domain.recognition import row_of
 from gateway.domain.slot_learning import MOST, LearnedSlots
-from gateway.domain.token_ratio import TokenRatio
+from gateway.domain.tokens import TokenRatio
 from gateway.domain.upstream import UpstreamClient
 from gateway.launch.families import family_of
 
@@ -372,8 +372,9 @@ class BackendState:
         self.model = backend.model or reported.model
         self.checkpoint = backend.checkpoint or (self.model if self.host is None else self.host.checkpoint)
         self._forms = self.traits.forms
-        if self._forms.efforts is None and (family := family_of(self.checkpoint)) is not None and family.efforts:
-            self._forms = replace(self._forms, efforts=family.efforts)
+        if (family := family_of(self.checkpoint)) is not None and (family.efforts or family.ids):
+            efforts = family.efforts if self._forms.efforts is None else self._forms.efforts
+            self._forms = replace(self._forms, efforts=efforts, ids=self._forms.ids or family.ids)
         self.known_slots = backend.slots
         if backend.slots_assumed and reported.slots is not None:
             self.known_slots = reported.slots

@@ -40,6 +40,7 @@ SCORE = Endpoint(
 )
 MESSAGES = Endpoint("messages", "/messages", CHAT.prompt, CHAT.limits, becomes=CHAT)  # Anthropic's
 RESPONSES = Endpoint("responses", "/responses", CHAT.prompt, CHAT.limits, becomes=CHAT)  # OpenAI's newer one
+COMPACT = Endpoint("compact", "/responses/compact", CHAT.prompt, CHAT.limits, becomes=CHAT)
 OLLAMA_CHAT = Endpoint("ollama_chat", "/api/chat", CHAT.prompt, CHAT.limits, becomes=CHAT)
 OLLAMA_GENERATE = Endpoint(
     "ollama_generate", "/api/generate", CHAT.prompt, CHAT.limits, becomes=CHAT, completes=COMPLETIONS
@@ -53,6 +54,7 @@ IMAGE_VARIATIONS = Endpoint("image_variations", "/images/variations", ("prompt",
 SPEECH = Endpoint("speech", "/audio/speech", ("input",))
 TRANSCRIPTIONS = Endpoint("transcriptions", "/audio/transcriptions", ("file", "prompt"))
 TRANSLATIONS = Endpoint("translations", "/audio/translations", ("file", "prompt"))
-ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE, MESSAGES, RESPONSES, *OLLAMA, SPEECH, IMAGES)
+ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE, MESSAGES, RESPONSES, COMPACT, *OLLAMA, SPEECH, IMAGES)
+PASSED_ON = (SPEECH, IMAGES)  # the answers are passed on without being looked into
 PICTURES = (IMAGES, IMAGE_EDITS, IMAGE_VARIATIONS)
 UPLOADS = (TRANSCRIPTIONS, TRANSLATIONS, IMAGE_EDITS, IMAGE_VARIATIONS)  # their bodies are forms with a file, not JSON

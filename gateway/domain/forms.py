@@ -14,8 +14,8 @@ from typing import Literal
 
 Limit = Literal["max_tokens", "max_completion_tokens", "both"]
 History = Literal["reasoning", "reasoning_content", "none"]
-Spelling = Literal["type", "reasoning_effort", "reasoning", "none"]
-Ids = Literal["mistral", "safe", "short", "unique"]
+Spelling = Literal["type", "adaptive", "reasoning_effort", "reasoning", "none"]
+Ids = Literal["kimi", "mistral", "safe", "short", "unique"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,16 @@ class Forms:
     `developer`: it reads the role `developer`; else that is `system`. `system`: it reads the role `system`; else what
     it says is the user's. `turns`: the roles have to alternate, with one system message, the first. `text_results`:
     the result of a call may have no pictures. `strict`: values have their own types, messages content, and calls ids
-    and arguments that are JSON (engines/strict.py).
+    and arguments that are JSON (engines/strict.py). `paired`: each call of the history has to have a result, and each
+    result a call. `parts`: it refuses parts of messages that are neither text nor media. `calls_alone`: a
+    turn with calls may have no text. `plain_schemas`: it reads no patterns, formats and bounds in the schemas of tools.
     `limit`: the name of the answer's limit; None = it reads both names. `efforts`: the efforts that it knows; () = it
     reads none, None = not known. `thinking`: how Anthropic's `thinking` is spelled: "type" = as an object with its
-    type alone; "none" = not at all; None = as it came.
+    type alone; "adaptive" = the same, with that type where it is on; "none" = not at all; None = as it came.
     `thoughts`: the name of thoughts in the history; "none" = it refuses them; None = it reads both names. `ids`:
     the ids of calls that it takes: nine letters and digits ("mistral"), up to 64 letters, digits, "_" and "-"
-    ("safe"), up to 40 of these ("short"), each but once ("unique"); None = any. `session`: the header, or the field
+    ("safe"), up to 40 of these ("short"), each but once ("unique"), the function's name and the number of the call
+    ("kimi"); None = any. `session`: the header, or the field
     (a name without "-"), in which it reads the id of a session; None = it reads none, and is told none. `refused`:
     fields that it answers with an error, and `extras` those of a message, its parts and its calls; `strict` of a
     tool is one too."""
@@ -43,6 +46,10 @@ class Forms:
     flat: bool = False
     filled: bool = False
     strict: bool = False
+    paired: bool = False
+    parts: bool = False
+    calls_alone: bool = False
+    plain_schemas: bool = False
     limit: Limit | None = None
     efforts: tuple[str, ...] | None = None
     thinking: Spelling | None = None
@@ -56,6 +63,7 @@ class Forms:
     def changes_messages(self) -> bool:
         """Is more than the role `developer` to be looked for in the messages?"""
         turns = self.turns or self.text_results or self.flat or self.filled or self.strict or not self.system
+        turns = turns or self.paired or self.parts or self.calls_alone
         return turns or self.thoughts is not None or self.ids is not None or bool(self.extras)
 
 
@@ -67,8 +75,9 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra")
 LEARNED = "form:"
 """How a learned fact of this kind begins: `form:NAME=VALUE`, with a name of `Forms`."""
 LEARNED_MOST = 32  # of one backend
-STRICT = "strict=true"
-"""Few requests need it, and to write it each time costs all of them: it is tried anew for each that is refused."""
+STRICT, PAIRED, PARTS = "strict=true", "paired=true", "parts=true"
+UNLEARNED = (STRICT, PAIRED, PARTS)
+"""Few requests need these, and to write them each time costs all: they are tried anew for each that is refused."""
 
 _WORDS: Mapping[str, object] = MappingProxyType({"true": True, "false": False})
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-from gateway.domain.token_ratio import PREFILL_PRIOR
+from gateway.domain.tokens import PREFILL_PRIOR
 
 SILENCE_LEAST = 20.0  # seconds without progress that are always tolerated
 PREFILL_TIMES = 3.0  # tolerated factor between the actual and the expected time of a prefill

@@ -23,6 +23,7 @@ from gateway.domain.body import (
 )
 from gateway.domain.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint
 from gateway.domain.engine_traits import OwnResponses
+from gateway.domain.tool_kinds import tool_kinds
 from gateway.domain.upstream import Response
 from gateway.errors import GatewayError
 
@@ -108,6 +109,7 @@ class InferenceRequest:
     thinking: Literal["on", "off"] | None = None  # whether it asks for thinking, in any of the known fields
     thinking_wish: bool = False  # `thinking` is a wish, not a demand
     continues: bool = False  # the answer is to begin where the text of the last message ends
+    other_tools: bool = False  # not all of its tools are functions as a chat has them
     file_at: str = ""  # where a body that was translated has a file (a PDF); empty = it has none, or is no such body
     exact: dict[str, int] = field(default_factory=dict)  # backend name -> prompt tokens, where one has counted them
     refused: dict[str, Refusal] | None = None  # by backend name; None = none has refused it for its size
@@ -194,7 +196,7 @@ class Likeness:
         )
 
 
-_BRACKET, _BRACE = ord("["), ord("{")
+_BRACKET = ord("[")
 
 
 def parse(endpoint: Endpoint, body: bytes | dict[str, Raw], own: OwnForm | None = None) -> InferenceRequest:
@@ -214,8 +216,7 @@ def parse(endpoint: Endpoint, body: bytes | dict[str, Raw], own: OwnForm | None 
         if name in fields:
             read(request, fields[name])
     if request.choices > SEQUENCES_MOST:
-        asks = f"The request asks for more than {SEQUENCES_MOST:,} answers (n x prompts). Send several requests."
-        raise GatewayError("request_too_large", asks)
+        raise too_many_answers()
     if not _RARE.isdisjoint(fields):
         for name, read in _RARE_READERS.items():
             if name in fields:
@@ -227,6 +228,11 @@ def parse(endpoint: Endpoint, body: bytes | dict[str, Raw], own: OwnForm | None 
     if not endpoint.chunk_object:
         request.stream = False
     return request
+
+
+def too_many_answers() -> GatewayError:
+    asks = f"The request asks for more than {SEQUENCES_MOST:,} answers (n x prompts). Send several requests."
+    return GatewayError("request_too_large", asks)
 
 
 def parse_and_search(endpoint: Endpoint, body: bytes, own: OwnForm | None = None) -> InferenceRequest:
@@ -275,13 +281,8 @@ def _read_prompt(request: InferenceRequest, raw: Raw) -> None:
 
 
 def _read_tools(request: InferenceRequest, raw: Raw) -> None:
-    request.tools = offers_tools(raw)
-
-
-def offers_tools(raw: Raw) -> bool:
-    """Is this value of `tools` a list with an entry?"""
-    view = memoryview(raw)
-    return view[0] == _BRACKET and (view[1] == _BRACE or bytes(view[1:-1]).strip() != b"")
+    kinds = tool_kinds(raw)
+    request.tools, request.other_tools = kinds != "none", kinds == "others"
 
 
 def _read_tool_choice(request: InferenceRequest, raw: Raw) -> None:

@@ -47,7 +47,7 @@ class OwnFailure(UpstreamFailure):
 class StaleConnection(UpstreamFailure):
     """A *reused* pooled connection ended before the first byte of the answer: the server's keep-alive timeout had
     expired. Nothing was processed, so one retry on a new connection is safe (`post_json` in
-    gateway/transport/client.py)."""
+    gateway/transport/h1.py)."""
 
     kind = "stale"
 

@@ -66,6 +66,8 @@ def put_in_form(fields: Fields, forms: Forms, messages: Raw | None = None) -> No
             _set_effort_inside(fields, name, key, forms.efforts or ())
     if "strict" in forms.extras and "tools" in fields:
         fields["tools"] = _without_strict(fields["tools"])
+    if forms.plain_schemas and "tools" in fields:
+        fields["tools"] = _with_plain_schemas(fields["tools"])
     for name in forms.refused:
         fields.pop(name, None)
 
@@ -115,15 +117,52 @@ def _without_strict(raw: Raw) -> Raw:
     return Raw(_encode(tools))
 
 
+# What servers that make a grammar of a schema do not know; the rest of it says what the values are.
+_BOUNDS = frozenset(
+    (
+        *("pattern", "format", "patternProperties", "propertyNames", "minLength", "maxLength", "minItems", "maxItems"),
+        *("uniqueItems", "contains", "minContains", "maxContains", "multipleOf", "not", "if", "then", "else"),
+    )
+)
+_NAMED = ("properties", "$defs", "definitions")  # their keys are names, and no words of a schema
+_VALUES = ("enum", "const", "default", "examples", "required")
+
+
+def _with_plain_schemas(raw: Raw) -> Raw:
+    tools = value_of(raw)
+    if not isinstance(tools, list):
+        return raw
+    for tool in tools:
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if isinstance(function, dict) and isinstance(function.get("parameters"), dict):
+            tool["function"] = {**function, "parameters": _plain_schema(function["parameters"])}
+    return Raw(_encode(tools))
+
+
+def _plain_schema(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_plain_schema(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made: dict[str, Any] = {}
+    for word, value in schema.items():
+        if word in _NAMED and isinstance(value, dict):
+            made[word] = {name: _plain_schema(one) for name, one in value.items()}
+        elif word not in _BOUNDS:
+            made[word] = value if word in _VALUES else _plain_schema(value)
+    return made
+
+
 def _spell_thinking(fields: Fields, forms: Forms) -> None:
     """Anthropic's `thinking` as this server spells it; a budget is an effort where there are no budgets."""
     thinking = value_of(fields.pop("thinking"))
     kind = thinking.get("type") if isinstance(thinking, dict) else None
     if kind not in ("enabled", "disabled", "adaptive") or forms.thinking == "none":
         return
-    if forms.thinking == "type":
-        if kind != "adaptive":
-            fields["thinking"] = Raw(_encode({"type": kind}))
+    if forms.thinking in ("type", "adaptive"):
+        if forms.thinking == "adaptive" or kind != "adaptive":
+            on = "adaptive" if forms.thinking == "adaptive" else "enabled"
+            fields["thinking"] = Raw(_encode({"type": "disabled" if kind == "disabled" else on}))
         return
     effort = "none" if kind == "disabled" else _effort_of(thinking.get("budget_tokens"))
     if forms.thinking == "reasoning_effort":
@@ -154,6 +193,12 @@ def _messages_in_form(raw: Raw, forms: Forms) -> Raw:
     made: list[Message] = messages
     if forms.strict:
         made = strict_messages(made)
+    if forms.parts:
+        made = [_with_known_parts(message) for message in made]
+    if forms.paired:
+        made = _paired(made)
+    if forms.calls_alone:
+        made = [{**message, "content": None} if message.get("tool_calls") else message for message in made]
     if forms.text_results:
         made = _pictures_apart(made)
     if forms.flat:
@@ -166,8 +211,8 @@ def _messages_in_form(raw: Raw, forms: Forms) -> Raw:
         made = [_with_thoughts(message, forms.thoughts) for message in made]
     if forms.extras:
         made = [_without(message, forms.extras) for message in made]
-    if forms.ids == "unique":
-        made = _with_unique_ids(made)
+    if forms.ids in ("unique", "kimi"):
+        made = _with_new_ids(made, _unrepeated if forms.ids == "unique" else _numbered)
     elif forms.ids is not None:
         made = [_with_ids(message, _ID_OF[forms.ids]) for message in made]
     return Raw(_encode(made))
@@ -269,6 +314,51 @@ def _pictures_apart(messages: list[Message]) -> list[Message]:
     return [*made, {"role": "user", "content": shown}] if shown else made
 
 
+_PARTS = ("text", "image_url", "input_audio", "audio_url", "video_url", "file", "refusal")
+_LOST = "(the result of this call was lost)"
+
+
+def _with_known_parts(message: Message) -> Message:
+    """The message without parts that are neither text nor media: what they say goes where a chat has it."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    parts = [part for part in content if isinstance(part, dict)]
+    thoughts = "".join(str(part.get("thinking") or "") for part in parts if part.get("type") == "thinking")
+    kept = [part if part.get("type") in _PARTS else {"type": "text", "text": _told(part)} for part in parts]
+    kept = [part for part in kept if part.get("type") != "text" or part.get("text")]
+    if thoughts and not (message.get("reasoning_content") or message.get("reasoning")):
+        message = {**message, "reasoning_content": thoughts}
+    return {**message, "content": kept or ""}
+
+
+def _told(part: Message) -> str:
+    told = part.get("text") or part.get("content")
+    return told if isinstance(told, str) and "think" not in str(part.get("type")) else ""
+
+
+def _paired(messages: list[Message]) -> list[Message]:
+    """The messages with a result for each call, and without results of calls that are not there: those are told by the
+    user."""
+    made: list[Message] = []
+    open_: list[str] = []  # ids of calls without a result
+    for message in messages:
+        id_, role = message.get("tool_call_id"), message.get("role")
+        if role == "tool" and id_ not in open_:
+            told = {"role": "user", "content": message.get("content")}
+            made += [told] if not open_ else []
+            continue
+        if role == "tool":
+            open_.remove(str(id_))
+        elif open_:
+            made += [{"role": "tool", "tool_call_id": one, "content": _LOST} for one in open_]
+            open_ = []
+        made.append(message)
+        calls = message.get("tool_calls") if role == "assistant" else None
+        open_ += [str(call.get("id")) for call in calls or () if isinstance(call, dict)]
+    return [*made, *({"role": "tool", "tool_call_id": one, "content": _LOST} for one in open_)]
+
+
 def _with_thoughts(message: Message, name: str) -> Message:
     """The thoughts of an earlier turn under this name. A turn with calls has to have `reasoning_content`."""
     if message.get("role") != "assistant":
@@ -327,8 +417,21 @@ def _digest(id_: str) -> bytes:
 _ID_OF: dict[str, Callable[[str], str]] = {"mistral": _mistral_id, "safe": safe_id, "short": _short_id}
 
 
-def _with_unique_ids(messages: list[Message]) -> list[Message]:
-    """The messages with another id for each call that repeats one of an earlier turn, and for its result."""
+def _unrepeated(call: Message, id_: str, seen: dict[str, int]) -> str:
+    """Another id for a call that repeats one of an earlier turn."""
+    return id_ if seen[id_] == 1 else _made(f"{id_} {seen[id_]}")
+
+
+def _numbered(call: Message, id_: str, seen: dict[str, int]) -> str:
+    """The function's name and the number of the call in the conversation."""
+    function = call.get("function")
+    name = function.get("name") if isinstance(function, dict) else None
+    return f"functions.{name}:{sum(seen.values()) - 1}"
+
+
+def _with_new_ids(messages: list[Message], id_of: Callable[[Message, str, dict[str, int]], str]) -> list[Message]:
+    """The messages with the id that `id_of` gives each call, and its result. It gets the call, its id, and how often
+    each id has come so far."""
     seen: dict[str, int] = {}
     now: dict[str, str] = {}  # the id of the latest call with it -> the one that is sent
     made = []
@@ -336,7 +439,7 @@ def _with_unique_ids(messages: list[Message]) -> list[Message]:
         for call in message.get("tool_calls") or () if message.get("role") == "assistant" else ():
             if isinstance(call, dict) and isinstance(id_ := call.get("id"), str):
                 seen[id_] = seen.get(id_, 0) + 1
-                now[id_] = id_ if seen[id_] == 1 else _made(f"{id_} {seen[id_]}")
+                now[id_] = id_of(call, id_, seen)
         made.append(_with_ids(message, lambda id_: now.get(id_, id_)))
     return made
 

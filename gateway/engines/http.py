@@ -14,7 +14,7 @@ from gateway.domain.body import value_of
 from gateway.domain.endpoints import Endpoint
 from gateway.domain.upstream import Response, StaleConnection
 from gateway.engines.base import Engine, EngineRequest, InexpressibleRequest, authorized, refused
-from gateway.transport.client import post_json
+from gateway.transport.h1 import post_json
 
 NONE = "none"  # in `fields`: the server is not sent this field
 FILE = "file"

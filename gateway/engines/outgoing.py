@@ -17,8 +17,7 @@ from gateway.domain.capabilities import at_least
 from gateway.domain.endpoints import CHAT
 from gateway.domain.forms import LEARNED, Forms, learned_forms
 from gateway.domain.request import NO_MEDIA, InferenceRequest, is_limit
-from gateway.domain.token_pool import answer_most
-from gateway.domain.token_ratio import Estimate, clamp, clamp_again, surely_fits
+from gateway.domain.tokens import Estimate, answer_most, clamp, clamp_again, surely_fits
 from gateway.engines.forms import put_in_form
 from gateway.engines.thinking import set_thinking
 from gateway.launch.families import loses_marks

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.body import as_switch, value_of
+from gateway.domain.open_calls import OpenCalls
 from gateway.inspection.arguments import Arguments
 
 Message = dict[str, Any]
@@ -42,13 +43,13 @@ def strict_fields(fields: dict[str, Raw]) -> None:
     """Change numbers, switches and tools to their own types, where a lenient server would; null is absence."""
     for name in [name for name, value in fields.items() if bytes(value) == b"null" and name not in _NEEDED]:
         del fields[name]
-    logprobs = _switch if "messages" in fields else _whole
+    logprobs = _switch if "messages" in fields else whole_number
     readers: tuple[tuple[tuple[str, ...], Callable[[Any], Any]], ...] = (
         (_LIMITS, _limit),
-        (_NUMBERS, _number),
+        (_NUMBERS, any_number),
         (_SWITCHES, _switch),
         (_TOKENS, _tokens),
-        (("seed",), _whole),
+        (("seed",), whole_number),
         (("logprobs",), logprobs),
         (("logit_bias",), _biases),
         (("tools",), _tools),
@@ -63,18 +64,19 @@ def strict_fields(fields: dict[str, Raw]) -> None:
 
 
 def _limit(value: Any) -> Any:
-    number = _whole(value)
+    number = whole_number(value)
     return _LIMIT_MOST if type(number) is int and number > _LIMIT_MOST else number
 
 
-def _whole(value: Any) -> Any:
-    number = _number(value)
+def whole_number(value: Any) -> Any:
+    number = any_number(value)
     if isinstance(number, float) and number.is_integer():
         return int(number)
     return value if isinstance(value, str) and not isinstance(number, int) else number
 
 
-def _number(value: Any) -> Any:
+def any_number(value: Any) -> Any:
+    """The number that a lenient server reads from this value; the value itself where there is none."""
     if isinstance(value, bool):
         return int(value)
     if not isinstance(value, str) or len(value) > 40:
@@ -100,12 +102,12 @@ def _tokens(value: Any) -> Any:
         return value
     if all(isinstance(one, list) for one in value):  # several prompts
         return [_tokens(one) for one in value]
-    made = [_whole(one) for one in value]
+    made = [whole_number(one) for one in value]
     return made if all(type(one) is int for one in made) else value
 
 
 def _biases(value: Any) -> Any:
-    return {token: _number(bias) for token, bias in value.items()} if isinstance(value, dict) else value
+    return {token: any_number(bias) for token, bias in value.items()} if isinstance(value, dict) else value
 
 
 def _tools(value: Any) -> Any:
@@ -143,23 +145,23 @@ def _choice(value: Any) -> Any:
 def strict_messages(messages: list[Message]) -> list[Message]:
     """The messages with content, ids, types and arguments as a strict server reads them."""
     made: list[Message] = []
-    open_ids: list[str] = []  # of calls that have no result yet
+    open_calls = OpenCalls()
     for position, message in enumerate(messages):
         message = {name: value for name, value in message.items() if value is not None or name == "content"}
         role = message.get("role")
         if role == "assistant":
-            _read_calls(message, position, open_ids)
+            _read_calls(message, position, open_calls)
             if "reasoning" in message and "reasoning_content" in message:  # two names of one field
                 thoughts = message.pop("reasoning_content")
                 message["reasoning"] = message["reasoning"] or thoughts
         elif role in ("tool", "function"):
-            _read_result(message, position, open_ids)
+            _read_result(message, position, open_calls)
         _read_content(message)
         made.append(message)
     return made
 
 
-def _read_calls(message: Message, position: int, open_ids: list[str]) -> None:
+def _read_calls(message: Message, position: int, open_calls: OpenCalls) -> None:
     old = message.pop("function_call", None)
     calls = message.get("tool_calls")
     if isinstance(old, dict) and not calls:
@@ -168,7 +170,6 @@ def _read_calls(message: Message, position: int, open_ids: list[str]) -> None:
     if not calls:
         message.pop("tool_calls", None)
         return
-    open_ids.clear()
     message["tool_calls"] = made = []
     for number, call in enumerate(calls):
         function = call.get("function")
@@ -177,10 +178,10 @@ def _read_calls(message: Message, position: int, open_ids: list[str]) -> None:
             custom = custom if isinstance(custom, dict) else {}
             function = {"name": custom.get("name"), "arguments": {"input": custom.get("input")}}
         id_ = _id(call.get("id")) or f"call_{position}_{number}"
-        open_ids.append(id_)
         kept = {name: value for name, value in call.items() if name != "custom"}
         read = {**function, "name": str(function.get("name") or ""), "arguments": _arguments(function.get("arguments"))}
         made.append({**kept, "id": id_, "type": "function", "function": read})
+    open_calls.begin((call["id"], "") for call in made)
 
 
 def _arguments(value: Any) -> str:
@@ -213,15 +214,11 @@ def _is_plain(value: Any, depth: int) -> bool:
     return depth > 0 and all(_is_plain(one, depth - 1) for one in inner)
 
 
-def _read_result(message: Message, position: int, open_ids: list[str]) -> None:
+def _read_result(message: Message, position: int, open_calls: OpenCalls) -> None:
     given = _id(message.get("tool_call_id"))
     if message.get("role") == "function":
         message["role"] = "tool"
-    if given is None:
-        given = open_ids[0] if open_ids else f"call_{position}"
-    message["tool_call_id"] = given
-    if given in open_ids:
-        open_ids.remove(given)
+    message["tool_call_id"] = open_calls.take(given) or given or f"call_{position}"
 
 
 def _id(value: Any) -> str | None:

@@ -26,7 +26,7 @@ from gateway.domain.upstream import (
 )
 from gateway.engines.base import authorized
 from gateway.shortage import Kind, OwnShortage, shortage_of
-from gateway.transport.client import open_client
+from gateway.transport.h1 import open_client
 
 PROBE_TIMEOUT = 3.0  # seconds for one probe, from its start to the last byte of the response
 PAGE_MOST = 4 * 1024 * 1024  # bytes of a response

@@ -22,6 +22,7 @@ from gateway.domain.progress import IDLE, Work
 from gateway.health.canary_schedule import CanarySchedule
 from gateway.health.engine_look import EngineLooks, looks_at_engine, pause
 from gateway.health.nodes import Machine, NodeHealth, read_machine
+from gateway.health.ollama_loader import OllamaLoader
 from gateway.health.probe_client import (
     ALIVE_MOST,
     PROBE_TIMEOUT,
@@ -33,8 +34,6 @@ from gateway.health.probe_client import (
 )
 from gateway.health.recogniser import Recogniser
 from gateway.health.suspect_probes import SuspectProbes
-from gateway.health.voices import Voices
-from gateway.health.warm_standby import OllamaLoader, WarmStandby
 from gateway.shortage import Kind
 from gateway.supervision import Failures, cancel
 from gateway.transport.prometheus_text import in_turns
@@ -75,16 +74,14 @@ class Prober:
         self._nodes = NodeHealth()
         self.machines: dict[str, Machine] = {}  # node -> the last report of its exporter
         self._spanned_nodes: frozenset[str] = frozenset()  # nodes of engines that run on several
-        self._loader = OllamaLoader(self._client)
+        self.loader = OllamaLoader(self._client)
         self.canaries = CanarySchedule(
-            self._loader.is_askable,
+            self.loader.is_askable,
             emit,
             lambda s: self._nodes.excuse(s.name, s.backend.nodes),
             self._failures,
         )
         self.suspicion = SuspectProbes(self._failures)
-        self.voices = Voices(self._client, self._failures)
-        self.standby = WarmStandby(fleet, self._loader, self.machines, self._failures)
 
     async def start(self, snapshot: Snapshot) -> None:
         """Start probing. Waits `FIRST_CHECKS_WAIT` at most, so that the first request finds the backends checked."""
@@ -98,9 +95,8 @@ class Prober:
         """Probe the backends that the fleet has now and no others. To be called after each `Fleet.apply`. Returns one
         event per new backend, set after its first health check."""
         self._spanned_nodes = frozenset(n for b in snapshot.backends.values() if len(b.nodes) > 1 for n in b.nodes)
-        self.standby.follow(snapshot)
         first_checks: list[asyncio.Event] = []
-        jobs_of: dict[object, Callable[[], Jobs]] = {"standby": lambda: [self.standby.run]}
+        jobs_of: dict[object, Callable[[], Jobs]] = {}
         for state in self._fleet.states.values():  # keyed by all settings: an edited backend is checked at once
             jobs_of[state.backend] = partial(self._jobs, state, first_checks)
         exporters = {name: node.exporter for name, node in snapshot.nodes.items() if node.exporter is not None}
@@ -123,7 +119,6 @@ class Prober:
         alone = {b.name: b.nodes[0] for b in expected if len(b.nodes) == 1}
         self._nodes.keep_only(alone, exporters)
         self.canaries.keep_only({backend.identity for backend in backends})
-        self.voices.keep(backends)
         urls = [node.exporter for node in snapshot.nodes.values() if node.exporter is not None]
         self._client.keep({*(backend.origin for backend in backends if backend.url), *map(origin_of, urls)})
 
@@ -158,7 +153,6 @@ class Prober:
         self._tasks.clear()
         await cancel(*tasks)
         await self.canaries.close()
-        await self.voices.close()
         await self._client.close()
 
     # -- the loops -----------------------------------------------------------------------------------------------
@@ -290,7 +284,7 @@ class Prober:
             state.evidence.dead(f"its node {node} is down")
             return
         if probe.held is not None:
-            await self._loader.look(state)
+            await self.loader.look(state)
         if probe.asleep is not None:
             asleep = await self._asleep(state, probe.asleep)
             if asleep:

@@ -12,8 +12,8 @@ from gateway.api.caller import Page, PageAnswer, caller_of, client_error, error_
 from gateway.config.snapshot import Snapshot
 from gateway.domain.endpoints import ENDPOINTS, UPLOADS, Endpoint
 from gateway.errors import GatewayError, WrongMethod
-from gateway.proxy.audio import UploadHandler, handler_of
 from gateway.proxy.exchange import AsgiExchange, Receive, Scope, Send, bounded
+from gateway.proxy.handler import RequestHandler
 from gateway.proxy.reply import send_whole
 from gateway.proxy.services import DecidesAhead
 from gateway.runtime.gateway import Gateway
@@ -22,16 +22,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 # How the paths of the core that FastAPI serves begin, below `/` or `/v1/`.
-BEGINNINGS = frozenset(
-    (
-        "",
-        "admin",
-        "audio",
-        "events",
-        "status",
-        "web",
-    )
-)
+BEGINNINGS = frozenset({"admin"})
 FORM_MOST = 1024 * 1024  # bytes of a form beside its file
 
 
@@ -51,7 +42,8 @@ class App:
             if self.gateway.apps.serves(endpoint)
             for path in (endpoint.path, "/v1" + endpoint.path, *endpoint.also)
         }
-        self._uploads = {prefix + endpoint.path: endpoint for endpoint in UPLOADS for prefix in ("", "/v1")}
+        received = [endpoint for endpoint in UPLOADS if endpoint.name in self.gateway.apps.handlers]
+        self._uploads = {prefix + endpoint.path: endpoint for endpoint in received for prefix in ("", "/v1")}
 
     def endpoint_of(self, url: bytes) -> Endpoint | None:
         """The inference endpoint of a POST to this path (with or without a query); None for any other path."""
@@ -74,16 +66,16 @@ class App:
         path = scope.get("path", "")
         endpoint = self.endpoint_of(path.encode()) if scope["type"] == "http" else None
         form = self._uploads.get(path)
-        if form is not None and scope["method"] == "POST":
-            exchange = AsgiExchange(scope, receive, send, self.gateway.memory)
-            await UploadHandler(self.gateway.services, form, exchange).run()
-        elif endpoint is None and form is None:
+        if endpoint is None and form is None:
             await self._beside_inference(path, scope, receive, send)
+            return
+        exchange, apps = AsgiExchange(scope, receive, send, self.gateway.memory), self.gateway.apps
+        if form is not None and scope["method"] == "POST":
+            await apps.handlers[form.name](self.gateway.services, form, exchange).run()
         elif endpoint is not None and scope["method"] == "POST":
-            exchange = AsgiExchange(scope, receive, send, self.gateway.memory)
-            await handler_of(self.gateway.services, endpoint, self.gateway.apps.translated(endpoint, exchange)).run()
+            handler = apps.handlers.get(endpoint.name, RequestHandler)
+            await handler(self.gateway.services, endpoint, apps.translated(endpoint, exchange)).run()
         else:
-            exchange = AsgiExchange(scope, receive, send, self.gateway.memory)
             asks = b"websocket" in exchange.headers.get(b"upgrade", b"").lower()
             wrong = WrongMethod(path, scope["method"], "POST", upgrade=asks)
             await send_whole(exchange, wrong.status, wrong.envelope(), wrong.headers())

@@ -25,9 +25,8 @@ from gateway.http.asgi_cycle import AsgiCycle
 from gateway.http.client_connection import Answering, BoundedFlow, ClientConnection, SlowReaderTimeout
 from gateway.http.direct import CONTINUE, DirectExchange, last_answer
 from gateway.http.listener import Listener, address_of
-from gateway.http.pace import PacedReader
 from gateway.http.request_head import Head, RepeatedHead
-from gateway.http.request_reader import BODY, HEAD, NOTHING, PIPELINED
+from gateway.http.request_reader import BODY, HEAD, NOTHING, PIPELINED, PacedReader
 from gateway.proxy.exchange import too_large
 from gateway.transport.collected import CollectedTransport
 

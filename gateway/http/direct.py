@@ -14,8 +14,8 @@ from gateway.domain.endpoints import Endpoint
 from gateway.domain.request import OwnForm
 from gateway.errors import GatewayError, fresh
 from gateway.http.client_connection import ClientConnection
-from gateway.proxy.audio import handler_of
 from gateway.proxy.exchange import PIECE, ClientGone, Headers, decode, nothing, running_task, too_large
+from gateway.proxy.handler import RequestHandler
 from gateway.runtime.gateway import Gateway
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -150,7 +150,8 @@ class DirectExchange:
         """Run in a task of its own, when the body is complete or refused."""
         try:
             exchange = self._gateway.apps.translated(self._endpoint, self)
-            await handler_of(self._gateway.services, self._endpoint, exchange).run()
+            handler = self._gateway.apps.handlers.get(self._endpoint.name, RequestHandler)
+            await handler(self._gateway.services, self._endpoint, exchange).run()
         finally:
             self._connection.ended(self)
             if not self.response_complete and not self.disconnected:

@@ -33,7 +33,6 @@ from gateway.transport.sse import has_other_content
 Delta = dict[str, Any]
 
 _ENDED = ("stop", "tool_calls")
-_UNOPENED = THINK.with_opener_implied()
 PIECES_MOST = 100_000  # pieces of thoughts that are kept, where they may be the answer
 SPOKEN_MOST = 1 << 20  # bytes of them
 
@@ -114,7 +113,7 @@ class ChoiceAnswer:
     def plain(self, text: str, finish_reason: object) -> bool:
         """`delta` and `end` for a usual text. True: there is nothing to look for in this text of a stream, nor in this
         end, and they are noted. Most events are like that."""
-        if self._armed or self._fence is not None or "</think>" in text:
+        if self._armed or self._fence is not None or "think>" in text:
             return False
         if text:
             if self._begins_fence(text):
@@ -151,7 +150,7 @@ class ChoiceAnswer:
     def _content(self, text: str) -> list[Delta] | None:
         if self._content_start is not None:
             self._note_start(text)
-        if "</think>" not in text:
+        if "think>" not in text:
             return self._text(text)
         alone = not self.has_reasoning
         deltas = self._text(text)
@@ -161,7 +160,7 @@ class ChoiceAnswer:
 
     def passes(self, text: str) -> bool:
         """Instead of `text`, for more text in which nothing is found: then it is noted. False = nothing was done."""
-        if not text or "</think>" in text or (self._unread is not None and self._unread.awaits):
+        if not text or ("think>" in text and "</" in text) or (self._unread is not None and self._unread.awaits):
             return False
         finder = self._finder
         if finder is not None:
@@ -201,8 +200,9 @@ class ChoiceAnswer:
         already; nothing was done."""
         if self.has_content or self.has_reasoning or self._mender is not None:
             return False
-        self._policy, self._armed = replace(self._policy, thoughts=_UNOPENED), True
-        self._implied = ImpliedThoughts(_UNOPENED)
+        unopened = (self._usual or THINK).with_opener_implied()
+        self._policy, self._armed = replace(self._policy, thoughts=unopened), True
+        self._implied = ImpliedThoughts(unopened)
         return True
 
     def note_close(self, text: str) -> None:

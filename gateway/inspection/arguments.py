@@ -101,7 +101,7 @@ class Arguments:
 
     def _limit(self) -> int:
         """Up to where the text may be passed on."""
-        if self._broken and not self._sent and self._all.lstrip()[:2] == "{}":
+        if not self._sent and self._all.lstrip()[:2] == "{}":
             return 0  # some servers begin with an empty object, and write the arguments behind it
         if self._broken:
             return self._at

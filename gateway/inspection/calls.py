@@ -17,7 +17,7 @@ _decode = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.Encoder().encode
 # A piece of arguments that may stand behind their end, or break a string of theirs: as text, and as JSON writes it.
 _BEHIND = r"\}\s*[<`{]|[\x00-\x1f]"
-_ODD_FIRST = re.compile(rf"\s*(?:[\"`<n]|\{{\s*[^\"}}\s])|.*?(?:{_BEHIND})", re.DOTALL)
+_ODD_FIRST = re.compile(rf"\s*(?:[\"`<n]|\{{\s*[^\"}}\s]|\{{\}}\s*\Z)|.*?(?:{_BEHIND})", re.DOTALL)
 _ODD = re.compile(rf"\s*[{{<`]|.*?(?:{_BEHIND})", re.DOTALL)
 _ODD_WRITTEN = re.compile(rb"\s*[{<`]|.*?(?:\}\s*[<`{]|(?<!\\)(?:\\\\)*\\[nrtbf])")
 # What models and servers write around a name: namespaces, the number of the call, marks of gpt-oss' channels.

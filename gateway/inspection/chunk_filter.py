@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.domain.usage import count_of
+from gateway.domain.tokens import count_of
 from gateway.inspection.assembler import Object
 
 
@@ -114,12 +114,14 @@ class ChunkFilter:
         return {**counts, "total_tokens": prompt_tokens + self.output, "estimated": True}
 
 
-def total_usage(usages: Sequence[Object]) -> Object:
-    """What several answers to one request used together. `estimated`: at least one of them is an estimate."""
+def total_usage(usages: Sequence[Object], each: int = 1) -> Object:
+    """What several answers to one request used together. `estimated`: at least one of them is an estimate. `each`: so
+    many in a row are answers to one prompt, whose tokens count once, as OpenAI counts them."""
     if len(usages) == 1:
         return usages[0]
-    counts = ("prompt_tokens", "completion_tokens", "total_tokens")
-    total: Object = {name: sum(count_of(usage.get(name)) for usage in usages) for name in counts}
+    prompt = sum(count_of(usage.get("prompt_tokens")) for usage in usages[::each])
+    output = sum(count_of(usage.get("completion_tokens")) for usage in usages)
+    total: Object = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
     if any(usage.get("estimated") is True for usage in usages):
         total["estimated"] = True
     return total

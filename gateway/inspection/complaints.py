@@ -11,11 +11,14 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Raw
 
-from gateway.domain.body import value_of
+from gateway.domain.body import THINKING_FIELDS, value_of
 from gateway.domain.fields import CHAT_PREFERENCES
-from gateway.domain.forms import EFFORTS, STRICT, Forms
+from gateway.domain.forms import EFFORTS, PAIRED, PARTS, STRICT, Forms
 
 Fields = Mapping[str, Raw]
+
+WITHOUT_THINKING = tuple(f"refused={name}" for name in THINKING_FIELDS if name != "chat_template_kwargs")
+"""The forms of a request that only wishes for thoughts, for a server that has none."""
 
 READ_MOST = 2000  # characters of a message
 
@@ -91,6 +94,31 @@ _STRICT = re.compile(
     r": line \d+ column \d+ \(char \d+\)\Z"
     r"|Can only get item pairs from a mapping\.?\Z"
 )
+_PAIRED = re.compile(
+    r"tool_calls\W{1,3}must be followed by tool messages|did not have response messages"
+    r"|must be a response to a prece+ding message with\W{1,3}tool_calls"
+    r"|(?:messages? with|message has) (?:role )?\W?tool\b.{0,60}(?:previous|prece\w+)"
+    r"|not the same number of function calls and responses"
+    r"|tool_use\W{1,3}ids were found without|unexpected \W?tool_use_id"
+    r"|(?:tool result|tool_result|tool message|tool response)\w*\b.{0,60}\bno (?:matching|corresponding|previous)"
+    r"|(?:unexpected|missing|no) (?:tool|function) (?:call )?(?:results?|outputs?|responses?)\b.{0,40}(?:call|message)",
+    re.IGNORECASE,
+)
+_PARTS = re.compile(
+    r"content\[\]\.type|(?:content|message|part)\b.{0,20}\btype\b|type\b.{0,20}\b(?:content|part)\b|content part"
+    r"|Input should be '(?:text|image_url|video_url|input_audio|refusal|file)'",
+    re.IGNORECASE,
+)
+_OTHER_PART = re.compile(
+    r'\{"type": ?"(?!(?:text|image_url|input_audio|audio_url|video_url|file|refusal|function|custom|object)")\w+"'
+)
+_SCHEMAS = re.compile(
+    r"(?:failed to parse|error parsing) grammar|schema conversion failed|Pattern must start with|unrecognized schema"
+    r"|(?:schema|keyword|pattern|format)\b.{0,80}\bnot (?:be )?supported (?:by|in|for)|Unable to generate parser",
+    re.IGNORECASE,
+)
+_BOUNDS = re.compile(rb'"(?:pattern|format|(?:min|max)(?:Length|Items)|uniqueItems|not|patternProperties)" ?:')
+_CALLS_ALONE = re.compile(r"either content or tool_calls, but not both|content and tool_calls\b.{0,40}\b(?:both|same)")
 # What vLLM's Python front end, and others that read with pydantic, say of a value that another front end takes.
 _MISTYPED = re.compile(
     r"\d+ validation errors?\b|Input should be (?:an? valid |')|Field required|Missing 'type' field in multimodal part"
@@ -115,6 +143,14 @@ def read_complaint(message: str, param: str | None, sent: Fields, prompt: str, f
         return ("flat=true",)
     if _VARIANT not in message and _STRICT.match(message) is not None:
         return () if forms.strict else (STRICT,)
+    if not forms.paired and '"tool_call' in prompt and _PAIRED.search(message):
+        return (PAIRED,)
+    if not forms.parts and _OTHER_PART.search(prompt) and _PARTS.search(message):
+        return (PARTS,)
+    if not forms.plain_schemas and _SCHEMAS.search(message) and _BOUNDS.search(bytes(sent.get("tools", b""))):
+        return ("plain_schemas=true",)
+    if not forms.calls_alone and '"tool_calls"' in prompt and _CALLS_ALONE.search(message):
+        return ("calls_alone=true",)
     for read in (_limit, _effort, _ids, _thoughts, _result, _role, _filled):
         if found := read(message, param or "", sent, prompt, forms):
             return (found,)

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.request import InferenceRequest
-from gateway.domain.usage import count_of
+from gateway.domain.tokens import count_of
 from gateway.inspection.rewrite import ReplyIdentity, rebuilt, with_field
 from gateway.inspection.stream_track import StreamTrack
 from gateway.transport.sse import Choice, Chunk, content_of

@@ -13,7 +13,9 @@ from typing import Any
 from gateway.domain.body import value_of
 from gateway.domain.reason import quoting
 from gateway.inspection.known_errors import (
+    Overflow,
     guess_lack,
+    guess_overflow,
     is_busy,
     is_missing_path,
     is_missing_use,
@@ -22,9 +24,9 @@ from gateway.inspection.known_errors import (
     read_batch_limit,
     read_lack,
     read_missing_model,
+    read_overflow,
     read_server_fault,
 )
-from gateway.inspection.overflows import Overflow, guess_overflow, read_overflow
 from gateway.inspection.shape import brief
 
 POOL_PAUSE = 1.0  # seconds for a server whose requests have filled their common memory: they have all ended by then

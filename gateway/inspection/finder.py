@@ -24,6 +24,7 @@ REPARSE_FREE = 1 << 16
 _NEVER = re.compile(r"(?!)")
 _TAIL = 32  # characters before the new text in which a closing string may have begun
 _TICKS = re.compile("`*")
+_RUN = re.compile("(?P<ticks>`+)")
 
 
 class CallFinder:
@@ -120,6 +121,9 @@ class CallFinder:
             else:
                 self._space, self._at_start = None, False
                 at = start + max(parsed.consumed, 1)
+                if found[0] == "`" and self._context.plain and (ticks := _RUN.match(self._buf, start)) is not None:
+                    self._enter(ticks, final)  # a fence without a call opens code
+                    at = ticks.end()
         self._forget_sent()
         return out
 

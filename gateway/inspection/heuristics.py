@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.domain.usage import read_usage
+from gateway.domain.tokens import read_usage
 from gateway.inspection.markers import markers_of
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import REASONING, THINK, Thoughts
@@ -16,8 +16,8 @@ GARBAGE_LEAST = 20  # characters: a shorter line of one character may be an answ
 GARBAGE_SURE = 2000  # repetitions of one character after which the text is garbage, whatever follows
 SWALLOWED_FROM = 16  # tokens; in shorter answers the number of bytes per token varies too much
 _CLOSED_ALONE = re.compile(
-    r"(?:^|\n)[ \t]*</think>[ \t]*(?:\n|$)"
-    r"|(?<=[\w.!?:;)])</think>(?=\s*\n|[^\W\d_]|[*#])"  # close behind a word, and no blank behind it
+    r"(?:^|\n)[ \t]*</(?:\w+:)?think>[ \t]*(?:\n|$)"
+    r"|(?<=[\w.!?:;)])</(?:\w+:)?think>(?=\s*\n|[^\W\d_]|[*#])"  # close behind a word, and no blank behind it
 )
 _STYLES = (THINK, *dict.fromkeys(style for style in REASONING.values() if style is not THINK))
 
@@ -32,7 +32,7 @@ def opened(text: str, usual: Thoughts | None = None) -> Thoughts | None:
     else:
         styles = (usual, *_STYLES) if usual is not None else _STYLES
     for style in styles:
-        for opener in style.openers:  # a generator costs more
+        for opener in style.openers + style.words:  # a generator costs more
             if opener.startswith(start) or start.startswith(opener):
                 return style
     return None
@@ -41,7 +41,7 @@ def opened(text: str, usual: Thoughts | None = None) -> Thoughts | None:
 def closes_alone(text: str) -> bool:
     """Does the text have a `</think>` outside code that stands where a template or a model writes it: on a line of its
     own, or close behind a word? (Between blanks, or in quotes, it is prose.)"""
-    if "</think>" not in text:
+    if "think>" not in text:
         return False
     found = _CLOSED_ALONE.search(text)
     return found is not None and text.count("```", 0, found.start()) % 2 == 0
@@ -107,7 +107,7 @@ def plain_text(message: Mapping[str, Any], finish: object, usual: Thoughts | Non
 def begins_plainly(text: str, usual: Thoughts | None) -> bool:
     """Does this content begin neither with thoughts, as `usual` marks them, nor as garbage, and does it end none?"""
     start = text.lstrip()
-    return "</think>" not in text and opened(start, usual) is None and begins_as_garbage(start) is False
+    return "think>" not in text and opened(start, usual) is None and begins_as_garbage(start) is False
 
 
 def is_plain_under(policy: InspectionPolicy, text: str) -> bool:

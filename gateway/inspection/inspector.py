@@ -13,11 +13,11 @@ from typing import Any
 
 from gateway.domain.endpoints import CHAT
 from gateway.domain.request import InferenceRequest
-from gateway.domain.usage import read_usage
+from gateway.domain.tokens import read_usage
 from gateway.inspection.answer import FIELDS, ChoiceAnswer, Delta, bytes_of
 from gateway.inspection.calls import mended_whole
 from gateway.inspection.heuristics import closes_alone, is_plain_under, opened, plain_text, swallowed
-from gateway.inspection.policy import CLOSER, NOTHING_EXPECTED, InspectionPolicy, closes_thoughts
+from gateway.inspection.policy import NOTHING_EXPECTED, InspectionPolicy, closes_thoughts
 from gateway.inspection.reasoning import THINK, Thoughts
 from gateway.inspection.shape import fault_in_delta, fault_in_end, fault_in_message, fault_in_text
 from gateway.transport.sse import Choice, content_of, number_of
@@ -208,13 +208,13 @@ class Inspector:
     def _begin(self, delta: Delta, whole: bool) -> ChoiceAnswer:
         policy = self._policy
         if whole and self._chat and self._closes_unopened(delta):
-            policy = replace(policy, thoughts=THINK.with_opener_implied())
+            policy = replace(policy, thoughts=(self._thoughts or THINK).with_opener_implied())
             self.stray_close = True
         return ChoiceAnswer(policy, self._thoughts, blank_counts=not self._awaits, whole=whole)
 
     def _begins_in_thoughts(self, delta: Delta) -> bool:
         content = delta.get("content")
-        return type(content) is str and CLOSER in content and self._closes_unopened(delta)
+        return type(content) is str and "think>" in content and self._closes_unopened(delta)
 
     def _closes_unopened(self, message: Delta) -> bool:
         """Do thoughts without an opener end in this content? In a whole answer they can be split off; in a stream they

@@ -39,9 +39,13 @@ class Markers:
         self.longest = max((len(m) for f in formats for m in f.markers), default=0)
         self.space = re.compile(rf"[\s{re.escape(''.join(f.separators for f in formats))}]*")
         self._later = _marker([f for f in formats if not f.only_at_start])
-        firsts = sorted({marker[0] for f in formats for marker in f.markers})
+        firsts, later = (
+            sorted({marker[0] for f in some for marker in f.markers})
+            for some in (formats, [f for f in formats if not f.only_at_start])
+        )
         self._openers = _openers(re.escape("".join(firsts)))
-        self.hint = re.compile("[" + re.escape("".join(sorted({"`", '"', "“", *firsts}))) + "]")
+        # Of text behind the start; a marker that counts only there has no hint.
+        self.hint = re.compile("[" + re.escape("".join(sorted({"`", '"', "“", *later}))) + "]")
         marks = sorted({marker for f in formats for marker in f.markers})
         self.anywhere = re.compile("|".join(map(re.escape, marks)) if marks else r"(?!)")  # a whole marker
         self._started_by: dict[str, tuple[Start, ...]] = {}
@@ -50,11 +54,15 @@ class Markers:
     # Compiled on first use: with many formats each takes tens of milliseconds.
     @cached_property
     def start(self) -> re.Pattern[str]:
-        return re.compile(self._openers + _marker(self._formats))
+        return self._outside(_marker(self._formats))
 
     @cached_property
     def text(self) -> re.Pattern[str]:
-        return re.compile(self._openers + self._later)
+        return self._outside(self._later)
+
+    def _outside(self, marker: str) -> re.Pattern[str]:
+        """Of code and quotations. A marker goes before the opening of code: it may begin with a fence."""
+        return re.compile(f"{marker[1:]}|{self._openers}" if marker else self._openers)
 
     @cached_property
     def line(self) -> re.Pattern[str]:
@@ -125,7 +133,7 @@ def _openers(marker_starts: str) -> str:
 
 
 def _marker(formats: Iterable[Format], follow: bool = True) -> str:
-    """The last alternative of a pattern: any marker of `formats`; with `follow`, the required text must follow it."""
+    """An alternative, with its bar: any marker of `formats`; with `follow`, the required text must follow it."""
     behind: dict[str, str] = {}
     for format_ in formats:
         for marker in format_.markers:

@@ -12,7 +12,7 @@ from typing import Any
 from gateway.inspection.finder import MAX_HELD, CallFinder, CallsInThoughts
 from gateway.inspection.formats import Format
 from gateway.inspection.offered_tools import OfferedTools
-from gateway.inspection.reasoning import AnswerEnd, LateTags, Splitter, Thoughts
+from gateway.inspection.reasoning import AnswerEnd, LateTags, Thoughts, splitter_of
 from gateway.inspection.segments import Call, Gap, Reasoning, Segment, Text, merged
 
 __all__ = ["MAX_HELD", "Call", "Gap", "Mender", "OfferedTools", "Reasoning", "Segment", "Text"]
@@ -37,7 +37,7 @@ class Mender:
         armed = bool(formats) and bool(offered)
         self._late_tags = LateTags(reasoning) if reasoning else None
         self._content = CallFinder(formats, offered, max_held) if armed else None
-        self._splitter = Splitter(reasoning) if reasoning else None
+        self._splitter = splitter_of(reasoning) if reasoning else None
         self._answer_end = AnswerEnd(reasoning.answer[1]) if reasoning and reasoning.answer else None
         self._thoughts = CallsInThoughts(
             (lambda: CallFinder(formats, offered, max_held)) if armed and reasoning else None

@@ -12,7 +12,6 @@ from gateway.domain.body import value_of
 from gateway.domain.request import InferenceRequest
 from gateway.inspection.echo import client_mentions
 from gateway.inspection.formats import FORMATS, Format
-from gateway.inspection.formats.dsml import Dsml
 from gateway.inspection.formats.json_calls import UNOPENED
 from gateway.inspection.offered_tools import OfferedTools
 from gateway.inspection.reasoning import REASONING, THINK, Thoughts
@@ -93,16 +92,17 @@ def _decoded(raw: bytes) -> Iterator[Any]:
 
 
 def closes_thoughts(request: InferenceRequest, thoughts: Thoughts | None) -> bool:
-    """Does a `</think>` without an opener end thoughts? It does not if the model marks thoughts differently or not at
-    all, or if the client's messages mention that tag."""
-    return thoughts is not None and thoughts.closer == CLOSER and not client_mentions(request, CLOSER)
+    """Does a `</think>`, or this model's tag of that kind, end thoughts without an opener? It does not if the model
+    marks thoughts differently or not at all, or if the client's messages mention that tag."""
+    return thoughts is not None and thoughts.is_tag and not client_mentions(request, thoughts.closer)
 
 
 # -- the notation of a model -------------------------------------------------------------------------------------------
 
 # Reasoning parsers of the same tags as one of REASONING.
 _SAME_TAGS = {"nano_v3": "nemotron_v3", "deepseek_v41": "deepseek_v4", "hy_v3": "hy_v4"}
-_LAST_TRIED = ("hermes", "qwen3_xml")  # the two formats that models most often fall back to
+_LAST_TRIED = ("hermes", "qwen3_xml", "invoke", "antml", "tools", "function_call", "fenced", "fenced_call")
+_BARE_TRIED = ("llama3_json", "tool_request")
 
 
 @lru_cache(maxsize=512)
@@ -115,10 +115,10 @@ def formats_for(
     family = family_of(model)
     names = (family.tool_parser, *family.older_tool_parsers) if family is not None else ()
     found: list[Format] = []
-    for name in (*names, tool_parser, *_LAST_TRIED, "llama3_json" if bare else None):
+    for name in (*names, tool_parser, *_LAST_TRIED, *(_BARE_TRIED if bare else ())):
         format_ = FORMATS.get(name) if name is not None else None
         if format_ is not None and format_ not in found:
-            found += [format_, *(format_.variants if isinstance(format_, Dsml) else ())]
+            found += [format_, *format_.variants]
     return (*found, UNOPENED) if unopened else tuple(found)
 
 
@@ -138,4 +138,5 @@ def may_lack_opener(model: str | None) -> bool:
     """May an answer of this model begin inside the thoughts? That is so for families that think between `<think>` and
     `</think>`, because the template may put the opener into the prompt. False if the family is not known."""
     family = family_of(model)
-    return family is not None and family.thinking != "never" and thoughts_for(model, None) is THINK
+    thoughts = thoughts_for(model, None) if family is not None and family.thinking != "never" else None
+    return thoughts is not None and thoughts.is_tag

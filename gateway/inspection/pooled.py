@@ -20,7 +20,7 @@ from gateway.domain.body import UNREADABLE, value_of
 from gateway.domain.endpoints import EMBEDDINGS, RERANK
 from gateway.domain.pooled import count_inputs
 from gateway.domain.request import InferenceRequest
-from gateway.domain.usage import count_of
+from gateway.domain.tokens import count_of
 
 STEP = 256 * 1024  # bytes that are read at a time, some milliseconds
 

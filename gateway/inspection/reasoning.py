@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from gateway.inspection.channels import HEADS, WORDS, ChannelSplitter
 from gateway.inspection.markers import begun
 from gateway.inspection.segments import Gap, Reasoning, Segment, Text
 
@@ -18,7 +19,8 @@ class Thoughts:
 
     `implied`: the opener may be missing, e.g. because the prompt ended with it. Then all text up to `closer` is
     thoughts, or, if `bare` names strings, only text that begins with one of them. `other_closers`: strings that also
-    end thoughts. `answer`: the tags around the content, if any."""
+    end thoughts. `answer`: the tags around the content, if any. `words`: what is left of the openers where a server
+    takes special tokens out of the text; then channels.py splits it."""
 
     openers: tuple[str, ...]
     closer: str
@@ -26,6 +28,12 @@ class Thoughts:
     implied: bool = False
     other_closers: tuple[str, ...] = ()
     answer: tuple[str, str] | None = None
+    words: tuple[str, ...] = ()
+
+    @property
+    def is_tag(self) -> bool:
+        """Do thoughts end with `</think>`, or the same with a prefix? Templates open those in the prompt."""
+        return self.closer.endswith("think>")
 
     def with_opener_implied(self) -> Thoughts:
         return dataclasses.replace(self, implied=True)
@@ -56,9 +64,10 @@ REASONING: Mapping[str, Thoughts] = MappingProxyType(
         **dict.fromkeys(_THINKERS, THINK),
         "minimax_m3": Thoughts(("<mm:think>", "<think>"), "</mm:think>", other_closers=("</think>",)),
         "openai_gptoss": Thoughts(
-            ("<|channel|>analysis<|message|>",),
+            HEADS,
             "<|end|>",
             answer=("<|start|>assistant<|channel|>final<|message|>", "<|return|>"),
+            words=WORDS,
         ),
         "seed_oss": Thoughts(("<seed:think>",), "</seed:think>"),
         "mistral": Thoughts(("[THINK]",), "[/THINK]"),
@@ -182,6 +191,10 @@ class Splitter:
         return [Text(text)]
 
 
+def splitter_of(thoughts: Thoughts) -> Splitter | ChannelSplitter:
+    return ChannelSplitter() if thoughts.words else Splitter(thoughts)
+
+
 GUESS_MOST = 256 * 1024  # most characters that are held while it is not decided whether they are thoughts
 
 
@@ -190,7 +203,7 @@ class ImpliedThoughts:
     thoughts and as content. `never_closed`: there was such text, and no closing tag came."""
 
     def __init__(self, thoughts: Thoughts) -> None:
-        self._closer = thoughts.closer
+        self._closers = thoughts.closers
         self._held: list[str] | None = []  # None: it is decided what the text was
         self._size = 0  # characters of it
         self._as_text = False  # too much was held: the rest of the text in doubt is content
@@ -201,7 +214,9 @@ class ImpliedThoughts:
         return [made for segment in segments for made in self._decide(segment)]
 
     def _decide(self, segment: Segment) -> list[Segment]:
-        doubtful = isinstance(segment, Reasoning) or (isinstance(segment, Gap) and self._closer not in segment.raw)
+        doubtful = isinstance(segment, Reasoning) or (
+            isinstance(segment, Gap) and not any(closer in segment.raw for closer in self._closers)
+        )
         if self._as_text:
             self._as_text = doubtful
             return [Text(segment.raw)] if isinstance(segment, (Reasoning, Gap)) else [segment]

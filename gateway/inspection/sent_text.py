@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.domain.usage import count_of
+from gateway.domain.tokens import count_of
 from gateway.errors import GatewayError
 from gateway.transport.sse import (
     DONE,

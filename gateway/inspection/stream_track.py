@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gateway.domain.request import InferenceRequest
+from gateway.domain.tokens import count_of
 from gateway.domain.upstream import ErrorTold, PoolFull, ProtocolFailure, UpstreamFailure
-from gateway.domain.usage import count_of
 from gateway.inspection.assembler import bare_objects, whole_as_events
 from gateway.inspection.event_frame import LESS, EventFrame, TextKind
 from gateway.inspection.inspector import Inspector
@@ -20,6 +20,7 @@ from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.rewrite import ReplyIdentity, Rewriter, Rewrites, rebuilt, with_ends
 from gateway.inspection.shape import brief, error_in, is_no_chunk
+from gateway.inspection.unparsed import as_answer, calls_told
 from gateway.transport.sse import (
     DONE,
     Choice,
@@ -185,7 +186,7 @@ class StreamTrack(Inspector):
                 self._last, self._same = event, 0
             if self._raw and is_plain(event):
                 self.progress = True
-                if event.find(b"</think>") >= 0:
+                if event.find(b"think>") >= 0:
                     self._look_for_close(event)
                 self._count_unread(event)
                 out.append(self._rewriter.apply(event))
@@ -232,7 +233,7 @@ class StreamTrack(Inspector):
     def pass_event(self, event: bytes) -> bytes | None:
         """What `feed` returns for more text that is not inspected any more. None = something else; nothing done."""
         same = self._same + 1 if event == self._last else 0
-        if same == REPEATS or not self._raw or event.find(b"</think>") >= 0 or not is_plain(event):
+        if same == REPEATS or not self._raw or event.find(b"think>") >= 0 or not is_plain(event):
             return None
         self._last, self._same = event, same
         self._count_unread(event)
@@ -315,6 +316,10 @@ class StreamTrack(Inspector):
         elif chunk is None:  # not JSON, or no object: passed on unchanged, and counted as content
             self._send(event, out, content=True)
         elif chunk.error is not None or (chunk.choices is None and error_in(data) is not None):
+            if (text := calls_told(data, self._policy)) is not None:
+                for one in whole_as_events(as_answer(text), self._request.endpoint):
+                    self._feed_one(one, out)
+                return
             told = error_in(data) if chunk.error is None else chunk.error
             error = told.get("message") if isinstance(told, dict) else told
             self.failure, self.told = f"sent an error event: {brief(error)}", data

@@ -7,14 +7,16 @@ without arguments, and `"{\\"a\\": 1}"}</tool_call>` as content.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.inspection.arguments import Arguments, object_in
+from gateway.inspection.arguments import Arguments, is_object, object_in
 from gateway.inspection.finder import CallFinder, CallsInThoughts
 from gateway.inspection.formats import Format
 from gateway.inspection.formats.base import literal
+from gateway.inspection.formats.dsml import Dsml
 from gateway.inspection.formats.json_calls import CLOSER
 from gateway.inspection.offered_tools import OfferedTools
 from gateway.inspection.segments import Call, Segment
@@ -41,11 +43,26 @@ class UnreadCalls:
     `awaits`: content that comes now may be the rest of a call; `mended`: something was; `cut`: the arguments of the
     last call are no JSON, whatever was tried."""
 
-    __slots__ = ("_calls", "_drafts", "_field", "_held", "_last", "awaits", "cut", "mended")
+    __slots__ = (
+        "_calls",
+        "_drafts",
+        "_field",
+        "_held",
+        "_last",
+        "_name",
+        "_tools",
+        "_wraps",
+        "awaits",
+        "cut",
+        "mended",
+    )
 
     def __init__(self, formats: Sequence[Format], tools: OfferedTools) -> None:
         self._drafts = CallsInThoughts(lambda: CallFinder(formats, tools))
         self._field = FIELDS[0]  # the name of the thoughts
+        self._tools = tools
+        self._wraps = next((one for one in formats if isinstance(one, Dsml)), None)  # may wrap arguments in a key
+        self._name = ""  # of the call that came last
         self._calls: dict[Any, Arguments] = {}
         self._last: Any = None  # the server's index of the call that came last
         self._held = ""
@@ -74,6 +91,8 @@ class UnreadCalls:
     def passes(self, index: object, piece: str) -> bool:
         """Does this piece of a call's arguments go on as it is? Then it is noted; else nothing was done."""
         arguments = self._calls.get(index)
+        if arguments is not None and self._wraps is not None and arguments.empty:
+            return False
         return arguments is not None and index == self._last and not self._held and arguments.passes(piece)
 
     def finish(self, *, cut: bool = False) -> list[Delta]:
@@ -130,11 +149,13 @@ class UnreadCalls:
             if function.get("name") or key not in self._calls:
                 before += self._leave()
                 self._calls[key], self._last, self.awaits = Arguments(), key, True
+                self._name = str(function.get("name") or "")
             piece = function.get("arguments")
             if not isinstance(piece, str) or not piece:
                 made.append(call)
                 continue
-            passed = self._calls[key].feed(piece)
+            whole = self._unwrapped(self._name, piece) if self._calls[key].empty else piece
+            passed = self._calls[key].feed(whole)
             changed = changed or passed != piece
             if passed or function.get("name"):
                 made.append(call if passed == piece else {**call, "function": {**function, "arguments": passed}})
@@ -143,6 +164,17 @@ class UnreadCalls:
         rest = {name: value for name, value in delta.items() if name != "tool_calls"}
         after = [{**rest, "tool_calls": made}] if made else [rest] if rest else []
         return [*before, *after]
+
+    def _unwrapped(self, name: str, arguments: str) -> str:
+        """The arguments, of their declared types and without a key that wraps all, where they come in one piece."""
+        if self._wraps is None or not self._tools.has(name) or not is_object(arguments):
+            return arguments
+        given, tools = json.loads(arguments), self._tools
+        inner = self._wraps.unwrapped({key: tools.fitted(name, key, given[key]) for key in given}, name, tools)
+        if inner == given:
+            return arguments
+        self.mended = True
+        return json.dumps(inner, ensure_ascii=False)
 
     def _leave(self) -> list[Delta]:
         """Another call begins."""
@@ -211,7 +243,7 @@ class UnreadCalls:
 
     def _mend(self, function: dict[str, Any]) -> None:
         arguments = Arguments()
-        passed = arguments.feed(function["arguments"])
+        passed = arguments.feed(self._unwrapped(str(function.get("name")), function["arguments"]))
         if arguments.empty:
             function["arguments"] = "{}"
             return

@@ -20,7 +20,8 @@ Enforced = Literal["envelope", "schema", "nothing"]
 class ModelFamily:
     """`tool_parser`, `reasoning_parser`: vLLM's names; `older_tool_parsers`: names of the parser for the same models in
     other builds. `switch`: the key of chat_template_kwargs that turns thinking on and off. `efforts`: those that its
-    template knows; None = any, or not known. `images`: whether it takes them; None if not known."""
+    template knows; None = any, or not known. `ids`: the alphabet of its calls' ids, where it needs one
+    (domain/forms.py). `images`: whether it takes them; None if not known."""
 
     name: str
     tool_parser: str | None
@@ -30,6 +31,7 @@ class ModelFamily:
     thinks_by_default: bool = False
     switch: str | None = None
     efforts: tuple[str, ...] | None = None
+    ids: Literal["kimi"] | None = None
     images: bool | None = None
 
 
@@ -45,6 +47,7 @@ def _family(
     thinking: str = "never",
     switch: str = "enable_thinking",
     efforts: Sequence[str] | None = None,
+    ids: Literal["kimi"] | None = None,
     images: bool | None = None,
 ) -> ModelFamily:
     """A row of families.toml."""
@@ -59,6 +62,7 @@ def _family(
         thinking in ("on", "always"),
         switch if optional else None,
         None if efforts is None else tuple(efforts),
+        ids,
         images,
     )
 
@@ -77,6 +81,9 @@ ENFORCES: Mapping[str, Enforced] = MappingProxyType(
 
 SWITCH_VALUES: Mapping[str, tuple[object, object]] = MappingProxyType({"thinking_budget": (-1, 0)})
 """Switch -> its values for on and off, where these are not true and false."""
+
+
+_IN_CACHE = re.compile(r"(?:^|/)models--([^/]+?)--([^/]+)(?:/snapshots/[^/]+)?/?$")
 
 
 @lru_cache(maxsize=512)
@@ -101,8 +108,15 @@ def takes_images(model: str | None) -> bool | None:
     return family.images or (None if _EYES.search(_normalised_name(model)) else family.images)
 
 
+def name_in_cache(model: str) -> str:
+    """The name of a model that is given by its folder in Hugging Face's cache: `Qwen/Qwen3-4B` for
+    `/hub/models--Qwen--Qwen3-4B/snapshots/1`; any other name stays."""
+    found = _IN_CACHE.search(model)
+    return model if found is None else f"{found[1]}/{found[2]}"
+
+
 def _normalised_name(model: str) -> str:
-    name = model.rstrip("/").rsplit("/", 1)[-1].lower()
+    name = name_in_cache(model).rstrip("/").rsplit("/", 1)[-1].lower()
     name = re.sub(r"(?<=\d)p(?=\d)", ".", name)  # v3p1, as some clouds write it
     return re.sub(r"[_:\s]+", "-", name)
 

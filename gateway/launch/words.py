@@ -12,7 +12,8 @@ _SPACES = " \t\r\n"
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh"))
 _ELSEWHERE = frozenset(("docker", "podman", "nerdctl", "sudo", "ssh"))  # what they start has a place of its own
 _MODULE = re.compile(r"vllm(\.entrypoints\..*)?", re.ASCII)
-_WRAPPER = re.compile(r"[\w.-]*vllm[\w.-]*\.(py|sh)", re.ASCII)  # a script around vLLM, which is given `serve MODEL`
+_WRAPPER = re.compile(r"[\w.-]*vllm[\w.-]*", re.ASCII)  # a program around vLLM, which is given `serve MODEL`
+_START = re.compile(r"(?m)^[ \t]*((?:exec[ \t]+)?(?:\S*/)?vllm[ \t]+serve\b(?:[^\\\n]|\\.|\\\n)*)", re.ASCII)
 _ENDS = frozenset(("&&", "||", ";", "|", "&", "\n"))
 _REDIRECTION = re.compile(r"\d?(>>?|<|>&|&>)")
 
@@ -158,6 +159,9 @@ def _in_a_shell(words: tuple[str, ...], start: int, env: dict[str, str], program
     for word in _script_words(words[index + 1]):
         if word in _ENDS:
             commands.append([])
+        elif word in ("$@", "$*", "${@}") and commands[-1] not in ([], ["exec"]):
+            # the arguments behind the script, whose first is its name; alone they are the program, too
+            commands[-1] += words[index + 3 :]
         else:
             commands[-1].append(word)
     for command in commands:
@@ -175,8 +179,9 @@ def _script_words(script: str) -> list[str]:
     reader.commenters = ""
     try:
         return list(reader)
-    except ValueError:
-        return []
+    except ValueError:  # quotes that a shell reads otherwise: the line alone on which vLLM starts
+        line = _START.search(script)
+        return [] if line is None else ["\n", *split(line[1]).words]
 
 
 def end_of_command(script: str, at: int) -> int:

@@ -17,7 +17,7 @@ import msgspec
 
 from gateway.accounting.record import RequestLine
 from gateway.config.snapshot import LogForm
-from gateway.domain.usage import NO_TOKENS
+from gateway.domain.tokens import NO_TOKENS
 from gateway.printable import visible, visible_json, visible_lines
 from gateway.supervision import Failures
 

@@ -30,7 +30,7 @@ from gateway.domain.upstream import (
     read_counted,
     read_past,
 )
-from gateway.engines.base import EngineRequest, NativeRequest
+from gateway.engines.base import EngineRequest, NativeRequest, WholeResponse
 from gateway.engines.forms import messages_in_form
 from gateway.engines.outgoing import forms_for, outgoing_fields
 from gateway.engines.registry import send
@@ -46,6 +46,7 @@ from gateway.inspection.pooled import in_encoding
 from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.sent_text import SentText
 from gateway.inspection.stream_track import StreamTrack
+from gateway.inspection.unparsed import as_answer, calls_told
 from gateway.inspection.whole import WholeAnswer, read_whole
 from gateway.large_bodies import LARGE, SEARCHED, apart
 from gateway.proxy.exchange import ClientGone
@@ -124,7 +125,10 @@ class Attempt:
             if response.status >= 300:
                 begun = await read_beginning(response, ERROR_BODY_MOST, self.exchange.share.add)
                 body = state.backend.without_key(begun)
-                raise AttemptFailed(verdict_of(call, self.request, state, response, body))
+                if (text := calls_told(body, policy)) is None:
+                    raise AttemptFailed(verdict_of(call, self.request, state, response, body))
+                response.release()
+                response = WholeResponse(200, as_answer(text))
             found = await self._relay(response, policy, thoughts)
             delivered = True
             state.evidence.succeeded()

@@ -98,7 +98,7 @@ TABLE: Mapping[type, Fields] = {
         " thinking thinking_wish",
         each="limits prompt_bytes sender",
         # A chat that names a file is read into other fields than it came with.
-        nothing="exact refused corrected file_at own",
+        nothing="exact refused corrected file_at own other_tools",
         never="continues",
     ),
 }

@@ -22,8 +22,9 @@ from gateway.domain.backend import BackendState
 from gateway.domain.body import value_of
 from gateway.domain.endpoints import CHAT
 from gateway.domain.health_state import READY
-from gateway.domain.request import NO_MEDIA, READ, InferenceRequest, Likeness, is_limit, offers_tools
-from gateway.domain.token_ratio import MIN_ROOM, RATIO_LEAST, room_needed, surely_fits
+from gateway.domain.request import NO_MEDIA, READ, InferenceRequest, Likeness, is_limit
+from gateway.domain.tokens import MIN_ROOM, RATIO_LEAST, room_needed, surely_fits
+from gateway.domain.tool_kinds import tool_kinds
 from gateway.engines.base import authorized
 from gateway.engines.forms import names_developer
 from gateway.engines.openai.engine import OpenAIEngine
@@ -169,7 +170,9 @@ class Shape:
         """What is equal in requests that are alike; None: no request is like this one."""
         values = [bytes(fields[name]) for name in self._compared]
         if self._tools:
-            values.append(b"tools" if offers_tools(fields["tools"]) else b"")
+            if (kinds := tool_kinds(fields["tools"])) == "others":
+                return None
+            values.append(kinds.encode())
         for value in values:
             if len(value) > VALUE_MOST:
                 return None

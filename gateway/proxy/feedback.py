@@ -14,12 +14,12 @@ from hashlib import blake2b
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.facts import Source
-from gateway.domain.forms import STRICT
+from gateway.domain.forms import UNLEARNED
 from gateway.domain.request import NO_MEDIA, InferenceRequest, Refusal
 from gateway.domain.upstream import ErrorTold, Response
 from gateway.engines.base import EngineRequest, WholeResponse
 from gateway.engines.outgoing import forms_for, outgoing_fields, outgoing_limits
-from gateway.inspection.complaints import read_complaint
+from gateway.inspection.complaints import WITHOUT_THINKING, read_complaint
 from gateway.inspection.echo import client_mentions, mentions
 from gateway.inspection.error_replies import Verdict, judge, told_status
 from gateway.inspection.known_errors import is_pool_full
@@ -208,14 +208,18 @@ def _smaller(before: list[object], after: list[object]) -> bool:
 
 def correct(state: BackendState, request: InferenceRequest, alias: Alias, verdict: Verdict) -> bool:
     """Note which forms a refusal asks for (domain/forms.py). True = the same backend gets the request again in them."""
-    if verdict.kind not in ("client", "failed") or verdict.status > 500 or not request.endpoint.chunk_object:
+    wished = verdict.lack == "thinking" and request.thinking_wish
+    if (verdict.kind not in ("client", "failed") and not wished) or verdict.status > 500:
+        return False
+    if not request.endpoint.chunk_object:
         return False
     tried = (request.corrected or {}).get(state.name, ())
     now = time.monotonic()
     sent, _ = outgoing_fields(request, alias, state)
     prompt = bytes(sent.get("messages", b"")).decode("utf-8", "replace")
     forms = forms_for(request, state, now)
-    found = [form for form in read_complaint(verdict.message, verdict.param, sent, prompt, forms) if form not in tried]
+    asked = WITHOUT_THINKING if wished else read_complaint(verdict.message, verdict.param, sent, prompt, forms)
+    found = [form for form in asked if form not in tried]
     if not found or len(tried) + len(found) > CORRECTIONS_MOST:
         return False
     request.corrected = {**(request.corrected or {}), state.name: (*tried, *found)}
@@ -226,6 +230,6 @@ def correct(state: BackendState, request: InferenceRequest, alias: Alias, verdic
 def learn_forms(state: BackendState, request: InferenceRequest, request_id: str) -> None:
     """The backend has answered the request in the forms that were tried after a refusal."""
     for form in (request.corrected or {}).get(state.name, ()):
-        if form == STRICT:
+        if form in UNLEARNED:
             continue
         state.facts.learn_form(form, time.monotonic(), request_id)

@@ -31,7 +31,6 @@ from gateway.domain.upstream import UpstreamFailure
 from gateway.errors import GatewayError, PassedOn, exhausted
 from gateway.inspection.error_replies import Verdict
 from gateway.large_bodies import SEARCHED, apart, apart_if_large
-from gateway.proxy.ask_all import AskAll
 from gateway.proxy.attempt import Attempt
 from gateway.proxy.blame import Blame, earlier_failures
 from gateway.proxy.decisions import Decision, Decisions
@@ -153,8 +152,11 @@ class RequestHandler:
         return await planned.slots.admit(returning=bool(self.record.attempts))
 
     async def _ask_all(self, received: ReceivedRequest) -> None:
-        endpoint = self.record.endpoint
-        asking = AskAll(self.context, received, lambda *to: RequestHandler(self.services, endpoint, *to).run())
+        endpoint, ask_all = self.record.endpoint, self.services.ask_all
+        if ask_all is None:
+            message = f"Alias '{received.alias.name}' needs the folder gateway/apps/ask_all, which this gateway lacks."
+            raise GatewayError("no_backend_available", message)
+        asking = ask_all(self.context, received, lambda *to: RequestHandler(self.services, endpoint, *to).run())
         self.asked_all = True
         await asking.run()
 
@@ -193,11 +195,21 @@ class RequestHandler:
     async def _read(self, client: access.Identity) -> InferenceRequest:
         (exchange := self.exchange).caller.check_json()
         body = await exchange.read_body(self.snapshot.server.max_body)
+        endpoint = self.record.endpoint
         if len(body) > SEARCHED:
-            return await apart(client.name, partial(parse_and_search, self.record.endpoint, body, exchange.own))
-        fields = read_fields(body)
-        alike = self._alike(fields)
-        return alike if alike is not None else parse(self.record.endpoint, fields, exchange.own)
+            request = await apart(client.name, partial(parse_and_search, endpoint, body, exchange.own))
+        else:
+            fields = read_fields(body)
+            if (alike := self._alike(fields)) is not None:
+                return alike
+            request = parse(endpoint, fields, exchange.own)
+        if not request.other_tools or self.services.tool_dialect is None:
+            return request
+        dialect = self.exchange = self.context.exchange = self.services.tool_dialect(exchange)
+        chat = await dialect.translate(body)
+        if len(chat) > SEARCHED:
+            return await apart(client.name, partial(parse_and_search, endpoint, chat, None))
+        return parse(endpoint, read_fields(chat))
 
     def _alike(self, fields: dict[str, Raw]) -> InferenceRequest | None:
         """The request, where something was decided for chats like this one. Sets `decision`; where there is none yet,

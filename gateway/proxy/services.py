@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from gateway.accounting.accounts import Accounts
-from gateway.accounting.record import AttemptRecord, RequestLine, RequestRecord, request_line
-from gateway.accounting.settle import Settler
+from gateway.accounting.record import AttemptRecord, RequestLine, RequestRecord, Settler, request_line
 from gateway.admission.slots import Admission
 from gateway.config.snapshot import Snapshot
 from gateway.domain.fleet import Fleet
@@ -18,6 +17,7 @@ from gateway.domain.request_timer import Pulse
 from gateway.health.prober import Prober
 from gateway.metrics.registry import Metrics
 from gateway.proxy.active import ActiveRequests
+from gateway.proxy.exchange import Exchange
 from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
 from gateway.proxy.sent_ids import SentIds
 from gateway.routing.culprits import Culprits
@@ -57,6 +57,14 @@ class Describer(Protocol):
         ...
 
 
+class TranslatingExchange(Exchange, Protocol):
+    """An exchange whose client speaks another API."""
+
+    async def translate(self, body: bytes) -> bytes:
+        """The chat request, from the client's body."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Services:
     """One per gateway. `observers` are called once with each finished record, after it was counted, and
@@ -76,6 +84,8 @@ class Services:
     on_short: Callable[[Kind], None]  # called when the gateway itself lacks something
     placements: Placements = field(default_factory=Placements)
     describer: Describer | None = None  # None = the app is not there
+    tool_dialect: Callable[[Exchange], TranslatingExchange] | None = None  # of tools that no chat has; None = no app
+    ask_all: Callable[..., Any] | None = None  # `AskAll` of the app of this name, where it is there
     tracer: Tracer | None = None  # None = nothing is traced
     decides_ahead: DecidesAhead = "repeated"
     observers: list[Callable[[RequestRecord], object]] = field(default_factory=list)

@@ -9,7 +9,7 @@ from gateway.admission.capacity import capacity
 from gateway.domain.backend import BackendState
 from gateway.domain.request import InferenceRequest
 from gateway.domain.request_timer import RequestTimer
-from gateway.domain.token_ratio import silence_budget
+from gateway.domain.tokens import silence_budget
 
 
 def expect_first(timer: RequestTimer, state: BackendState, request: InferenceRequest) -> None:

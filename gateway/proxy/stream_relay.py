@@ -15,13 +15,12 @@ from gateway.inspection.error_replies import Verdict
 from gateway.inspection.sent_text import SentText
 from gateway.inspection.stream_track import StreamTrack
 from gateway.large_bodies import LARGE, apart
-from gateway.metrics.counters import Histogram
+from gateway.metrics.registry import Histogram
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.failures import AttemptFailed
 from gateway.proxy.notice import Notice
 from gateway.proxy.reply import HEARTBEAT, StreamReply
-from gateway.transport.sse import Framer
-from gateway.transport.upload import HeldBytes
+from gateway.transport.sse import Framer, HeldBytes
 
 KIND_MOST = 100  # characters of a content-type in a message
 

@@ -13,7 +13,7 @@ from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
 from gateway.domain.request import InferenceRequest
-from gateway.domain.token_ratio import room_needed, surely_fits
+from gateway.domain.tokens import room_needed, surely_fits
 from gateway.routing.balance import best, order
 from gateway.routing.needs import NO_NEEDS, Needs, needs_of
 from gateway.routing.placements import Session

@@ -14,7 +14,7 @@ from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import StartDecision
 from gateway.domain.request import InferenceRequest
-from gateway.domain.token_ratio import room_needed
+from gateway.domain.tokens import room_needed
 from gateway.routing.balance import order
 from gateway.routing.needs import (
     FORCED,

@@ -13,7 +13,7 @@ from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
 from gateway.domain.request import InferenceRequest
 from gateway.errors import GatewayError, context_length_exceeded
-from gateway.inspection.overflows import LEAST_WINDOW
+from gateway.inspection.known_errors import LEAST_WINDOW
 from gateway.routing.plan import TEMPORARY, Candidate, Plan
 from gateway.routing.why_not import STARTING, parser_flags
 from gateway.routing.window import prompt_estimate

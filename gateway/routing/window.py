@@ -6,8 +6,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.endpoints import EMBEDDINGS
 from gateway.domain.pooled import is_cut_to_fit
 from gateway.domain.request import NO_MEDIA, InferenceRequest, Media, Refusal
-from gateway.domain.token_pool import share_of
-from gateway.domain.token_ratio import TEMPLATE, Estimate, fits, surely_fits
+from gateway.domain.tokens import TEMPLATE, Estimate, fits, share_of, surely_fits
 
 
 def prompt_estimate(state: BackendState, request: InferenceRequest) -> Estimate:

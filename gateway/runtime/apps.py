@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gateway.config.snapshot import Snapshot
-from gateway.domain.endpoints import Endpoint
+from gateway.domain.endpoints import PASSED_ON, Endpoint
 from gateway.domain.request import InferenceRequest
 from gateway.proxy.exchange import Exchange
-from gateway.routing.explain import read_request
+from gateway.proxy.handler import RequestHandler
+from gateway.proxy.services import Services
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parents[1] / "apps"
 
 Translator = Callable[[Exchange], Exchange]
+Routers = Sequence["APIRouter"]
+Handler = Callable[[Services, Endpoint, Any], RequestHandler]
 Tap = Callable[[Endpoint, Exchange], Exchange]
 ReadRequest = Callable[[str, Any], InferenceRequest]
 BatchesShown = Callable[[Callable[[str], bool]], list[dict[str, Any]]]
@@ -57,17 +60,20 @@ class SharedFleet(Component, Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
     """What one app adds to a gateway. The function `app(gateway)` in `gateway/apps/<name>/app.py` makes it, at the
-    start: what takes long to import is imported by the calls.
+    start: what takes long to import is imported by the calls. An app of paths alone has none: its `api.py` has a
+    `router(gateway)`, and its `__init__.py` the PATHS where these are not below `/admin`.
 
     `part`: the object that is `gateway.apps.<name>`. `follow` is called with each snapshot that is about to be put in
     force after the start. `begin_stop` is called when the gateway begins to stop, long before `part` is closed. `lost`:
     kind of record -> how many the app has dropped. `paths`: how the app's paths begin, below `/` or `/v1/`; `routers`
     makes the routers for them. `uploads`: the whole paths to which a file may be sent. `translators`: name of an
-    inference endpoint that is no chat -> wraps its exchange in that of a chat. `read_request`: reads the request of
+    inference endpoint that is no chat -> wraps its exchange in that of a chat. `handlers`: name of an inference
+    endpoint whose answers are passed on -> makes the handler of a request. `read_request`: reads the request of
     `gateway explain`. `operation`: the operation on the fleet that is under way, else the last one, for `/status`; with
     what its commands wrote, or without. `troubles`: backend -> its engine's last words and what mends it, for admins.
-    `recovered`: backend that hangs -> its last restart, in words, for alerts.
-    `batches`: the batches for `/status` of the clients that the viewer may see.
+    `recovered`: backend that hangs -> its last restart, in words, for alerts. `acceptance`: backend that drafts ->
+    share of its draft tokens that were accepted. `batches`: the batches for `/status` of the clients that the viewer
+    may see.
     `preflight`: what may keep a backend from starting on its nodes with a profile ("" = with none)."""
 
     part: Component | None = None
@@ -75,15 +81,26 @@ class Extension:
     begin_stop: Callable[[], None] = lambda: None
     lost: Callable[[], Mapping[str, int]] = dict
     paths: frozenset[str] = frozenset()
-    routers: Callable[[], Sequence[APIRouter]] = tuple
+    routers: Callable[[], Routers] = tuple
     uploads: tuple[str, ...] = ()
     translators: Mapping[str, Translator] = field(default_factory=dict)
+    handlers: Mapping[str, Handler] = field(default_factory=dict)
     read_request: ReadRequest | None = None
     operation: Callable[[bool], dict[str, Any] | None] | None = None
     troubles: Callable[[], Mapping[str, Any]] = dict
     recovered: Callable[[], Mapping[str, str]] = dict
+    acceptance: Callable[[], Mapping[str, float]] = dict
     batches: BatchesShown = lambda _: []
     preflight: Preflight | None = None
+
+
+def _extension(name: str, gateway: object) -> Extension:
+    package = f"gateway.apps.{name}"
+    if (FOLDER / name / "app.py").exists():
+        made: Extension = import_module(f"{package}.app").app(gateway)
+        return made
+    paths: frozenset[str] = getattr(import_module(package), "PATHS", frozenset())
+    return Extension(paths=paths, routers=lambda: (import_module(f"{package}.api").router(gateway),))
 
 
 class Apps:
@@ -91,15 +108,16 @@ class Apps:
     part, or without its folder, is an AttributeError."""
 
     def __init__(self, gateway: object) -> None:
-        names = sorted(path.parent.name for path in FOLDER.glob("*/app.py"))
-        found: dict[str, Extension] = {name: import_module(f"gateway.apps.{name}.app").app(gateway) for name in names}
+        names = sorted({path.parent.name for path in (*FOLDER.glob("*/app.py"), *FOLDER.glob("*/api.py"))})
+        found = {name: _extension(name, gateway) for name in names}
         self._parts = {name: app.part for name, app in found.items() if app.part is not None}
         self._apps = apps = tuple(found.values())
         self.tap: Tap | None = None  # wraps each exchange with a client; set by an app while it captures bodies
         self._translators = {name: wrap for app in apps for name, wrap in app.translators.items()}
+        self.handlers = {name: make for app in apps for name, make in app.handlers.items()}
         self.paths = frozenset(path for app in apps for path in app.paths)
         self.uploads = frozenset(path for app in apps for path in app.uploads)
-        self.read_request = next((app.read_request for app in apps if app.read_request is not None), read_request)
+        self.read_request = next((app.read_request for app in apps if app.read_request is not None), None)
         self.operation = next((app.operation for app in apps if app.operation is not None), lambda _: None)
         self._preflight = next((app.preflight for app in apps if app.preflight is not None), None)
 
@@ -136,6 +154,10 @@ class Apps:
         """Backend that hangs -> its last restart by the gateway, in words."""
         return {name: text for app in self._apps for name, text in app.recovered().items()}
 
+    def acceptance(self) -> dict[str, float]:
+        """Backend that drafts -> share of its draft tokens that were accepted over the last minutes."""
+        return {name: share for app in self._apps for name, share in app.acceptance().items()}
+
     def lost(self) -> dict[str, int]:
         """Kind of record -> how many the apps have dropped."""
         return {kind: count for app in self._apps for kind, count in app.lost().items()}
@@ -144,8 +166,9 @@ class Apps:
         return [router for app in self._apps for router in app.routers()]
 
     def serves(self, endpoint: Endpoint) -> bool:
-        """Is the endpoint a chat, or is there an app that translates it into one?"""
-        return endpoint.becomes is None or endpoint.name in self._translators
+        """Is the endpoint answered as a chat is, or is there an app that translates it or handles it?"""
+        plain = endpoint.becomes is None and endpoint not in PASSED_ON
+        return plain or endpoint.name in self._translators or endpoint.name in self.handlers
 
     def translated(self, endpoint: Endpoint, exchange: Exchange) -> Exchange:
         """`exchange` for the request path: wrapped in a translator where the endpoint is none of OpenAI's chat API."""

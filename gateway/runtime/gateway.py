@@ -14,7 +14,7 @@ from prometheus_client import Metric
 from gateway import __version__
 from gateway.accounting.accounts import Accounts, today
 from gateway.accounting.budgets import shares
-from gateway.accounting.settle import Settler
+from gateway.accounting.record import Settler
 from gateway.admission.memory import Memory
 from gateway.admission.slots import Admission
 from gateway.config.load import LoadedFile
@@ -40,9 +40,7 @@ from gateway.observe.gauges import (
     gauge,
     node_metrics,
 )
-from gateway.observe.history import History
 from gateway.observe.log import LogWriter
-from gateway.observe.usage_report import UsageReport
 from gateway.proxy.active import ActiveRequests
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.handler import RequestHandler
@@ -55,7 +53,7 @@ from gateway.runtime.apps import Apps, SharedFleet
 from gateway.runtime.chosen_mode import ChosenMode, ModeChoice
 from gateway.runtime.reload import Adapt, Reloader
 from gateway.shortage import Kind
-from gateway.transport.client import open_client
+from gateway.transport.h1 import open_client
 
 log = logging.getLogger("gateway")
 
@@ -118,10 +116,6 @@ class Gateway:
             decides_ahead=decides_ahead,
         )
         self.shared: SharedFleet | None = None  # None = no other gateways share the fleet; set by the app `cluster`
-        self.history = History(
-            lambda: self.fleet.states, lambda: self.prober.machines, self.admission.queue_depth, self.metrics
-        )
-        self.usage = UsageReport(self.accounts.ledger.path, failures)
         self.apps = Apps(self)
         if snapshot.server.shared is not None and self.shared is None:
             raise RuntimeError("routes.yaml has `server.shared`, and this gateway has no folder gateway/apps/cluster")
@@ -186,7 +180,6 @@ class Gateway:
             log.info("mode '%s' is in force", self.snapshot.mode)
         if (missing := self.chosen_mode.missing_in(self.written)) is not None:
             log.warning("%s", missing)
-        self.history.open()
         if self.reloader is not None:
             self.reloader.open()
 
@@ -258,8 +251,8 @@ class Gateway:
         await self.metrics.failures.close(*first)
         for task in (*self._preparing.values(), *self._following):
             task.cancel()
-        observing = (self.history, self.prober.suspicion, self.prober)
-        await self.metrics.failures.close(*observing, self.shared, self.fleet, self.accounts)
+        parts = (self.prober.suspicion, self.prober, self.shared, self.fleet, self.accounts)
+        await self.metrics.failures.close(*parts)
 
     def budget_shares(self) -> dict[str, float]:
         """Name of a budget -> share that is spent."""

@@ -14,8 +14,7 @@ from gateway.errors import fresh
 from gateway.shortage import shortage_of
 
 from .collected import PART, CollectedTransport, round_of
-from .h1_response import H1Response
-from .known_head import AnswerHeads
+from .h1_response import AnswerHeads, H1Response
 from .whole_chunks import ends_chunk, whole_chunk
 
 READ_AHEAD = 256 * 1024

@@ -196,49 +196,45 @@ function askForKey(message) {
   at("key").focus();
 }
 
-async function cancelBatch(id) {
-  if (!confirm(`Cancel ${id}? What is done stays.`)) return;
+/** Do it, say what went wrong, and look at the status. */
+async function trying(title, work) {
   try {
-    const answer = await ask(`/v1/batches/${encodeURIComponent(id)}/cancel`, { method: "POST" });
-    notice(answer.ok ? `${id} is being cancelled.` : await messageOf(answer), answer.ok ? "ok" : "bad");
+    await work();
   } catch (error) {
-    notice(`Cancel ${id}: ${error.message}`, "bad");
+    if (error instanceof NeedsKey) askForKey(error.message);
+    else notice(`${title}: ${error.message}`, "bad");
   }
   statusSoon();
+}
+
+function cancelBatch(id) {
+  if (!confirm(`Cancel ${id}? What is done stays.`)) return;
+  trying(`Cancel ${id}`, async () => {
+    await posted(`/v1/batches/${encodeURIComponent(id)}/cancel`);
+    notice(`${id} is being cancelled.`);
+  });
 }
 
 async function act(path, name, done) {
   const doing = `${path} ${name}`;
   page.pending.add(doing);
   render();
-  try {
-    const answer = await ask(path === "reload" ? "/admin/reload" : `/admin/backends/${encodeURIComponent(name)}/${path}`, { method: "POST" });
-    if (answer.ok) notice(done(await answer.json()));
-    else notice(await messageOf(answer), "bad");
-  } catch (error) {
-    if (error instanceof NeedsKey) askForKey(error.message);
-    else notice(`${path} ${name}: ${error.message}`, "bad");
-  } finally {
-    page.pending.delete(doing);
-  }
-  statusSoon();
+  await trying(doing, async () => {
+    notice(done(await posted(path === "reload" ? "/admin/reload" : `/admin/backends/${encodeURIComponent(name)}/${path}`)));
+  });
+  page.pending.delete(doing);
 }
 
-/** Ask what a start, stop or restart would do, and begin it if that is what is wanted. */
-async function operate(kind, name) {
-  const path = `/admin/backends/${encodeURIComponent(name)}/${kind}`;
-  try {
-    const plan = await posted(path, { dry_run: true });
-    if (plan.refusals.length) return notice(`${kind} ${name} is refused: ${plan.refusals.join("; ")}`, "bad");
-    if (!confirm(questionOf(plan))) return undefined;
-    await posted(path, {});
-    notice("");
-  } catch (error) {
-    if (error instanceof NeedsKey) askForKey(error.message);
-    else notice(`${kind} ${name}: ${error.message}`, "bad");
-  }
-  return statusSoon();
-}
+/** Ask what an operation would do, and begin it if that is what is wanted. */
+const operate = (title, path, body = {}) => trying(title, async () => {
+  const plan = await posted(path, { ...body, dry_run: true });
+  if (plan.refusals.length) return notice(`${title} is refused: ${plan.refusals.join("; ")}`, "bad");
+  if (!confirm(questionOf(plan))) return undefined;
+  await posted(path, body);
+  return notice("");
+});
+
+const operateOne = (kind) => ({ name }) => operate(`${kind} ${name}`, `/admin/backends/${encodeURIComponent(name)}/${kind}`);
 
 async function posted(path, body, method = "POST") {
   const answer = await ask(path, { method, body });
@@ -246,31 +242,10 @@ async function posted(path, body, method = "POST") {
   return answer.json();
 }
 
-async function cancelOperation(id) {
+function cancelOperation(id) {
   const { operation } = page.status;
   if (!confirm(`Cancel ${operation ? titleOf(operation) : "the operation"}? Its command is killed; an engine that it has started goes on loading until it is stopped.`)) return;
-  try {
-    await posted(`/admin/operations/${id}`, undefined, "DELETE");
-  } catch (error) {
-    if (error instanceof NeedsKey) askForKey(error.message);
-    else notice(`cancel: ${error.message}`, "bad");
-  }
-  statusSoon();
-}
-
-/** Ask what a switch would do, and begin it if that is what is wanted. */
-async function switchTo(mode) {
-  try {
-    const plan = await posted("/admin/mode", { mode, dry_run: true });
-    if (plan.refusals.length) return notice(`Switch to ${mode} is refused: ${plan.refusals.join("; ")}`, "bad");
-    if (!confirm(questionOf(plan))) return undefined;
-    await posted("/admin/mode", { mode });
-    notice("");
-  } catch (error) {
-    if (error instanceof NeedsKey) askForKey(error.message);
-    else notice(`Switch to ${mode}: ${error.message}`, "bad");
-  }
-  return statusSoon();
+  trying("cancel", () => posted(`/admin/operations/${id}`, undefined, "DELETE"));
 }
 
 const ACTIONS = {
@@ -295,10 +270,10 @@ const ACTIONS = {
     notice(`Probing ${name}: it is asked as soon as nothing else runs there.`);
     act("probe", name, (reply) => `${name} was probed: ${reply.problems.length ? reply.problems.join("; ") : "nothing is wrong"}.`);
   },
-  mode: ({ name }) => switchTo(name),
-  start: ({ name }) => operate("start", name),
-  stop: ({ name }) => operate("stop", name),
-  restart: ({ name }) => operate("restart", name),
+  mode: ({ name }) => operate(`Switch to ${name}`, "/admin/mode", { mode: name }),
+  start: operateOne("start"),
+  stop: operateOne("stop"),
+  restart: operateOne("restart"),
   logs: ({ name }) => openLogs(name),
   cancel: ({ name }) => cancelOperation(name),
   ...requestActions(() => requestsSoon(), (...words) => notice(...words)),

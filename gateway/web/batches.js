@@ -1,6 +1,6 @@
 // Batches: how far each is, how quickly it goes on, and when it will be done.
 
-import { cell, h, meter, rowHead, table } from "./dom.js";
+import { badge, cell, h, meter, rowHead, table } from "./dom.js";
 import { number, span } from "./format.js";
 
 const HEAD = ["Batch", "Client", "Models", "State", "Done", "Failed", "Rate", "Left", ""];
@@ -16,14 +16,14 @@ export function batchesOf({ batches, you }) {
 
 function row(batch, mayCancel) {
   const level = LEVELS[batch.status] || "warn";
-  const done = batch.completed + batch.failed;
+  const done = batch.completed + batch.failed + batch.cancelled;
   const text = `${number(done)} / ${number(batch.total)}`;
   return h(
     "tr", { role: "row", "data-key": batch.id, "data-batch": batch.id },
     rowHead({ class: "name" }, batch.id),
     cell("Client", {}, batch.client),
     cell("Models", {}, batch.models.join(", ")),
-    cell("State", { class: "state" }, h("span", { class: `badge ${level}` }, h("span", { "aria-hidden": "true" }, MARKS[level]), ` ${batch.status}`),
+    cell("State", { class: "state" }, badge([level, MARKS[level]], batch.status),
       batch.waits ? h("div", { class: "why" }, batch.waits) : null),
     cell("Done", { class: "num" }, meter(batch.total ? done / batch.total : 0, text, `${text} lines`, ENDS, ENDS)),
     cell("Failed", { class: `num ${batch.failed ? "warn" : ""}` }, batch.failed ? number(batch.failed) : "–"),

@@ -81,6 +81,10 @@ export function cell(label, attributes, ...children) {
 
 export const rowHead = (attributes, ...children) => h("th", { role: "rowheader", scope: "row", ...attributes }, ...children);
 
+/** A mark and words: colour is never the only sign. */
+export const badge = ([level, mark], words, title = null) =>
+  h("span", { class: `badge ${level}`, title }, h("span", { "aria-hidden": "true" }, mark), ` ${words}`);
+
 const SVG = "http://www.w3.org/2000/svg";
 
 /** A bar with its number beside it; `share` 0 to 1, and from which on it warns, or is bad. (Drawn: a width in a style

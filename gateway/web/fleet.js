@@ -1,6 +1,6 @@
 // Nodes and backends: a group of rows per machine.
 
-import { cell, h, meter, rowHead, table } from "./dom.js";
+import { badge, cell, h, meter, rowHead, table } from "./dom.js";
 import { DASH, gibibytes, number, percent, seconds, short, span, time } from "./format.js";
 
 /** State -> [level, mark]: colour is never the only sign. */
@@ -54,7 +54,6 @@ function groupsOf(status) {
 function groupHead(title, names, status) {
   const node = names.length === 1 ? status.nodes[names[0]] : null;
   if (!node) return h("span", { class: "node" }, h("span", { class: "node-name" }, title));
-  const [level, mark] = NODE_MARKS[node.state];
   const total = node.memory_total || node.memory;
   const numbers = [];
   if (node.memory_used !== null && total) {
@@ -72,7 +71,7 @@ function groupHead(title, names, status) {
   return h(
     "span", { class: "node" },
     h("span", { class: "node-name" }, title),
-    h("span", { class: `badge ${level}`, title: node.why }, h("span", { "aria-hidden": "true" }, mark), ` ${node.state}`),
+    badge(NODE_MARKS[node.state], node.state, node.why),
     node.state === "up" ? null : h("span", { class: "why" }, node.why),
     numbers,
   );
@@ -82,7 +81,7 @@ function groupHead(title, names, status) {
 const frontEnd = ({ front_end: name }) => (name && name !== "python" ? `${name} front end` : null);
 
 function row(name, backend, status, pending) {
-  const [level, mark] = MARKS[backend.state];
+  const [level] = MARKS[backend.state];
   const away = GONE.has(backend.state) && !backend.inflight && !backend.queue; // its last rates are not current
   const now = away ? { ...backend.now, decode: null, prefill: null } : backend.now;
   const used = backend.inflight + backend.elsewhere + backend.foreign;
@@ -96,7 +95,7 @@ function row(name, backend, status, pending) {
     rowHead({ class: "name" }, name, h("div", { class: "muted small about", title: [about.filter(Boolean).join(", "), ...flags(backend)].join("\n") }, about.filter(Boolean).join(", "))),
     cell(
       "State", { class: "state" },
-      h("span", { class: `badge ${level}`, title: backend.reason }, h("span", { "aria-hidden": "true" }, mark), ` ${backend.state}`),
+      badge(MARKS[backend.state], backend.state, backend.reason),
       h("span", { class: "small muted", title: `since ${time(backend.since)}` }, ` ${span(status.now - backend.since)}`),
       explained ? h("div", { class: "why" }, backend.reason) : null,
       troubleOf(backend.trouble),

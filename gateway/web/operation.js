@@ -1,6 +1,6 @@
 // The operation under way, a switch, a start or a stop, or the last one as long as it matters.
 
-import { cell, h, rowHead, table } from "./dom.js";
+import { badge, cell, h, rowHead, table } from "./dom.js";
 import { number, span, time } from "./format.js";
 
 const MARKS = { waiting: ["off", "○"], running: ["warn", "◔"], done: ["ok", "●"], failed: ["bad", "✕"], skipped: ["off", "–"] };
@@ -13,7 +13,7 @@ export function operationOf(status, now) {
   const failed = operation.state === "failed";
   return h(
     "div", { class: "operation", "data-key": operation.id },
-    h("p", { id: "operation-state", role: "status" }, badge(operation.state, `${titleOf(operation)}: ${operation.state}`), " ",
+    h("p", { id: "operation-state", role: "status" }, badge(MARKS[operation.state], `${titleOf(operation)}: ${operation.state}`), " ",
       h("span", { class: "small muted" }, operation.state === "running" ? `since ${time(operation.began)}${expectedOf(operation)}` : `${time(operation.began)}, took ${span(operation.ended - operation.began)}`),
       operation.state === "running" && status.you.admin
         ? [" ", h("button", { class: "quiet", "data-action": "cancel", "data-name": operation.id }, "Cancel")] : null),
@@ -31,15 +31,10 @@ function steps(operation, now) {
   const rows = operation.steps.map((step, index) =>
     h("tr", { role: "row", "data-key": `${index}`, class: step.state === "failed" ? "hot bad" : null },
       rowHead({ class: "name" }, `${step.what} ${step.backend}`),
-      cell("State", {}, badge(step.state, step.state)),
+      cell("State", {}, badge(MARKS[step.state], step.state)),
       cell("Time", { class: "num" }, took(step, operation, now)),
       cell("Output", {}, lastLine(step), signOf(step, now))));
   return table({ class: "cards steps", "aria-label": "Steps" }, ["Step", "State", "Time", "Output"], h("tbody", { role: "rowgroup" }, rows));
-}
-
-function badge(state, text) {
-  const [level, mark] = MARKS[state];
-  return h("span", { class: `badge ${level}` }, h("span", { "aria-hidden": "true" }, mark), ` ${text}`);
 }
 
 function took(step, operation, now) {
@@ -64,7 +59,7 @@ function lastLine(step) {
 }
 
 /** spark1: qwen36 (4 min), small */
-export const laneText = (lane) =>
+const laneText = (lane) =>
   `${lane.node || "no node"}: ${lane.starts.map((one) => (one.seconds ? `${one.backend} (${span(one.seconds)})` : one.backend)).join(", then ")}`;
 
 /** What a switch would do, in the words of a question; from the answer to a dry run. */

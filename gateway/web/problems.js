@@ -118,8 +118,10 @@ function whatToDo({ state, node, names }, status) {
   const likely = one && trouble.cause ? ` Likely: ${trouble.cause}.` : one && trouble.words.length ? ` Its last words: ${trouble.words.at(-1)}` : "";
   const mends = [...new Set(backends.map((backend) => backend.trouble?.mend).filter(Boolean))].slice(0, 2);
   if (!mends.length && state === "warming") return reasons;
-  const gone = status.nodes[node]?.state === "down" ? "see whether the machine runs, and its network" : names.length > 1 ? "gateway fleet status" : `gateway probe ${names[0]}`;
-  const button = mends.length && status.you.admin ? " (or Restart, below)" : "";
+  const steered = state === "down" && node && backends[0].engine === "vllm";
+  const look = names.length > 1 ? "gateway fleet status" : `gateway ${steered ? "fleet logs" : "probe"} ${names[0]}`;
+  const gone = status.nodes[node]?.state === "down" ? "see whether the machine runs, and its network" : look;
+  const button = !status.you.admin ? "" : mends.length ? " (or Restart, below)" : steered ? " (or Logs and Restart, below)" : "";
   return `${reasons}.${likely} What to do: ${mends.join("; ") || gone}${button}`;
 }
 

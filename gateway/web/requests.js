@@ -1,7 +1,7 @@
 // The requests that run and the last ones; a row opens its story, which the gateway tells in sentences.
 
 import { ask, messageOf, NeedsKey } from "./client.js";
-import { at, cell, h, rowHead, show, table } from "./dom.js";
+import { at, badge, cell, h, rowHead, show, table } from "./dom.js";
 import { number, seconds, short, time } from "./format.js";
 
 const HEAD = ["Request", "State", "Client", "Alias", "Tokens", "Tokens/s", "First", "Total", ""];
@@ -58,7 +58,7 @@ function captureOf(capture) {
     view.admin ? h("button", { class: "quiet", "data-action": "capture", "data-name": "0s" }, "End it") : null);
 }
 
-function badge(one, running) {
+function markOf(one, running) {
   if (running) return ["off", "◔", one.phase];
   if (one.failed) return ["bad", "✕", one.outcome];
   if (one.outcome !== "200") return ["warn", "–", one.outcome];
@@ -74,7 +74,7 @@ const speedOf = (one) => {
 };
 
 function row(one, running) {
-  const [level, mark, words] = badge(one, running);
+  const [level, mark, words] = markOf(one, running);
   const opened = view.opened === one.id;
   const speed = running ? one.tokens_per_s : speedOf(one);
   const tokens = running ? short(one.tokens_out || null) : one.tokens_in || one.tokens_out ? `${short(one.tokens_in)} + ${short(one.tokens_out)}` : "–";
@@ -83,7 +83,7 @@ function row(one, running) {
     "tr", { role: "row", "data-key": key, "data-request": one.id, class: opened ? "opened" : null },
     rowHead({ class: "when" }, h("button", { class: "quiet", "data-action": "story", "data-name": one.id, "aria-expanded": String(opened), title: one.id },
       running ? "now" : time(one.at))),
-    cell("State", { class: "state" }, h("span", { class: `badge ${level}` }, h("span", { "aria-hidden": "true" }, mark), ` ${words}`)),
+    cell("State", { class: "state" }, badge([level, mark], words)),
     cell("Client", {}, one.client),
     cell("Alias", { class: "route-of" }, one.alias || "–", one.backend && one.backend !== one.alias ? h("span", { class: "muted" }, ` → ${one.backend}`) : null),
     cell("Tokens", { class: "num" }, tokens),

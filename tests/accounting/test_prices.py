@@ -12,7 +12,7 @@ import pytest
 
 from gateway.accounting.prices import FREE, Prices, Rates, costs_money, litellm_rates
 from gateway.config.snapshot import Backend, Price
-from gateway.domain.usage import NO_TOKENS, Tokens, read_usage
+from gateway.domain.tokens import NO_TOKENS, Tokens, read_usage
 
 MAP: dict[str, Any] = {
     "claude-x": {

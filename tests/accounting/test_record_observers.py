@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.accounting.record import RequestRecord
-from gateway.accounting.settle import Settler
+from gateway.accounting.record import RequestRecord, Settler
 from simulator import SimVllm
 from tests.raw_client import chat, raw_client
 from tests.support import RunningGateway, running_gateway

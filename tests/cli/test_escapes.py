@@ -26,7 +26,7 @@ from gateway.apps.console.top_view import View
 from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.output import render
 from gateway.apps.probing import command as probe
-from gateway.domain.usage import NO_TOKENS
+from gateway.domain.tokens import NO_TOKENS
 from gateway.observe.log import EventLine, as_json, as_pretty
 from gateway.printable import visible, visible_all, visible_json, visible_lines
 from gateway.routing.refusal import FailedAttempt

@@ -81,6 +81,9 @@ def test_every_unquoted_variable_inside_braces_is_found() -> None:
     ("text", "says"),
     [
         ("a:\n\tb: 1\n", "routes.yaml:2  a tab - YAML is indented with spaces"),
+        ("a: 1\nb:\n\u00a0\u00a0c: 1\n  d: 2\n", "routes.yaml:3  a character that only looks like a space"),
+        ("a: 1\n<<<<<<< HEAD\nb: 2\n=======\nb: 3\n>>>>>>> x\n", "routes.yaml:2  a conflict that git has left"),
+        ("a: 1\nb: [\n=======\n2]\nc: x: y\n", "routes.yaml:3  a conflict that git has left"),
         ("a: b: c\n", "routes.yaml:1  a ':' where no key can be"),
         ('a: "x\n', "never closed"),
         ("a: [1, 2\n", "never closed"),

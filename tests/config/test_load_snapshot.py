@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from gateway.config.load import load_text
+from gateway.config.load import load, load_text
+from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Backend, Budget, Price, Snapshot
 
 
@@ -140,3 +143,11 @@ def test_aliases_that_can_leave_the_lan_are_known() -> None:
     text = 'backends: {a: {url: "http://x:1"}, c: {engine: litellm, model: m}}\naliases: {w: [a, c], v: [a]}\n'
     loaded = snapshot(text)
     assert {n: loaded.leaves_lan(alias) for n, alias in loaded.aliases.items()} == {"w": ("c",), "v": (), "a": ()}
+
+
+def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path: Path) -> None:
+    path = tmp_path / "routes.yaml"
+    path.write_bytes(b"backends:\n  a: {url: 'http://10.0.0.1'}  # ok\n# caf\xe9\n")
+    with pytest.raises(ConfigError) as caught:
+        load(path, {})
+    assert str(caught.value) == f"{path}:3  not UTF-8 text - save the file as UTF-8"

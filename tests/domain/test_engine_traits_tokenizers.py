@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engines.test_tokenize_tokens import CHAT, PROMPT, Fields, asker, raw, replies
+from tests.apps.tokens.test_client import CHAT, PROMPT, Fields, asker, raw, replies
 
 WAYS: dict[str, tuple[str, Fields, list[tuple[str, Fields]], list[Any], Fields]] = {
     "a text, by vLLM": (

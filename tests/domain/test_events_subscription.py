@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.domain.events import QUEUE_MOST, Event, Subscription
-from tests.api.test_status import reading, two
+from tests.apps.page.test_status import reading, two
 
 
 def test_a_slow_reader_loses_the_oldest_and_is_told() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gateway.domain.backend import BackendState
 from gateway.domain.request import InferenceRequest
 from gateway.inspection.error_replies import Verdict, judge
-from gateway.inspection.overflows import LEAST_WINDOW
+from gateway.inspection.known_errors import LEAST_WINDOW
 from gateway.proxy.feedback import Feedback, ask_again, learn, within_reason
 from gateway.routing.plan import make_plan
 from gateway.routing.refusal import FailedAttempt, refusal

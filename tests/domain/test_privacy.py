@@ -32,7 +32,7 @@ ALL_MARKS = Privacy(*(True for _ in fields(Privacy)))
 HERE_ALONE = "asks no cloud (tests/apps/tokens/test_api_backends.py, tests/apps/dialects/test_token_counts.py)"
 WAYS = {
     ("InnerExchange", "apps/batches/runner.py"): "batch",
-    ("InnerExchange", "proxy/ask_all.py"): "ask_all",
+    ("InnerExchange", "apps/ask_all/asking.py"): "ask_all",
     ("InnerExchange", "apps/describing/app.py"): "tests/apps/describing/test_app.py",
     ("InnerExchange", "apps/requests/replay.py"): "tests/apps/requests/test_capture.py",
     ("Caller", "admission/access.py"): "kept",

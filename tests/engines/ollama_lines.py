@@ -13,7 +13,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.endpoints import Endpoint
 from gateway.domain.upstream import Response, UpstreamFailure
 from gateway.engines.ollama.engine import OllamaEngine
-from gateway.transport.client import open_client
+from gateway.transport.h1 import open_client
 from simulator import SimOllama
 from tests.engines.scripted import ScriptedClient, ScriptedResponse, call_of, events_of, state_of
 

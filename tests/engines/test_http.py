@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from gateway.config.load import load_text
 from simulator.audio import SimAudio
-from tests.proxy.audio.forms import TRANSCRIPTIONS, TYPE, WAV, form, heard, house, part, received, usual
+from tests.apps.media.forms import TRANSCRIPTIONS, TYPE, WAV, form, heard, house, part, received, usual
 from tests.scripted import Turn, json_answer, raw_post, request_bytes
 from tests.support import RunningGateway, running_gateway
 

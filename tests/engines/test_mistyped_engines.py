@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.apps.cloud.errors import error_answer
+from gateway.apps.cloud.stream import LiteLLMStream, embeddings_body, whole_body
 from gateway.domain.endpoints import CHAT, COMPLETIONS, EMBEDDINGS
+from gateway.domain.tokens import COUNT_MOST
 from gateway.domain.upstream import ProtocolFailure, UpstreamFailure
-from gateway.domain.usage import COUNT_MOST
-from gateway.engines.litellm.errors import error_answer
-from gateway.engines.litellm.stream import LiteLLMStream, embeddings_body, whole_body
 from gateway.engines.ollama.calls import RequiredCallReader
 from gateway.engines.ollama.engine import embeddings
 from gateway.engines.ollama.reply import OllamaLine

@@ -229,6 +229,19 @@ async def test_several_answers_come_however_their_number_is_written(sim: type[Si
         assert len(reply.json()["choices"]) == 2
 
 
+async def test_a_prompt_is_counted_once_however_many_answers_it_has() -> None:
+    async with rust() as (gateway, _):
+        one, three = [(await gateway.client.post(CHAT, json=chat("a", n=n))).json()["usage"] for n in (1, 3)]
+        assert three["prompt_tokens"] == one["prompt_tokens"]
+        assert three["total_tokens"] == three["prompt_tokens"] + three["completion_tokens"]
+        body = {"model": "a", "prompt": ["hi", "ho"], "max_tokens": 3}
+        usage = [
+            (await gateway.client.post("/v1/completions", json={**body, "n": n})).json()["usage"]["prompt_tokens"]
+            for n in (1, 2)
+        ]
+        assert usage[0] == usage[1]
+
+
 @pytest.mark.parametrize("n", [0, -1, "x", 2.5, []])
 async def test_no_number_of_answers_is_refused(n: Any) -> None:
     async with rust() as (gateway, _):

@@ -20,7 +20,7 @@ from gateway.domain.request import InferenceRequest, parse
 from gateway.domain.upstream import ConnectFailure, StaleConnection, UpstreamClient, UpstreamFailure
 from gateway.engines import tokenize
 from gateway.engines.tokenize import count_tokens
-from gateway.transport.client import open_client
+from gateway.transport.h1 import open_client
 from simulator import SimVllm
 from tests.engines.scripted import ScriptedClient, ScriptedResponse, state_of
 from tests.scripted import Turn, answer, json_answer, scripted

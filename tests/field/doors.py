@@ -1,4 +1,4 @@
-"""The three doors of a chat: what a client sends at each, and what it reads in the answer."""
+"""The four doors of a chat: what a client sends at each, and what it reads in the answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from typing import Any
 import httpx
 
 Body = dict[str, Any]
-PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
+PATHS = {
+    "chat": "/v1/chat/completions",
+    "messages": "/v1/messages",
+    "responses": "/v1/responses",
+    "ollama": "/api/chat",
+}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 
 
@@ -52,7 +57,12 @@ def _tool(door: str, name: str) -> Body:
 
 def read(door: str, response: httpx.Response) -> Read:
     got = Read(response.status_code, dict(response.headers), raw=response.text)
-    if "text/event-stream" in response.headers.get("content-type", ""):
+    kind = response.headers.get("content-type", "")
+    if "application/x-ndjson" in kind:
+        for line in response.text.splitlines():
+            _ollama(got, json.loads(line))
+        return got
+    if "text/event-stream" in kind:
         events = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
         {"chat": _chat_stream, "messages": _message_stream, "responses": _response_stream}[door](got, events)
         return got
@@ -60,12 +70,14 @@ def read(door: str, response: httpx.Response) -> Read:
     if response.status_code >= 300:
         _error(got, body)
     else:
-        {"chat": _chat, "messages": _message, "responses": _response}[door](got, body)
+        {"chat": _chat, "messages": _message, "responses": _response, "ollama": _ollama}[door](got, body)
     return got
 
 
 def _error(got: Read, body: Body) -> None:
     error = body.get("error") or {}
+    if isinstance(error, str):
+        error = {"message": error, "code": body.get("code")}  # Ollama's
     got.error, got.code = str(error.get("message")), str(error.get("code") or error.get("type"))
 
 
@@ -81,8 +93,14 @@ def _chat(got: Read, body: Body) -> None:
     message = choice["message"]
     got.text, got.finish = message.get("content") or "", choice["finish_reason"]
     got.thoughts = message.get("reasoning") or message.get("reasoning_content") or ""
-    got.calls = [(c["function"]["name"], _value(c["function"]["arguments"])) for c in message.get("tool_calls") or ()]
+    got.calls = [_chat_call(call) for call in message.get("tool_calls") or ()]
     assert all(call["id"] for call in message.get("tool_calls") or ())
+
+
+def _chat_call(call: Body) -> tuple[str, Any]:
+    if "custom" in call:
+        return call["custom"]["name"], call["custom"]["input"]
+    return call["function"]["name"], _value(call["function"]["arguments"])
 
 
 def _chat_stream(got: Read, events: list[Body]) -> None:
@@ -95,6 +113,10 @@ def _chat_stream(got: Read, events: list[Body]) -> None:
             got.text += delta.get("content") or ""
             got.thoughts += delta.get("reasoning") or delta.get("reasoning_content") or ""
             for call in delta.get("tool_calls") or ():
+                if "custom" in call:
+                    assert call["id"]
+                    got.calls.append(_chat_call(call))
+                    continue
                 function = call.get("function") or {}
                 if call["index"] not in calls:
                     assert call["id"]
@@ -102,7 +124,7 @@ def _chat_stream(got: Read, events: list[Body]) -> None:
                     calls[call["index"]] = [function["name"], ""]
                 calls[call["index"]][1] += function.get("arguments") or ""
             got.finish = choice.get("finish_reason") or got.finish
-    got.calls = [(name, _value(arguments)) for name, arguments in calls.values()]
+    got.calls += [(name, _value(arguments)) for name, arguments in calls.values()]
 
 
 def _message(got: Read, body: Body) -> None:
@@ -136,6 +158,19 @@ def _message_stream(got: Read, events: list[Body]) -> None:
         elif kind == "message_delta":
             got.finish = _FINISH.get(event["delta"]["stop_reason"], "other")
     got.calls = [(name, _value(arguments or "{}")) for name, arguments in calls.values()]
+
+
+def _ollama(got: Read, body: Body) -> None:
+    """A whole answer, or a line of a stream."""
+    if "error" in body:
+        _error(got, body)
+        return
+    message = body["message"]
+    got.text += message["content"]
+    got.thoughts += message.get("thinking", "")
+    got.calls += [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or ()]
+    if body["done"]:
+        got.finish = "tool_calls" if got.calls else body["done_reason"]
 
 
 def _response(got: Read, body: Body) -> None:

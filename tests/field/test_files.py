@@ -2,7 +2,7 @@
 
 `file`: what `gateway import FILE --address 192.168.1.11` reads. `exit` (default 0) and `says`: text of its output.
 `notes`: texts that some note has; `count`: how many there are.
-`nodes`: name -> address. `backends`: name -> image, command, env, docker, volumes
+`nodes`: name -> address. `modes`: name -> backends. `backends`: name -> image, command, env, docker, volumes
 of the launch block, or keys of the backend. `check`: rules of errors that `gateway fleet check` finds (default:
 none). `rendered`: backend -> the end of the words that `docker run` gets on the head."""
 
@@ -63,6 +63,8 @@ def test_a_file_of_the_field(case: str, tmp_path: Path) -> None:
     assert list(backends) == list(wanted["backends"])
     nodes = {name: node.address for name, node in loaded.snapshot.nodes.items()}
     assert wanted.get("nodes", nodes) == nodes
+    modes = {name: list(mode.backends) for name, mode in loaded.snapshot.modes.items()}
+    assert wanted.get("modes", modes) == modes
     for name, keys in wanted["backends"].items():
         assert shown(backends[name], keys) == keys
     checked = CliRunner(env=ENVIRON).invoke(cli, ["fleet", "check", "--config", str(routes), "--json"])

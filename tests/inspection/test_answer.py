@@ -127,7 +127,7 @@ def test_the_ids_of_calls_are_new_and_look_as_clients_expect() -> None:
 
 def test_indexes_go_on_after_those_of_upstream() -> None:
     answer = ChoiceAnswer(expected())
-    out, _ = played(answer, native("now", "{}"), {"content": CALL}, native("now", "{}", 1))
+    out, _ = played(answer, native("now", '{"a":1}'), {"content": CALL}, native("now", '{"a":1}', 1))
     assert [index for index, *_ in calls(out)] == [0, 1, 2]
 
 
@@ -189,8 +189,8 @@ def test_upstreams_own_calls_are_checked(arguments: str, kind: str | None) -> No
 
 def test_a_tool_that_was_not_offered_is_counted_and_passed_on() -> None:
     answer = ChoiceAnswer(expected())
-    out, _ = played(answer, native("rm_rf", "{}"), finish="tool_calls")
-    assert calls(out) == [(0, "rm_rf", {})]
+    out, _ = played(answer, native("rm_rf", '{"path":"/"}'), finish="tool_calls")
+    assert calls(out) == [(0, "rm_rf", {"path": "/"})]
     assert answer.violations == {"unknown_tool"}
 
 

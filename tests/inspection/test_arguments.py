@@ -69,8 +69,16 @@ def test_json_passes_unchanged_and_at_once(value: Any, ascii_: bool, indent: int
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     passed, rest, arguments = fed(pieces)
-    assert ("".join(passed), rest) == (text, "")
+    assert "".join(passed) + rest == text
+    assert not (value and rest)
     assert (arguments.whole, arguments.mended) == (True, False)
+
+
+def test_an_empty_object_waits_for_the_arguments_behind_it() -> None:
+    assert fed(["{}"])[:2] == ([""], "{}")
+    passed, rest, arguments = fed(["{}", '{"city"', ': "Oslo"}'])
+    assert ("".join(passed), rest) == ("", '{"city": "Oslo"}')
+    assert arguments.whole
 
 
 def test_strings_pass_at_once_and_a_comma_waits_for_what_follows() -> None:

@@ -24,7 +24,7 @@ def test_a_part_belongs_to_the_call_with_its_index() -> None:
     parts = [
         part("f", "", index=0, id="a"),
         part(None, '{"x":', index=0),
-        part("g", "{}", index=1, id="b"),
+        part("g", '{"y":1}', index=1, id="b"),
         part(None, "1}", index=0, id="a"),
     ]
     assert not any(calls.note([one]) for one in parts)
@@ -78,12 +78,12 @@ def test_parts_without_an_index_go_on_with_the_latest_call() -> None:
     first: list[Any] = [{"id": "a", "function": {"name": "look", "arguments": ""}}]
     both: list[Any] = [
         {"function": {"arguments": '{"x":1}'}},
-        {"id": "b", "function": {"name": "look", "arguments": "{}"}},
+        {"id": "b", "function": {"name": "look", "arguments": '{"y":1}'}},
     ]
     assert calls.note(first)
     assert calls.note(both)
     assert [one["index"] for one in (*first, *both)] == [0, 0, 1]
-    assert [call.text() for call in calls._calls] == ['{"x":1}', "{}"]
+    assert [call.text() for call in calls._calls] == ['{"x":1}', '{"y":1}']
 
 
 def test_arguments_that_are_repeated_come_once() -> None:
@@ -107,10 +107,10 @@ def test_braces_inside_of_arguments_are_no_repetition() -> None:
 
 @pytest.mark.parametrize("name", ["look<|channel|>commentary", "functions.look", "functions.look<|constrain|>json"])
 def test_a_name_loses_the_marks_of_channels(name: str) -> None:
-    calls, named = ToolCalls(), [part(name, "{}", index=0, id="a")]
+    calls, named = ToolCalls(), [part(name, '{"x":1}', index=0, id="a")]
     assert calls.note(named, OfferedTools([{"function": {"name": "look"}}]))
     assert named[0]["function"]["name"] == calls.first == "look"
-    unknown = [part(name, "{}", index=0, id="b")]
+    unknown = [part(name, '{"x":1}', index=0, id="b")]
     assert not ToolCalls().note(unknown, OfferedTools([{"function": {"name": "other"}}]))
 
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.inspection.error_replies import judge
-from gateway.inspection.known_errors import read_lack, read_missing_model
-from gateway.inspection.overflows import guess_overflow, read_overflow
+from gateway.inspection.known_errors import guess_overflow, read_lack, read_missing_model, read_overflow
 from gateway.proxy.feedback import Feedback, ask_again, learn
 from tests.routing.parts import NOW, alias, backend, request
 

@@ -26,6 +26,8 @@ CUT = "the call that the model cut short has been sent as one: it stays, and the
 REPAIRED = "arguments that came as a call's are mended; in text they are no call"
 TYPED = "the front end has read Python's spelling as a string"
 OTHER = "another format's call is found too, because this format is not the only one that is looked for"
+SECTION = "the front end leaves out what stands in a second section of calls"
+KEPT = "an argument that no tool declares came as the text in which it was written"
 TAKEN = "more than the opening tag was taken away"
 DIFFERENCES = {
     "hermes/markers_inside_arg": SPECIAL,
@@ -44,6 +46,25 @@ DIFFERENCES = {
     "llama3_json/markers_inside_arg": SPECIAL,
     "llama3_json/unknown_tool": SENT,
     "llama3_json/truncated_60pct": CUT,
+    "minimax_m2/text-markers": SPECIAL,
+    "minimax_m2/unknown": SENT,
+    "minimax_m2/twice": SECTION,
+    "kimi_k2/unknown": SENT,
+    "kimi_k2/cut-7": CUT,
+    "kimi_k2/cut-9": CUT,
+    "kimi_k2/cut-11": CUT,
+    "kimi_k2/cut-17": CUT,
+    "kimi_k2/twice": SECTION,
+    "glm47/text-markers": SPECIAL,
+    "deepseek_v4/unknown": SENT,
+    "deepseek_v4/twice": SECTION,
+    **{
+        f"deepseek_v4/tool_calls-wrap-{how}": KEPT
+        for how in ("odd-arguments", "two-arguments", "odd-input", "two-input")
+    },
+    **{f"deepseek_v4/tool_calls-wrap-{how}-args": KEPT for how in ("obj", "none", "odd", "two")},
+    "deepseek_v4/tool_calls-noclose": "the front end has taken the next argument into one that is not closed",
+    "gemma4/unknown": SENT,
     "gemma4/json_args": "the front end has taken the quotes of JSON into keys and values",
 }
 

@@ -13,7 +13,9 @@ from tests.launch.test_families import FIELD
 
 def test_the_family_s_format_is_tried_first_then_the_declared_ones_then_the_common_ones() -> None:
     def names(model: str | None, parser: str | None) -> list[str]:
-        return list(dict.fromkeys(format_.name for format_ in formats_for(model, parser)))
+        found = list(dict.fromkeys(format_.name for format_ in formats_for(model, parser)))
+        assert found[-6:] == ["invoke", "antml", "tools", "function_call", "fenced", "fenced_call"]
+        return found[:-6]
 
     assert names(None, None) == ["hermes", "qwen3_xml"]
     assert names("DeepSeek-V4-Flash", "hermes") == ["deepseek_v4", "hermes", "qwen3_xml"]

@@ -16,8 +16,8 @@ from gateway.apps.dialects.anthropic.answer import envelope, to_message
 from gateway.apps.dialects.anthropic.stream import MessageStream
 from gateway.domain.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint
 from gateway.domain.request import InferenceRequest, parse
+from gateway.domain.tokens import COUNT_MOST, read_usage
 from gateway.domain.upstream import ProtocolFailure
-from gateway.domain.usage import COUNT_MOST, read_usage
 from gateway.health.checks.reply import CheckReply, read_stream
 from gateway.health.checks.reply import read_whole as read_checked
 from gateway.inspection import rewrite

@@ -141,6 +141,7 @@ WRITERS: Mapping[str, Callable[[Sequence[Call]], str]] = {
     ),
     "jamba": lambda calls: f"<tool_calls>{as_json([named(call) for call in calls])}</tool_calls>",
     "olmo3": lambda calls: "<function_calls>" + "\n".join(map(python_call, calls)) + "</function_calls>",
+    "lfm2": lambda calls: f"<|tool_call_start|>[{', '.join(map(python_call, calls))}]<|tool_call_end|>",
     "openai": each(
         lambda call: (
             f"<|start|>assistant<|channel|>commentary to=functions.{call[0]} <|constrain|>json<|message|>"
@@ -148,6 +149,14 @@ WRITERS: Mapping[str, Callable[[Sequence[Call]], str]] = {
         ),
         "",
     ),
+    "openai_bare": each(lambda call: f"commentary to=functions.{call[0]} json{as_json(call[1])}", ""),
+    "invoke": invokes("function_calls"),
+    "antml": invokes("function_calls", "antml:"),
+    "tools": tagged("<tools>", "</tools>"),
+    "function_call": tagged("<function_call>", "</function_call>"),
+    "tool_request": tagged("[TOOL_REQUEST]", "[END_TOOL_REQUEST]"),
+    "fenced": tagged("```json", "```"),
+    "fenced_call": tagged("```tool_call", "```"),
     "qwen3_xml": xml("tool_call"),
     "seed_oss": xml("seed:tool_call"),
     "pythonic": lambda calls: f"[{', '.join(map(python_call, calls))}]",

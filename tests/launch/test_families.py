@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.config.suggest import REASONING_PARSERS, TOOL_PARSERS
-from gateway.launch.families import ENFORCES, FAMILIES, family_of, loses_marks, takes_images
+from gateway.launch.families import ENFORCES, FAMILIES, family_of, loses_marks, name_in_cache, takes_images
 
 # name -> (tool parser, reasoning parser, thinking, thinks by default, switch)
 FIELD = {
@@ -120,3 +120,17 @@ def test_marks_that_a_parser_would_drop_are_asked_for(
 )
 def test_which_families_take_images(model: str | None, images: bool | None) -> None:
     assert takes_images(model) is images
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("/cache/hub/models--Qwen--Qwen3-4B/snapshots/9e16", "Qwen/Qwen3-4B"),
+        ("~/.cache/huggingface/hub/models--deepseek-ai--DeepSeek-V4-Flash-0731/", "deepseek-ai/DeepSeek-V4-Flash-0731"),
+        ("/models/models--a", "/models/models--a"),
+        ("Qwen/Qwen3-4B", "Qwen/Qwen3-4B"),
+    ],
+)
+def test_a_folder_of_the_cache_tells_the_name(model: str, name: str) -> None:
+    assert name_in_cache(model) == name
+    assert family_of(model) == family_of(name)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gateway.accounting.record import RequestLine
-from gateway.domain.usage import NO_TOKENS, Tokens
+from gateway.domain.tokens import NO_TOKENS, Tokens
 from gateway.observe import log as module
 from gateway.observe.log import EventLine, LogWriter, QueueHandler, as_json, as_pretty
 from gateway.routing.refusal import FailedAttempt

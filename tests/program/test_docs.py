@@ -24,8 +24,7 @@ from gateway.domain.endpoints import ENDPOINTS
 from gateway.domain.health_state import State
 from gateway.errors import CATALOGUE, STREAM_INTERRUPTED, context_length_exceeded
 from gateway.inspection.policy import KINDS as VIOLATIONS
-from gateway.metrics.counters import MetricFamily
-from gateway.metrics.registry import Metrics
+from gateway.metrics.registry import MetricFamily, Metrics
 from gateway.routing.plan import KINDS
 from tests.demo_process import PATIENCE, ROOT, Demo, needs_curl, running_demo
 
@@ -129,7 +128,7 @@ def documented_options() -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize("name", commands())
 def test_every_command_is_documented_with_its_options(name: str) -> None:
-    text, options = page("commands"), documented_options()
+    text, options = page("reference"), documented_options()
     missing = set()
     for words, command in leaves(cli.load(name), name):
         assert re.search(rf"^\|[^|]*`gateway {words}\b", text, re.M), words

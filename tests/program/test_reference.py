@@ -86,6 +86,6 @@ def test_every_path_of_inference_is_there(reference: str) -> None:
 def test_every_path_of_the_operators_page_is_there(reference: str) -> None:
     page = (ROOT / "docs/operating.md").read_text()
     named = set(re.findall(r"`(?:GET|POST) (/[^`{]*)", page))
-    shown = re.findall(r"^\| (?:GET|POST) \| `(/[^`{]*)", reference, re.M)
+    rows = re.findall(r"^\| (?:GET|POST) \| ([^|]*) \|", reference, re.M)
     assert named
-    assert named <= set(shown)
+    assert named <= set(re.findall(r"`(/[^`{]*)", " ".join(rows)))

@@ -23,8 +23,7 @@ from gateway.inspection.stream_track import StreamTrack
 from gateway.proxy.decisions import Decision, Decisions
 from gateway.proxy.stages import Planner
 from gateway.proxy.stream_relay import StreamRelay
-from gateway.transport.h1_response import H1Response
-from gateway.transport.known_head import KnownHead
+from gateway.transport.h1_response import H1Response, KnownHead
 from tests.scripted import SSE_HEAD, Script, ScriptedBackend, Turn, chunked, json_answer
 from tests.support import RunningGateway, running_gateway
 

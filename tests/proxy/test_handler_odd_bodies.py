@@ -14,13 +14,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.accounting.limits import estimate
+from gateway.accounting.accounts import estimate
+from gateway.apps.cloud.request import chat_arguments, embeddings_arguments
 from gateway.apps.dialects.anthropic.request import to_chat
 from gateway.apps.dialects.app import read_request
 from gateway.apps.dialects.ollama.exchange import READ
 from gateway.domain.backend import BackendState
 from gateway.domain.endpoints import (
     CHAT,
+    COMPACT,
     COMPLETIONS,
     EMBEDDINGS,
     ENDPOINTS,
@@ -38,10 +40,9 @@ from gateway.domain.endpoints import (
     Endpoint,
 )
 from gateway.domain.request import parse
-from gateway.domain.token_ratio import silence_budget
+from gateway.domain.tokens import silence_budget
 from gateway.domain.upstream import UpstreamFailure
 from gateway.engines.base import InexpressibleRequest
-from gateway.engines.litellm.request import chat_arguments, embeddings_arguments
 from gateway.engines.ollama.request import chat_call, completion_call, embeddings_call
 from gateway.engines.outgoing import outgoing_fields
 from gateway.engines.tokenize import tokenize_body
@@ -115,7 +116,7 @@ PROMPT = {
     OLLAMA_CHAT.name: b'"messages":[{"role":"user","content":"hello","images":["aGk="]}]',
     OLLAMA_GENERATE.name: b'"prompt":"hello"', OLLAMA_EMBED.name: b'"input":"hello"',
     OLLAMA_EMBEDDINGS.name: b'"prompt":"hello"',
-    RESPONSES.name: b'"input":"hello"', SPEECH.name: b'"input":"hello","voice":"v"',
+    RESPONSES.name: b'"input":"hello"', COMPACT.name: b'"input":"hello"', SPEECH.name: b'"input":"hello","voice":"v"',
     IMAGES.name: b'"prompt":"hello"',
 }  # fmt: skip
 
@@ -172,7 +173,7 @@ ALIASES = [
 
 
 def as_chat(endpoint: Endpoint, body: bytes) -> bytes:
-    if endpoint is RESPONSES:
+    if endpoint in (RESPONSES, COMPACT):
         return response_to_chat(body)[0]
     if endpoint in OLLAMA:
         return READ[endpoint](body, lambda model: model).body

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.domain.health_state import State
 from simulator import SimVllm
-from tests.accounting.test_settle_once import samples, settled
+from tests.accounting.test_record_settle_once import samples, settled
 from tests.raw_client import chat, raw_client
 from tests.resuming import CHAT, WITH_USAGE, WORDS, chain, of
 from tests.scripted import RawReply, raw_post

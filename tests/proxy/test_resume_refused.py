@@ -11,7 +11,7 @@ import pytest
 from gateway.domain.health_state import State
 from gateway.routing.resume import can_continue
 from simulator import SimVllm
-from tests.accounting.test_settle_once import samples, settled
+from tests.accounting.test_record_settle_once import samples, settled
 from tests.raw_client import chat, raw_client
 from tests.resuming import CHAT, INTERRUPTED, WORDS, Chain, chain, of
 from tests.scripted import RawReply

@@ -20,7 +20,7 @@ from gateway.domain.request_timer import Pulse, RequestTimer
 from gateway.inspection.rewrite import ReplyIdentity
 from gateway.inspection.sent_text import SentText
 from gateway.inspection.stream_track import StreamTrack
-from gateway.metrics.counters import Histogram
+from gateway.metrics.registry import Histogram
 from gateway.proxy.inner_exchange import InnerExchange
 from gateway.proxy.reply import StreamReply
 from gateway.proxy.stream_relay import StreamRelay

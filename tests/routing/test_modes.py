@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.apps.standby.standby import fallbacks_needed, is_taken
 from gateway.config.snapshot import CloudWhen
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
-from gateway.health.warm_standby import fallbacks_needed, is_taken
 from gateway.routing.alias_status import view_alias, view_backend
 from gateway.routing.plan import Plan, make_plan
 from gateway.routing.refusal import FailedAttempt, refusal

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from gateway.apps.standby.standby import is_taken
 from gateway.config.snapshot import Alias, Client, CloudWhen
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import StartDecision, State
-from gateway.health.warm_standby import is_taken
 from gateway.routing.alias_status import view_alias
 from gateway.routing.plan import Plan, make_plan
 from gateway.routing.refusal import refusal

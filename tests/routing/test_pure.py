@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from gateway.apps.explaining.explain import explain
 from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
 from gateway.domain.drift import drift
@@ -21,8 +22,7 @@ from gateway.domain.endpoints import COMPLETIONS
 from gateway.domain.facts import Observation, RefusedWindow
 from gateway.domain.progress import Sample
 from gateway.domain.request import InferenceRequest, Refusal
-from gateway.domain.token_ratio import room_needed
-from gateway.routing.explain import explain
+from gateway.domain.tokens import room_needed
 from gateway.routing.needs import needs_of, with_media
 from gateway.routing.plan import Plan, make_plan, with_forced_call
 from gateway.routing.refusal import refusal

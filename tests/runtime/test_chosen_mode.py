@@ -43,7 +43,7 @@ class Sparks:
         """So many health checks of DS4, and as many looks of the standby."""
         checks = self.sims["ds4"].seen["/health"]
         for _ in range(count):
-            await self.gateway.gateway.prober.standby.look(0.0)
+            await self.gateway.gateway.apps.standby.look(0.0)
             await self.gateway.gateway.apps.alerts.check()
         await self.gateway.until(lambda: self.sims["ds4"].seen["/health"] >= checks + count)
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.proxy.audio.forms import (
+from tests.apps.media.forms import (
     BOUNDARY,
     LARGE,
     TYPE,

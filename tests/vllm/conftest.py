@@ -17,15 +17,27 @@ import pytest
 from simulator import SimVllm
 
 from .formats import MODELS
-from .servers import PATIENCE, VllmServer
+from .servers import PATIENCE, RUST, VllmServer
 
 HERE = Path(__file__).parent
 KEY = "wonderland"
 
 
+# What only the Python front end has, or what front_ends.py makes of it.
+_PYTHON_ONLY = frozenset(
+    f"test_{name}.py"
+    for name in (
+        *("messages", "responses", "pooled", "front_ends", "formats", "on_demand", "thoughts", "window"),
+        *("simulator", "simulator_parsers"),
+    )
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
+            if RUST and item.path.name in _PYTHON_ONLY:
+                item.add_marker(pytest.mark.skip("what the Rust front end does not have"))
             item.add_marker(pytest.mark.timeout(PATIENCE))
 
 

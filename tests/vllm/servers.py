@@ -14,6 +14,7 @@ from tests.real_process import RealProcess
 from tests.waiting import until_said
 
 HERE = Path(__file__).parent
+RUST = os.environ.get("VLLM_USE_RUST_FRONTEND") == "1"  # before every server of this run
 PATIENCE = 3600.0  # seconds until a test is called hung, with the start of two servers beside other programs
 START_UP = 600.0  # seconds of CPU; some 60 are usual
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import httpx
@@ -11,7 +12,7 @@ from gateway.domain.health_state import State
 from tests.support import RunningGateway, running_gateway
 
 from .asks import CHAT, chat, script
-from .servers import VllmServer
+from .servers import RUST, VllmServer
 
 # The grammar allows "red" and "blue"; what the script says instead ends the request with a 500.
 POISON: dict[str, Any] = {
@@ -39,6 +40,8 @@ async def serves_others(gateway: RunningGateway, backend: str, *, stream: bool) 
 async def test_requests_that_two_servers_fail_are_to_blame_and_not_the_servers(
     tools: VllmServer, plain: VllmServer, http: httpx.AsyncClient, stream: bool
 ) -> None:
+    if RUST and stream:
+        pytest.skip("it has sent a token before it fails, so nobody else can be asked")
     direct = await http.post(tools.url + CHAT, json=chat(model="tiny", **POISON))
     assert direct.status_code == 500
     routes = f"backends: {{{tools.routes('a')}, {plain.routes('b')}}}\naliases: {{front: [a, b]}}"
@@ -61,8 +64,10 @@ async def test_the_only_server_is_cleared_by_the_harmless_request(
     async with running_gateway(f"backends: {{{tools.routes('a')}}}\naliases: {{front: [a]}}") as gateway:
         await gateway.until_ready("a")
         for number in range(8):
-            answer = await gateway.client.post(CHAT, json=chat(f"hi {number}", stream=stream, **POISON))
-            assert answer.status_code in (500, 502)
+            body = chat(f"hi {number}", stream=stream, **POISON)
+            with contextlib.suppress(httpx.RemoteProtocolError):  # of the Rust front end: cut behind a token
+                answer = await gateway.client.post(CHAT, json=body)
+                assert answer.status_code in (500, 502)
             await serves_others(gateway, "a", stream=stream)
         await gateway.until(lambda: gateway.state("a") is State.READY)
         assert gateway.metric("gateway_backend_transitions_total", backend="a", state="down") == 0

@@ -14,7 +14,7 @@ from simulator import SimVllm
 from tests.support import RunningGateway, running_gateway
 
 from .asks import CALL, CHAT, WEATHER, chat, script
-from .servers import VllmServer
+from .servers import RUST, VllmServer
 
 NEVER = "{every: none}"
 CALLING = chat(tools=[WEATHER], **script("<think>hm</think>" + CALL % "Oslo"))
@@ -133,8 +133,9 @@ async def test_a_window_that_was_never_read_is_learned_from_the_refusal(tools: V
     async with gateway_on(tools.routes("small", model="tiny", health=NEVER), use="small") as gateway:
         answer = await gateway.client.post(CHAT, json=chat(max_tokens=65536, **script("<think></think>Hello")))
         assert answer.json()["choices"][0]["message"]["content"] == "Hello"
-        assert answer.headers["x-gateway-attempts"] == "2"
-        assert gateway.gateway.fleet["small"].window(time.monotonic()) == 2048
+        if not RUST:  # which shortens the answer itself
+            assert answer.headers["x-gateway-attempts"] == "2"
+            assert gateway.gateway.fleet["small"].window(time.monotonic()) == 2048
 
 
 # -- whose fault ------------------------------------------------------------------------------------------------------
@@ -164,7 +165,8 @@ async def test_a_bad_parameter_is_the_clients_in_vllms_words(
             answer = await gateway.client.post(CHAT, json=body)
             direct = await gateway.client.post(tools.url + CHAT, json={**body, "model": "tiny"})
             assert answer.status_code == direct.status_code == 400
-            assert error(answer)["message"] == error(direct)["message"]
+            told, own = (error(one)["message"].partition(" [{")[0] for one in (answer, direct))  # details in any order
+            assert told == own
             assert error(answer)["type"] == "invalid_request_error"
             assert gateway.gateway.fleet["a"].health.fails == 0
             assert sim.requests == []
@@ -175,7 +177,7 @@ async def test_an_unserved_endpoint_is_learned_for_that_endpoint_only(tools: Vll
         for _ in range(2):
             answer = await gateway.client.post("/v1/embeddings", json={"model": "front", "input": "hi"})
             assert (answer.status_code, error(answer)["code"]) == (400, "input_unsupported")
-        assert gateway.metric("gateway_attempts_total", backend="a", outcome="unserved") == 1
+        assert gateway.metric("gateway_attempts_total", backend="a", outcome="unserved") == (0 if RUST else 1)
         assert (await gateway.client.post(CHAT, json=chat(**script("Hello")))).status_code == 200
 
 

@@ -6,8 +6,7 @@ import openai
 import pytest
 from playwright.async_api import Browser, Page
 
-from gateway.api import status
-from gateway.observe import history
+from gateway.apps.page import history, status
 from simulator import SimVllm
 from tests.apps.batches.filed import filed, jsonl, line
 from tests.web.house import looking, needs_chromium, shows

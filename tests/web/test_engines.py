@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Dialog, Page
 
-from gateway.api import status
-from gateway.observe import history
+from gateway.apps.page import history, status
 from tests.apps.control.node import fleet
 from tests.web.house import CLIENTS, house, looking, needs_chromium, row, shows
 

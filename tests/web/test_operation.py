@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Dialog
 
-from gateway.api import status
+from gateway.apps.page import history, status
 from gateway.domain.health_state import State
-from gateway.observe import history
 from tests.apps.control.machine import begin, ended, gateway_of, machine
 from tests.web.house import CLIENTS, lacks, looking, needs_chromium, shows
 

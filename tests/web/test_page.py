@@ -6,15 +6,15 @@ import asyncio
 import time
 from contextlib import AsyncExitStack
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from msgspec.structs import replace
 from playwright.async_api import Browser
 
 from gateway.accounting.ledger_file import Entry, sums_since
-from gateway.api import status
+from gateway.apps.page import history, status
 from gateway.domain.health_state import State
-from gateway.observe import history
 from simulator import SimVllm
 from tests.support import running_gateway
 from tests.web.house import CLIENTS, FAST, Wire, house, lacks, looking, needs_chromium, row, shows
@@ -56,7 +56,7 @@ async def test_the_fleet_is_there_at_a_glance_and_nobody_else_is_asked(browser: 
             await shows(page, "#fleet", "spark1", "up", "52 of 120 GiB", "44 °C", "GPU 0 %", "12 W")
             await shows(page, row("qwen36"), "ready", "0 / 4", "Qwen3.6-35B-A3B", "131 k window")
             await shows(page, row("qwen36") + ' [data-label^="First token"]', "ms")
-            sampled = h.gateway.gateway.history
+            sampled = h.gateway.gateway.apps.page
             await h.gateway.until(lambda: sampled.latest["backends"]["qwen36"]["kv"] is not None)
             assert (await h.gateway.client.post("/v1/chat/completions", json=body("coder"))).status_code == 200
             await shows(page, row("qwen36") + ' [data-label^="Drafts"]', "%")  # between two looks at its counters
@@ -78,9 +78,9 @@ async def test_seconds_of_speech_are_beside_the_tokens_of_clients_that_have_some
         ledger.put(replace(speech, audio_in_seconds=1800.0))
         ledger.put(replace(speech, endpoint="speech", audio_out_seconds=60.0))
         await h.gateway.until(lambda: ledger.path.exists() and len(sums_since(ledger.path, 0.0)) == 1)
-        h.gateway.gateway.usage._read_at = float("-inf")  # the sums are kept for some seconds
-        await page.reload()
-        await shows(page, '#usage [data-label="Audio"]', "31 min")
+        with patch("gateway.apps.page.usage_report.FRESH", 0.0):  # the sums are kept for some seconds
+            await page.reload()
+            await shows(page, '#usage [data-label="Audio"]', "31 min")
         title = await page.locator('#usage [data-label="Audio"]').first.get_attribute("title")
         assert title == "1,800 s transcribed or translated, 60 s spoken"
         seen.quiet(h.url)
@@ -160,8 +160,8 @@ async def test_an_edit_that_is_not_valid_is_shown(browser: Browser, monkeypatch:
     error = "routes.yaml:14 aliases.coder: unknown backend 'qwen63'"
     described = status.describe
 
-    def refused(gateway: Any) -> dict[str, Any]:
-        return {**described(gateway), "config": {"path": "routes.yaml", "loaded_at": 0.0, "error": error}}
+    def refused(gateway: Any, figures: Any) -> dict[str, Any]:
+        return {**described(gateway, figures), "config": {"path": "routes.yaml", "loaded_at": 0.0, "error": error}}
 
     monkeypatch.setattr(status, "describe", refused)
     async with house() as h, looking(browser, h.url) as (page, _):

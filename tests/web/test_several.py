@@ -8,8 +8,7 @@ import pytest
 from playwright.async_api import Browser
 
 from gateway.admission.capacity import capacity
-from gateway.api import status
-from gateway.observe import history
+from gateway.apps.page import history, status
 from simulator import SimVllm
 from tests.apps.cluster.joined import shared
 from tests.apps.cluster.redis_server import running_redis

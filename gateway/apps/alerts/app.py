@@ -158,7 +158,7 @@ def picture_of(gateway: Gateway) -> FleetPicture:
         refused_edit=gateway.refused_edit,
         failed=gateway.failed_parts(),
         short=gateway.short,
-        acceptance=gateway.history.acceptance(),
+        acceptance=gateway.apps.acceptance(),
         acceptance_least=snapshot.alerts.draft_acceptance,
         recovered=gateway.apps.recovered(),
         unstarted=gateway.admission.starts.unstarted if gateway.admission.starts is not None else {},

@@ -18,8 +18,7 @@ from urllib.parse import unquote, urlsplit
 import httpx
 import msgspec
 
-from gateway.apps.alerts.alert import Alert
-from gateway.apps.alerts.text import told
+from gateway.apps.alerts.alert import Alert, told
 from gateway.config.services import INSTALL, ServiceReply, deliver
 from gateway.config.snapshot import Alerts, Secret
 from gateway.inspection.error_replies import retry_after

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gateway.apps.alerts.alert import Alert, FleetPicture, Kind, Timing, duration_text
-from gateway.apps.alerts.text import course_words, home_words
+from gateway.apps.alerts.alert import Alert, FleetPicture, Kind, Timing, course_words, duration_text, home_words
 from gateway.domain.health_state import WELL, State
 from gateway.routing.alias_status import AliasView, BackendView
 

@@ -5,21 +5,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from gateway.admission.memory import Share
 from gateway.admission.origins import check_json
-from gateway.api.answering import body_as
+from gateway.api.answering import body_as, until_left
 from gateway.api.caller import admit, caller_of, keeping, owner_of
-from gateway.api.status import Receive, Send, until_left
 from gateway.apps.batches.batches import PIECE, PURPOSES, Batches
-from gateway.apps.batches.records import BatchRecord, FileRecord
-from gateway.apps.batches.schedule import PARAM, schedule_of
+from gateway.apps.batches.records import PARAM, BatchRecord, FileRecord, schedule_of
 from gateway.apps.batches.store import DAY, NoEntry, Page
 from gateway.errors import GatewayError
 from gateway.proxy.header_map import header_map
@@ -159,7 +158,7 @@ class StoredFile(Response):
         self._pieces = pieces
         self._share = share
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         left = asyncio.create_task(until_left(receive))
         try:
             piece: bytes | None = await anext(self._pieces, None)  # an error before the head has an answer of its own

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.apps.batches.batches import Batches
 from gateway.apps.batches.sqlite_store import SqliteBatchStore
 from gateway.config.snapshot import Server
-from gateway.runtime.apps import Extension
+from gateway.runtime.apps import Extension, Routers
 from gateway.runtime.gateway import Gateway
 
 if TYPE_CHECKING:
-    from fastapi import APIRouter
-
     from gateway.apps.batches.store import BatchStore
 
 log = logging.getLogger("gateway.apps.batches")
@@ -24,7 +21,7 @@ log = logging.getLogger("gateway.apps.batches")
 def app(gateway: Gateway) -> Extension:
     batches = Batches(gateway, _store(gateway.snapshot.server))
 
-    def routers() -> Sequence[APIRouter]:
+    def routers() -> Routers:
         from gateway.apps.batches import api
 
         return api.files_router(gateway, batches), api.batches_router(gateway, batches)

@@ -15,9 +15,8 @@ from typing import Any
 from gateway.admission.memory import Share
 from gateway.apps.batches.lines import URLS
 from gateway.apps.batches.mode_switches import ModeSwitches
-from gateway.apps.batches.records import RUNNING, BatchRecord, FileRecord, Waiting
+from gateway.apps.batches.records import RUNNING, BatchRecord, FileRecord, Schedule, Waiting
 from gateway.apps.batches.runner import LOOK, BatchRun, BatchRunner, now
-from gateway.apps.batches.schedule import Schedule
 from gateway.apps.batches.store import DAY, BatchStore, Page, StoreAway, StoreFailed, StoreThreads, Usage
 from gateway.apps.batches.unserved import why_waiting
 from gateway.apps.batches.upload import RETRY_AFTER, BatchUpload, check_bytes, too_much_kept
@@ -120,7 +119,7 @@ class Batches:
         ]
 
     def _pace(self, record: BatchRecord, clock: float) -> dict[str, float | None]:
-        run, done = self._runs.get(record.id), record.completed + record.failed
+        run, done = self._runs.get(record.id), record.done
         rate = run.progress.rate(done, clock) if run is not None and record.status in RUNNING else None
         left = round((record.total - done) / rate, 0) if rate else None
         return {"rate": None if rate is None else round(rate, 2), "left": left}

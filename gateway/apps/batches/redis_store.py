@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from gateway.apps.batches.lines import BatchLine, LineError, failed_row, in_groups, read_lines
-from gateway.apps.batches.records import BatchRecord, FileRecord, LineRecord, Status
+from gateway.apps.batches.records import KINDS, BatchRecord, FileRecord, LineRecord, Status
 from gateway.apps.batches.redis_files import (
     CHUNK,
     KEYS,
@@ -35,7 +35,6 @@ from gateway.apps.batches.store import (
     EXPIRED,
     LOST,
     BatchGone,
-    Bounds,
     NoEntry,
     Page,
     StoreAway,
@@ -50,7 +49,7 @@ LINES_AT_ONCE = 200  # of a validation
 GROUPS_AT_ONCE = 25  # so many times that, between two looks at what its client keeps
 ROWS_AT_ONCE = 16  # answers that are held while the files are written
 
-SHOWN = "record", "completed", "failed", "stored"  # the fields of a batch that its script answers with
+SHOWN = "record", "completed", "failed", "cancelled", "stored"  # the fields of a batch that its script answers with
 
 _encode, _decode = msgspec.msgpack.encode, msgspec.msgpack.decode
 _decode_record = msgspec.json.Decoder(BatchRecord).decode
@@ -96,7 +95,7 @@ class RedisBatchStore(RedisFiles):
     def save(self, record: BatchRecord) -> None:
         order = self.order(record.created_at)
         named = ("owner", record.owner, "status", record.status, "record", msgspec.json.encode(record))
-        counts = ("total", 0, "completed", 0, "failed", 0, "stored", 0, "next", 0)
+        counts = ("total", 0, "completed", 0, "failed", 0, "cancelled", 0, "stored", 0, "next", 0)
         commands: list[tuple[Any, ...]] = [
             ("HSET", _batch(record.id), *named, *counts),
             ("SADD", f"{KEYS}unfinished", record.id),
@@ -163,11 +162,11 @@ class RedisBatchStore(RedisFiles):
 
     # -- lines ----------------------------------------------------------------------------------------------------
 
-    def index(self, record: BatchRecord, most: Bounds, now: int) -> Iterator[BatchRecord]:
-        yield self._validate(record, most, now)
+    def index(self, record: BatchRecord, line_most: int, kept_most: int, now: int) -> Iterator[BatchRecord]:
+        yield self._validate(record, line_most, kept_most, now)
 
     @asking
-    def _validate(self, record: BatchRecord, most: Bounds, now: int) -> BatchRecord:
+    def _validate(self, record: BatchRecord, line_most: int, kept_most: int, now: int) -> BatchRecord:
         with suppress(LeadLost):
             self._lead(record.id)
             self._led("restart", record.id)
@@ -177,7 +176,7 @@ class RedisBatchStore(RedisFiles):
             error: dict[str, Any] | None = EMPTY_FILE
             try:
                 if file is not None:
-                    total, models, too = self._index(record, file, most)
+                    total, models, too = self._index(record, file, line_most, kept_most)
                     error = too if total else EMPTY_FILE
             except FileLost:
                 error = LOST
@@ -188,16 +187,16 @@ class RedisBatchStore(RedisFiles):
         return _found(self.batch(record.id))
 
     def _index(
-        self, record: BatchRecord, file: FileRecord, most: Bounds
+        self, record: BatchRecord, file: FileRecord, line_most: int, kept_most: int
     ) -> tuple[int, tuple[str, ...], dict[str, Any] | None]:
         """Returns how many lines there are, the models that they name, and the error where that is too much."""
         total = 0
         models: tuple[str, ...] = ()
         content = io.BufferedReader(ChunkReader(self, file), CHUNK)
-        for count, some in enumerate(in_groups(read_lines(content, record.endpoint, most.line), LINES_AT_ONCE)):
+        for count, some in enumerate(in_groups(read_lines(content, record.endpoint, line_most), LINES_AT_ONCE)):
             total += len(some)
             kept_now = 0 if count % GROUPS_AT_ONCE else self.usage(record.owner).bytes
-            if (error := too_much(total, kept_now, most.kept)) is not None:
+            if (error := too_much(total, kept_now, kept_most)) is not None:
                 return total, models, error
             failed = [(number, found) for number, _, _, found in some if isinstance(found, LineError)]
             kept = {number: (at, size, one) for number, at, size, one in some if isinstance(one, BatchLine)}
@@ -211,7 +210,7 @@ class RedisBatchStore(RedisFiles):
                 twice = self._led("index", record.id, *(part for row in rows for part in row))
                 failed += [(int(number), duplicate(kept[int(number)][2].custom_id)) for number in twice]
             self._fail(record.id, ((n, error.custom_id, error.code, error.message) for n, error in failed))
-        return total, models, too_much(total, self.usage(record.owner).bytes, most.kept)
+        return total, models, too_much(total, self.usage(record.owner).bytes, kept_most)
 
     def _fail(self, batch: str, lines: Iterator[tuple[int, str, str, str]]) -> None:
         """Give each of these (number, custom_id, code, message) its row of the error file."""
@@ -231,9 +230,9 @@ class RedisBatchStore(RedisFiles):
         return [LineRecord(int(number), *_decode(line)) for number, line in zip(*[iter(taken)] * 2, strict=True)]
 
     @asking
-    def add_result(self, batch: str, number: int, row: bytes, *, ok: bool) -> BatchRecord:
+    def add_result(self, batch: str, number: int, row: bytes, *, ok: bool | None) -> BatchRecord:
         self.check_room(len(row))
-        return _found(_record(self.decide("commit", batch, number, int(ok), row)))
+        return _found(_record(self.decide("commit", batch, number, KINDS[ok][1], row)))
 
     @asking
     def renew(self, batches: Collection[str]) -> None:
@@ -317,8 +316,8 @@ def _record(fields: list[bytes] | None) -> BatchRecord | None:
     """Of the fields `SHOWN` as Redis has them."""
     if fields is None or fields[0] is None:
         return None
-    completed, failed, stored = (int(count or 0) for count in fields[1:])
-    return replace(_decode_record(fields[0]), completed=completed, failed=failed, stored=stored)
+    counts: dict[str, Any] = {name: int(count or 0) for name, count in zip(SHOWN[1:], fields[1:], strict=True)}
+    return replace(_decode_record(fields[0]), **counts)
 
 
 def _found(record: BatchRecord | None) -> BatchRecord:

@@ -23,13 +23,12 @@ from gateway.admission.access import Identity, find_alias
 from gateway.admission.memory import Share
 from gateway.apps.batches.lanes import BatchProgress, Lanes, lines_at_a_time
 from gateway.apps.batches.lines import URLS, LineError, answered_row, failed_row, read_line
-from gateway.apps.batches.records import RUNNING, BatchRecord, LineRecord, Status
+from gateway.apps.batches.records import KINDS, RUNNING, BatchRecord, LineRecord, Status
 from gateway.apps.batches.store import (
     AWAY,
     KEPT_MOST,
     BatchGone,
     BatchStore,
-    Bounds,
     StoreAway,
     StoreFull,
     StoreThreads,
@@ -50,6 +49,7 @@ AT_ONCE = 16  # lines that are taken at a time; so many more than run here may w
 LOOK = 1.0  # seconds between two looks at what other gateways have done
 TRIES_MOST = 5  # of a line whose answers are failures of backends
 PAUSE_MOST = 60.0  # seconds until a line is tried again
+CANCELLED = 499  # the status of a request that an admin has ended
 NO_ROOM = -1.0  # instead of seconds: the client keeps too much by now
 CUT = 0  # the status of an answer that did not come to its end
 _LATER = (402, 429, 503)  # another time the answer is another one: a budget, a limit, nobody there
@@ -107,7 +107,7 @@ class BatchRun:
     def follow(self, record: BatchRecord) -> None:
         """The batch as the store has it."""
         self.record = record
-        self.progress.note(record.completed + record.failed, time.monotonic())
+        self.progress.note(record.done, time.monotonic())
         if record.status not in ("validating", "in_progress"):
             self.over.set()
 
@@ -163,8 +163,8 @@ class BatchRunner:
         store, record = self._store, run.record
         if record.status == "validating":
             server = self._services.snapshot.server
-            most = Bounds(server.max_body, server.max_file * KEPT_MOST)
-            run.record = await self._threads.in_steps(lambda: store.index(record, most, now()))
+            most = server.max_body, server.max_file * KEPT_MOST
+            run.record = await self._threads.in_steps(lambda: store.index(record, *most, now()))
         elif record.status == "finalizing":
             run.record = await self._threads.in_steps(lambda: store.finalize(record, now()))
         else:
@@ -231,7 +231,7 @@ class BatchRunner:
         if record is None:
             raise BatchGone
         run.follow(record)
-        return record.completed + record.failed >= record.total
+        return record.done >= record.total
 
     async def _one_line(self, run: BatchRun, line: LineRecord) -> None:
         """Ask until there is a result, and commit that."""
@@ -271,7 +271,7 @@ class BatchRunner:
         result = batch, line.number, line.custom_id, answer.status or 502, name, answer.body
         large = len(answer.body) > LARGE
         row = await apart(run.record.owner, partial(answered_row, *result)) if large else answered_row(*result)
-        await self._commit(run, line, row, ok=answer.status == 200)
+        await self._commit(run, line, row, ok=None if answer.status == CANCELLED else answer.status == 200)
         return None
 
     async def _look_at_room(self, run: BatchRun) -> None:
@@ -323,7 +323,7 @@ class BatchRunner:
         finally:
             del run.asking[task]
 
-    async def _commit(self, run: BatchRun, line: LineRecord, row: bytes, *, ok: bool) -> None:
+    async def _commit(self, run: BatchRun, line: LineRecord, row: bytes, *, ok: bool | None) -> None:
         waits = False
         try:
             while True:
@@ -342,7 +342,7 @@ class BatchRunner:
         run.follow(record)
         run.waits = ""
         run.room -= len(row)
-        self._services.metrics.batch_lines.inc("completed" if ok else "failed")
+        self._services.metrics.batch_lines.inc(KINDS[ok][0])
 
     def knows(self, owner: str) -> bool:
         """Is this a client in routes.yaml?"""

@@ -17,14 +17,13 @@ import msgspec
 
 from gateway.apps.batches.file_folder import DiskWriter, FileFolder
 from gateway.apps.batches.lines import BatchLine, LineError, ReadLine, failed_row, in_groups, read_lines
-from gateway.apps.batches.records import UNFINISHED, BatchRecord, FileRecord, LineRecord, Status
+from gateway.apps.batches.records import KINDS, UNFINISHED, BatchRecord, FileRecord, LineRecord, Status
 from gateway.apps.batches.store import (
     EMPTY_FILE,
     EXPIRED,
     LINE_COST,
     LOST,
     BatchStore,
-    Bounds,
     FileWriter,
     NoEntry,
     Page,
@@ -206,7 +205,7 @@ class SqliteBatchStore(BatchStore):
 
     # -- lines ----------------------------------------------------------------------------------------------------
 
-    def index(self, record: BatchRecord, most: Bounds, now: int) -> Iterator[BatchRecord | None]:
+    def index(self, record: BatchRecord, line_most: int, kept_most: int, now: int) -> Iterator[BatchRecord | None]:
         yield from self._forget_lines(record.id)
         record = replace(record, total=0, failed=0, models=(), stored=0)
         path = self.path_of(record.input_file_id)
@@ -215,7 +214,7 @@ class SqliteBatchStore(BatchStore):
             return
         error: dict[str, Any] | None = None
         with path.open("rb") as file:
-            for some in in_groups(read_lines(file, record.endpoint, most.line), AT_A_TIME):
+            for some in in_groups(read_lines(file, record.endpoint, line_most), AT_A_TIME):
                 with self._file.transaction():
                     record = self._index_some(record, some)
                 yield None
@@ -223,7 +222,7 @@ class SqliteBatchStore(BatchStore):
                     yield known
                     return
                 self.save(replace(known, stored=record.stored))
-                error = too_much(record.total, self.usage(record.owner).bytes, most.kept)
+                error = too_much(record.total, self.usage(record.owner).bytes, kept_most)
                 if error is not None:
                     yield from self._forget_lines(record.id)
                     break
@@ -265,17 +264,17 @@ class SqliteBatchStore(BatchStore):
         )
         return [LineRecord(*row) for row in self._db.execute(asked, (batch, after, most))]
 
-    def add_result(self, batch: str, number: int, row: bytes, *, ok: bool) -> BatchRecord:
+    def add_result(self, batch: str, number: int, row: bytes, *, ok: bool | None) -> BatchRecord:
         check_disk(self._file.path.parent, 2 * len(row))  # it goes through SQLite's log of writes
         with self._file.transaction():
-            result = (batch, number, ok, row)
+            kind, stored_as = KINDS[ok]
+            result = (batch, number, stored_as, row)
             new = self._db.execute("INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?)", result).rowcount
             record = self.batch(batch)
             assert record is not None
             if new:
                 stored = record.stored + len(row)
-                done, failed = record.completed + ok, record.failed + (not ok)
-                record = replace(record, completed=done, failed=failed, stored=stored)
+                record = replace(record, stored=stored, **{kind: getattr(record, kind) + 1})
                 self.save(record)
         return record
 
@@ -328,7 +327,9 @@ class SqliteBatchStore(BatchStore):
 
     def _write_rows(self, batch: str, ok: int, path: Path) -> Iterator[None]:
         """Write the rows in the order of the input."""
-        asked = "SELECT number, row FROM results WHERE batch = ? AND ok = ? AND number > ? ORDER BY number LIMIT ?"
+        asked = (
+            "SELECT number, row FROM results WHERE batch = ? AND (ok = 1) = ? AND number > ? ORDER BY number LIMIT ?"
+        )
         part = path.with_name(path.name + ".part")
         after: int | None = -1
         file = DiskWriter(part)

@@ -62,13 +62,6 @@ class Page(NamedTuple):
     descending: bool = True
 
 
-class Bounds(NamedTuple):
-    """Bytes of one line of a batch, and bytes that its client may keep together."""
-
-    line: int
-    kept: int
-
-
 class Usage(NamedTuple):
     """What one owner keeps. `bytes`: of its files, and of the lines and results of its unfinished batches."""
 
@@ -162,11 +155,12 @@ class BatchStore(Protocol):
 
     # -- lines ----------------------------------------------------------------------------------------------------
 
-    def index(self, record: BatchRecord, most: Bounds, now: int) -> Iterator[BatchRecord | None]:
-        """Find the lines of the input of a batch that is being validated. Lines that cannot be run get their row of
-        the error file at once; the batch fails where lines are too many, or need more room than their client may use.
-        May be repeated after an interruption. Step by step: between two steps other methods may be called. The last one
-        gives the batch as it is then; its status is the same while another gateway does this. Raises BatchGone."""
+    def index(self, record: BatchRecord, line_most: int, kept_most: int, now: int) -> Iterator[BatchRecord | None]:
+        """Find the lines of the input of a batch that is being validated. Lines that cannot be run get their row of the
+        error file at once; the batch fails where lines are too many, or need more room than their client may use.
+        `line_most`: bytes of one line; `kept_most`: that its client may keep together. May be repeated after an
+        interruption. Step by step: between two steps other methods may be called. The last one gives the batch as it is
+        then; its status is the same while another gateway does this. Raises BatchGone."""
         ...
 
     def take(self, batch: str, after: int, most: int, running: Collection[int]) -> list[LineRecord]:
@@ -180,8 +174,9 @@ class BatchStore(Protocol):
             raise LineError(str(LOST["code"]), str(LOST["message"]), line.custom_id)
         return found
 
-    def add_result(self, batch: str, number: int, row: bytes, *, ok: bool) -> BatchRecord:
-        """Commit the result of a line; the first one counts. Returns the batch with its counts. Raises BatchGone."""
+    def add_result(self, batch: str, number: int, row: bytes, *, ok: bool | None) -> BatchRecord:
+        """Commit the result of a line; the first one counts. `ok` None: an admin has ended it. Returns the batch
+        with its counts. Raises BatchGone."""
 
     def renew(self, batches: Collection[str]) -> None:
         """Keep the leases of this gateway, which works on these batches."""

@@ -107,7 +107,7 @@ def command(
 
     Exit code 0: all was measured; 1: something failed; 2: wrong usage.
     """
-    from gateway.apps.bench import chart as charts
+    from gateway.apps.bench import report
     from gateway.apps.bench.benchmark import Benchmark, BenchSubject, Settings, UnsuitableOptions
 
     if not measured["lengths"]:
@@ -120,7 +120,7 @@ def command(
     )
     is_url = "://" in target
     snapshot = None if is_url else _snapshot(config, at, as_json)
-    if chart is not None and (problem := charts.problem_with(chart)) is not None:
+    if chart is not None and (problem := report.problem_with(chart)) is not None:
         raise click.UsageError(problem)
     by_default = context.get_parameter_source("lengths") is ParameterSource.DEFAULT
     url = server_url(target) if is_url else server_url(_gateway_url(at, snapshot))
@@ -178,7 +178,6 @@ def _report(benchmark: Benchmark, chart: Path | None, *, as_json: bool) -> None:
     """The results to stdout, and the chart to its file. Exits where that cannot be written."""
     from rich.console import Console
 
-    from gateway.apps.bench import chart as charts
     from gateway.apps.bench import report
 
     results = benchmark.results
@@ -189,7 +188,7 @@ def _report(benchmark: Benchmark, chart: Path | None, *, as_json: bool) -> None:
     if chart is None or not any(sample.ok for _, sample in results.samples):
         return
     try:
-        charts.draw(chart, benchmark.title, results)
+        report.draw(chart, benchmark.title, results)
     except OSError as error:
         click.echo(f"The chart cannot be written: {error}", err=True)
         sys.exit(1)

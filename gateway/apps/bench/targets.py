@@ -29,7 +29,7 @@ from gateway.engines.outgoing import outgoing_fields, outgoing_headers
 from gateway.engines.registry import ENGINES
 from gateway.routing.plan import make_plan
 from gateway.routing.serving import all_ready
-from gateway.transport.client import open_client, post_json
+from gateway.transport.h1 import open_client, post_json
 
 CONNECT_SECONDS = 5.0
 FETCH_SECONDS = 20.0  # for an answer that no model makes

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from socket import gethostname
 from typing import TYPE_CHECKING
 
 from prometheus_client import Metric
@@ -19,14 +17,11 @@ if TYPE_CHECKING:
 
 
 def app(gateway: Gateway) -> Extension:
-    server, shared = gateway.snapshot.server, None
-    if server.shared is not None:
+    url, shared = gateway.snapshot.server.shared, None
+    if url is not None:
         from gateway.apps.cluster.membership import Membership
 
-        parts = gateway.fleet, gateway.admission.scheduler, gateway.accounts, gateway.prober, gateway.emit
-        on_mode, name = gateway.chosen_elsewhere, f"{gethostname()}:{server.port}"
-        more = gateway.metrics.failures, on_mode, name, gateway.services.placements
-        gateway.shared = shared = Membership(server.shared, Path(server.data), *parts, *more)
+        gateway.shared = shared = Membership(gateway, url)
     gateway.metrics.registry.register(ScrapedMetrics(lambda: metrics_of(shared, gateway.fleet.states)))
     return Extension()
 

@@ -8,27 +8,23 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import msgspec
 
-from gateway.accounting.accounts import Accounts, today
-from gateway.admission.scheduler import Scheduler
+from gateway.accounting.accounts import today
 from gateway.apps.cluster.redis_connection import CONNECT, Batch, RedisConnection, RedisUnavailable, ignore
 from gateway.apps.cluster.shared_budgets import SharedBudgets, days
 from gateway.apps.cluster.shared_operations import SharedOperations
-from gateway.apps.cluster.shared_placements import SharedPlacements
 from gateway.apps.cluster.shared_slots import SharedSlots
-from gateway.apps.cluster.state_sync import StateSync
+from gateway.apps.cluster.state_sync import SharedPlacements, StateSync
 from gateway.config.snapshot import Secret
 from gateway.config.sources import keep, read_kept
 from gateway.domain.events import Event
-from gateway.domain.fleet import Fleet
-from gateway.health.prober import Prober
-from gateway.routing.placements import Placements
-from gateway.supervision import Failures, cancel
+from gateway.runtime.gateway import Gateway
+from gateway.supervision import cancel
 
 log = logging.getLogger("gateway.cluster")
 
@@ -41,41 +37,29 @@ _OWNER = re.compile(r"[\w.-]{1,128}")
 
 
 class Membership:
-    """`joined`: Redis answers, and slots, limits and budgets are decided together. `on_mode` is called with the mode
-    that another gateway has chosen, and when (Unix ms). `name`: of this gateway, for people."""
+    """`joined`: Redis answers, and slots, limits and budgets are decided together."""
 
-    def __init__(
-        self,
-        url: Secret,
-        folder: Path,
-        fleet: Fleet,
-        scheduler: Scheduler,
-        accounts: Accounts,
-        prober: Prober,
-        emit: Callable[[Event], None],
-        failures: Failures | None = None,
-        on_mode: Callable[[str, float], None] = lambda *_: None,
-        name: str = "",
-        placements: Placements | None = None,
-    ) -> None:
-        self._failures = failures or Failures()
+    def __init__(self, gateway: Gateway, url: Secret) -> None:
+        fleet, scheduler, accounts = gateway.fleet, gateway.admission.scheduler, gateway.accounts
+        server = gateway.snapshot.server
+        self._failures = gateway.metrics.failures
         self.id = uuid.uuid4().hex[:12]  # of this process
         self.since = time.time()  # when this gateway joined, or began to serve alone
         self.reason = "not joined yet"
         self.times_away = 0
-        self._folder = folder
+        self._folder = Path(server.data)
         self._fleet = fleet
         self._accounts = accounts
-        self._emit = emit
+        self._emit = gateway.emit
         self._identity = GatewayIdentity("")
         self._redis = RedisConnection(url, self.id, self._build, self._on_message, self._on_redis_lost, self._failures)
-        self.slots = SharedSlots(self.id, scheduler, accounts.limits, lambda: fleet.states, self._redis.wake)
-        self._state_sync = StateSync(lambda: fleet.states, prober, self._redis.wake)
-        self._state_sync.on_mode = on_mode
-        self.operations = SharedOperations(
-            name or self.id, self.id, self._state_sync, lambda: self.joined, self._redis.wake, self._failures
-        )
-        self._placements = SharedPlacements(Placements() if placements is None else placements, lambda: fleet.states)
+        wake = self._redis.wake
+        self.slots = SharedSlots(self.id, scheduler, accounts.limits, lambda: fleet.states, wake)
+        self._state_sync = StateSync(lambda: fleet.states, gateway.prober, wake)
+        self._state_sync.on_mode = gateway.chosen_elsewhere
+        name = f"{gethostname()}:{server.port}"  # for people
+        self.operations = SharedOperations(name, self.id, self._state_sync, lambda: self.joined, wake, self._failures)
+        self._placements = SharedPlacements(gateway.services.placements, lambda: fleet.states)
         self._shared_budgets: SharedBudgets | None = None
         self._renew = self._news = False
         self._nudge = asyncio.Event()

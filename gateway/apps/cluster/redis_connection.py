@@ -50,9 +50,9 @@ class RedisConnection:
         build: Callable[[], Batch],
         on_message: Callable[[list[Any]], None],
         on_lost: Callable[[str], None],
-        failures: Failures | None = None,
+        failures: Failures,
     ) -> None:
-        self._failures = failures or Failures()
+        self._failures = failures
         self.up = False
         self.trips = 0
         self._gateway = gateway

@@ -37,7 +37,7 @@ class SharedOperations:
         facts: StateSync,
         joined: Callable[[], bool],
         wake: Callable[[], None],
-        failures: Failures | None = None,
+        failures: Failures,
     ) -> None:
         self.name = name  # of this gateway, for people
         self.on_record: Callable[[Record], None] = lambda _: None
@@ -46,7 +46,7 @@ class SharedOperations:
         self._facts = facts
         self._joined = joined
         self._wake = wake
-        self._failures = failures or Failures()
+        self._failures = failures
         self._turns: Batch = []  # asked for or given back, not sent yet
         self._asking: dict[asyncio.Future[Any], str] = {}  # not sent yet -> what is said; the answer None: no Redis
         self._sent: set[asyncio.Future[Any]] = set()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gateway.accounting.limits import RateLimits, limit_error
+from gateway.accounting.accounts import RateLimits, limit_error
 from gateway.admission.backend_queue import SlotGrant, Waiter
 from gateway.admission.capacity import capacity, is_full, total_capacity
 from gateway.admission.scheduler import Scheduler
@@ -93,7 +93,7 @@ class SharedSlots:
     def settled(self, waiter: Waiter | None, estimate: int, tokens: int) -> None:
         """A request of a client with a `tpm` limit has ended, with `tokens` instead of the estimate."""
         if waiter is not None and waiter.counted and tokens != estimate and self.joined:
-            self._used.append(("used", waiter.client, waiter.counted, tokens - estimate))
+            self._used.append(("used", waiter.client.partition("/")[0], waiter.counted, tokens - estimate))
             self._wake()
 
     # -- operations to send ---------------------------------------------------------------------------------------
@@ -115,24 +115,25 @@ class SharedSlots:
         key = waiter.key
         self._registered.pop(was, None)
         self._registered[key] = waiter, waiter.choices
-        choices = [(key_of(state.backend), total_capacity(state)) for state in waiter.choices]
+        choices = list({slots_key(state): total_capacity(state) for state in waiter.choices}.items())
         quota = waiter.quota
-        counts = () if quota is None else (quota.client.rpm or 0, quota.client.tpm or 0, quota.tokens)
-        may_wait = waiter.full is None
-        operation = ("acquire", key, was, *_rank(waiter), waiter.weight, choices, may_wait, counts)
+        user_rpm = 0 if quota is None or quota.user is None else quota.user.rpm or 0
+        counts = () if quota is None else (quota.client.rpm or 0, quota.client.tpm or 0, quota.tokens, user_rpm)
+        may_wait, within = waiter.full is None, waiter.within or 0
+        operation = ("acquire", key, was, *_rank(waiter), waiter.weight, choices, may_wait, counts, within)
         return operation, lambda answer: self._answered(waiter, key, answer)
 
     def renewal(self, knew: int, now: float | None = None) -> Operation:
         """Everything that this gateway holds. `knew`: gateways in the cluster when this one was last a member; 0 =
         it is one now. A gateway that served alone also sends how many slots it may use alone, and for how long."""
-        leases = [(key, key_of(held.state.backend), held.slots, held.client) for key, held in self._held.items()]
+        leases = [(key, slots_key(held.state), held.slots, held.client) for key, held in self._held.items()]
         waiting = [(key, w, choices) for key, (w, choices) in self._registered.items() if w not in self._to_unregister]
-        waiters = [(key, *_rank(w), w.weight, [key_of(s.backend) for s in choices]) for key, w, choices in waiting]
-        states = self._states().values()
-        capacities = [(key_of(state.backend), total_capacity(state)) for state in states]
+        waiters = [(key, *_rank(w), w.weight, list(dict.fromkeys(map(slots_key, of)))) for key, w, of in waiting]
+        states = [state for state in self._states().values() if state.backend.on is None]
+        capacities = [(slots_key(state), total_capacity(state)) for state in states]
         if not knew or not self._alone_since:
             return ("renew", knew, leases, waiters, capacities, [], 0)
-        caps = [(key_of(state.backend), capacity(state)) for state in states if state.known_slots is not None]
+        caps = [(slots_key(state), capacity(state)) for state in states if state.known_slots is not None]
         left = max(0.0, self._until - (time.monotonic() if now is None else now))
         return ("renew", knew, leases, waiters, capacities, caps, round(left * 1000))
 
@@ -158,10 +159,10 @@ class SharedSlots:
     def granted(self, key: str, backend: str, slots: int) -> None:
         """Slots for the request that waits under this key. If it no longer waits, its registration is being dropped,
         which releases the slots."""
-        waiter, _ = self._registered.get(key, (None, ()))
+        waiter, choices = self._registered.get(key, (None, ()))
         if waiter is None or waiter in self._to_unregister:
             return
-        state = self._state(backend)
+        state = next((one for one in choices if slots_key(one) == backend and self._is_current(one)), None)
         now = time.monotonic()
         if state is not None and self._scheduler.accept_grant(waiter, state, slots, key, now):
             return
@@ -195,11 +196,15 @@ class SharedSlots:
         if before != [is_full(state, waiter.weight) for state in waiter.choices]:
             self._scheduler.replan(waiter, time.monotonic())
 
-    def _limited(self, waiter: Waiter, requests_wait: float, tokens_wait: float) -> None:
+    def _limited(self, waiter: Waiter, requests_wait: float, tokens_wait: float, user_wait: float) -> None:
         quota = waiter.quota
         assert quota is not None
-        self._limits.uncount(quota.client.name, quota.at, time.monotonic())
-        self._refuse(waiter, limit_error(quota.client, requests_wait, tokens_wait))
+        for client in (quota.client, *filter(None, (quota.user,))):
+            self._limits.uncount(client.name, quota.at, time.monotonic())
+        if quota.user is not None and user_wait > max(requests_wait, tokens_wait):
+            self._refuse(waiter, limit_error(quota.user, user_wait, 0.0))
+        else:
+            self._refuse(waiter, limit_error(quota.client, requests_wait, tokens_wait))
 
     def _refuse(self, waiter: Waiter, reason: Exception | None) -> None:
         """The request is not registered in Redis; end its wait where there is a reason."""
@@ -220,7 +225,10 @@ class SharedSlots:
     def _state(self, key: str) -> BackendState | None:
         name = key.partition(" ")[0]
         state = self._states().get(name)
-        return state if state is not None and key_of(state.backend) == key else None
+        return state if state is not None and slots_key(state) == key else None
+
+    def _is_current(self, state: BackendState) -> bool:
+        return self._states().get(state.name) is state
 
     # -- joined or alone ------------------------------------------------------------------------------------------
 
@@ -244,7 +252,8 @@ class SharedSlots:
         for state in self._states().values():
             state.shared.sharers, state.shared.elsewhere, state.shared.elsewhere_lately = gateways, 0, 0
             if state.known_slots is not None:
-                state.shared.alone = slots_alone(state.slots, gateways, state.inflight, state.shared.others)
+                others = next((one for one in state.siblings if one.name == state.backend.on), state).shared.others
+                state.shared.alone = slots_alone(state.slots, gateways, state.engine_inflight, others)
                 state.shared.alone = min(state.shared.alone, before.get(state.name, state.shared.alone))
         alone = {state.name: state.shared.alone for state in self._states().values()}
         self._kept_shares = {name: slots for name, slots in alone.items() if slots is not None}
@@ -271,6 +280,12 @@ class SharedSlots:
 def _rank(waiter: Waiter) -> tuple[str, int, bool, bool, int, int]:
     """The order of waiting requests, in the script's form."""
     return (waiter.client, waiter.limit or 0, waiter.batch, waiter.returning, *waiter.ticket)
+
+
+def slots_key(state: BackendState) -> str:
+    """The name among gateways of the engine whose slots the backend uses: an adapter's is that of its host."""
+    backend = state.backend
+    return key_of(backend) if backend.on is None else " ".join((backend.on, backend.engine, backend.url or ""))
 
 
 def share_of(slots: int, gateways: int) -> int:

@@ -20,6 +20,7 @@ from gateway.domain.facts import ELSEWHERE, LEARNED_FOR, Observation
 from gateway.domain.health_state import SERVING, State
 from gateway.domain.reason import kind_of
 from gateway.health.prober import Prober
+from gateway.routing.placements import NEWS_MOST, News, Placements
 
 VERDICT_FOR = 900.0  # seconds that a verdict is of interest
 PROOFS = frozenset({"stalled", "misconfigured", "doubted", "disproved"})
@@ -27,6 +28,7 @@ MODE = "\tmode"  # the field of the chosen mode, which belongs to no backend
 OPERATION = "\toperation"  # the field of the latest operation on the fleet
 OPERATION_FOR = 7 * 86400.0  # seconds that it is of interest
 PUBLISHED = PROOFS | {"proved", "down", "ready"}
+NAMES_MOST = 512  # characters of a client's name and of the digest of a conversation's key
 
 _json = msgspec.json.Encoder().encode
 
@@ -200,3 +202,36 @@ def _engine_of(state: BackendState) -> list[object]:
 
 def _ms() -> float:
     return float(round(time.time() * 1000))
+
+
+# -- placements -------------------------------------------------------------------------------------------------------
+
+
+class SharedPlacements:
+    """Told with the batches that are sent anyway, every two seconds at the latest."""
+
+    def __init__(self, placements: Placements, states: Callable[[], Mapping[str, BackendState]]) -> None:
+        self._placements = placements
+        self._states = states
+        placements.news = {}
+
+    def pending_operations(self) -> list[Operation]:
+        """The operations to send now."""
+        told, self._placements.news = self._placements.news, {}
+        states = self._states()
+        placed = [
+            [client, key, key_of(states[backend].backend)]
+            for (client, key), backend in (told or {}).items()
+            if backend in states
+        ]
+        return [("placed", placed)] if placed else []
+
+    def receive(self, placed: Any) -> None:
+        """Another gateway has placed these conversations. What no gateway of this version writes is left out."""
+        names = {key_of(state.backend): name for name, state in self._states().items()}
+        news: News = {}
+        for one in placed[:NEWS_MOST] if isinstance(placed, list) else ():
+            match one:
+                case [str(client), str(key), str(at)] if at in names and len(client) + len(key) <= NAMES_MOST:
+                    news[client, key] = names[at]
+        self._placements.learn(news)

@@ -116,14 +116,14 @@ def _ask(snapshot: Snapshot, asked: dict[str, Any], key: str | None) -> tuple[Ex
 
 
 def _from_file(snapshot: Snapshot, asked: dict[str, Any]) -> Explanation:
+    from gateway.apps.explaining.explain import explain_asked
     from gateway.errors import GatewayError
-    from gateway.routing.explain import explain_asked
     from gateway.routing.serving import all_ready
 
     try:
         from gateway.apps.dialects.app import read_request
     except ModuleNotFoundError:  # the app is not installed: requests of OpenAI's chat API are read
-        from gateway.routing.explain import read_request
+        from gateway.apps.explaining.explain import read_request
     try:
         return explain_asked(snapshot, all_ready(snapshot), asked, 0.0, read_request)
     except GatewayError as error:

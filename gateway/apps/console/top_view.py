@@ -14,6 +14,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from gateway.apps.console.problems import WARNING, troubles
 from gateway.apps.console.status_fields import (
     Fields,
     ago,
@@ -38,7 +39,6 @@ STATES = {
     "misconfigured": "bold red",
 }
 WELL = ("ready", "busy")
-ALARM, WARNING = "bold white on red", "bold black on yellow"
 WIDEST = 160  # columns; longer lines are hard to read
 UNBOUNDED = 100_000  # lines
 ROWS_LEAST = 4  # rows of each table even on a small terminal
@@ -50,7 +50,6 @@ BANNERS_MOST = 6
 CLIENTS_MOST = 4
 OTHERS = {"elsewhere": "elsewhere", "share": "room"}  # column -> key of /status
 IDLE_SHOWN = 60.0  # seconds
-SPENT = 0.8  # share of a budget from which on it is shown
 
 
 @dataclass(frozen=True)
@@ -127,56 +126,11 @@ def machine(node: Fields) -> str:
 
 def banners(view: View) -> Iterable[Text]:
     """The problems, a line each, the worst first."""
-    found = [*troubles(view)]
+    found = [*troubles(view.status, view.trouble, view.age)]
     for words, style in found[:BANNERS_MOST]:
         yield Text(f" {words} ", style=style, no_wrap=True, overflow="ellipsis")
     if len(found) > BANNERS_MOST:
         yield Text(f" and {len(found) - BANNERS_MOST} more ", style=WARNING)
-
-
-def troubles(view: View) -> Iterable[tuple[str, str]]:
-    """(text, style) of each problem."""
-    status = view.status
-    if view.trouble is not None:
-        seen = f"; what follows is {ago(view.age)} old" if status else ""
-        yield f"the gateway {view.trouble}; trying again{seen}", ALARM
-    if status.get("stopping"):
-        yield "the gateway is stopping: it takes no new requests", WARNING
-    if mapping_of(status, "shared").get("joined") is False:
-        yield alone(status["shared"], status.get("now")), WARNING
-    if error := mapping_of(status, "config").get("error"):
-        yield f"routes.yaml was edited and is refused; what was in force still is: {one_line(error)}", ALARM
-    named = {name: alias for name, alias in mapping(status.get("aliases")).items() if not alias.get("implicit")}
-    for course, style in (("nothing", ALARM), ("cloud", ALARM), ("fallback", WARNING)):
-        for name, alias in named.items():
-            if alias.get("course") == course:
-                yield away(name, alias, status.get("now")), style
-    for name, share in mapping_of(status, "budgets").items():
-        if number(share) and share >= SPENT:
-            yield f"the budget of {name} is {share:.0%} spent", ALARM if share >= 1 else WARNING
-
-
-def alone(shared: Fields, now: Any) -> str:
-    """`Redis is away for 12 min: this gateway goes on alone, with its share of the slots (1 of 3 gateways)`"""
-    since, gateways = shared.get("since"), shared.get("gateways")
-    lasting = f" for {ago(now - since)}" if number(since) and number(now) else ""
-    share = f" (1 of {gateways} gateways)" if number(gateways) else ""
-    return f"Redis is away{lasting}: this gateway goes on alone, with its share of the slots{share}"
-
-
-def away(name: str, alias: Fields, now: Any) -> str:
-    """`writer is on a FALLBACK for 12 min: qwen8b answers. gemma4 is down (...)`"""
-    since = alias.get("since")
-    lasting = f" for {ago(now - since)}" if number(since) and number(now) else ""
-    why = one_line(alias.get("why") or "")
-    who = ", ".join(strings(alias.get("serving")))
-    course = alias.get("course")
-    if course == "nothing":
-        return f"NOTHING serves {name}{lasting}: {why}"
-    usd = alias.get("usd")
-    cost = f", {usd:,.2f} USD so far" if number(usd) and usd else ""
-    where = "the CLOUD" if course == "cloud" else "a FALLBACK"
-    return f"{name} is on {where}{lasting}{cost}: {who} answers. {why}"
 
 
 # -- the fleet --------------------------------------------------------------------------------------------------------
@@ -330,9 +284,10 @@ def batches(status: Fields) -> Iterable[RenderableType]:
 
 
 def _batch(batch: Fields) -> list[Text]:
-    done, failed, rate, left = (batch.get(name) for name in ("completed", "failed", "rate", "left"))
+    failed, rate, left = (batch.get(name) for name in ("failed", "rate", "left"))
+    done = sum(count(batch.get(name)) for name in ("completed", "failed", "cancelled"))
     state, total = one_line(batch.get("status") or "?"), figure(batch.get("total"), ",")
-    ended = f"{count(done) + count(failed):,}" if number(done) or number(failed) else ""
+    ended = f"{done:,}" if number(batch.get("completed")) or done else ""
     return [
         Text(one_line(batch.get("id") or "?")[:ID_SHOWN], style="bold"),
         Text(state, style=ENDED.get(state, "cyan")),

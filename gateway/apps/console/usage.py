@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 
 from gateway.accounting.ledger_file import NAME, Sums, sums_since
+from gateway.apps.page.usage_report import row_json
 from gateway.cli.options import config_option, examples, fail, is_there, json_option, snapshot_served
 from gateway.config.units import parse_duration
-from gateway.observe.usage_report import row_json
 
 _GROUPS = ("client", "alias", "backend")
 _WIDTH = 132  # columns at least; a narrower terminal wraps the lines

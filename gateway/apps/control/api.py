@@ -16,17 +16,16 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.admin import admit, backend_of
-from gateway.api.answering import body_as
+from gateway.api.answering import STALLED, body_as, until_left
 from gateway.api.caller import caller_of, identify_caller
-from gateway.api.status import STALLED, until_left
 from gateway.apps.control.engine_logs import LINES_MOST, follow_log, read_log, unit_of
 from gateway.apps.control.memory.arithmetic import GIB
 from gateway.apps.control.memory.live import beside_the_plan
 from gateway.apps.control.memory.plan import FleetPlan, plan_json
 from gateway.apps.control.memory.plan_svg import plan_svg
 from gateway.apps.control.operations import Operations
-from gateway.apps.control.planning import memory_plan
-from gateway.apps.control.record import Kind, described
+from gateway.apps.control.record import described
+from gateway.apps.control.switching import Kind, memory_plan
 from gateway.config.snapshot import Snapshot
 from gateway.domain.health_state import SERVING
 from gateway.errors import GatewayError

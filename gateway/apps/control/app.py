@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gateway.apps.control.operations import Operations
 from gateway.apps.control.recovery import Recovery
 from gateway.apps.control.starter import Starter
 from gateway.apps.control.troubles import Troubles
 from gateway.config.snapshot import Snapshot
-from gateway.runtime.apps import Extension
+from gateway.runtime.apps import Extension, Routers
 from gateway.runtime.gateway import Gateway
-
-if TYPE_CHECKING:
-    from fastapi import APIRouter
 
 
 def app(gateway: Gateway) -> Extension:
@@ -52,7 +48,7 @@ class Control:
     async def follow(self, snapshot: Snapshot) -> None:
         self._gateway.admission.starts = self.starter if await self.starter.follow(snapshot) else None
 
-    def routers(self) -> Sequence[APIRouter]:
+    def routers(self) -> Routers:
         from gateway.apps.control import api
 
         return (api.router(self._gateway, self.operations), api.plan_router(self._gateway))

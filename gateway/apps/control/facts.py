@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.apps.control.planning import presence_of
 from gateway.apps.control.starting import Room, StartMember
+from gateway.apps.control.switching import presence_of
 from gateway.apps.control.unit_commands import stop_commands
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Backend, Mode, Snapshot

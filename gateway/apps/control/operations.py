@@ -13,13 +13,11 @@ import msgspec
 
 from gateway.apps.control.lanes import StartTimes, lanes_of
 from gateway.apps.control.other_gateways import OtherGateways
-from gateway.apps.control.planning import beside_units, presence_of, steps_of
 from gateway.apps.control.record import (
     CANCELLED,
     GAVE_WAY,
     INTERRUPTED,
     Cause,
-    Kind,
     Operation,
     Step,
     new_operation,
@@ -27,7 +25,7 @@ from gateway.apps.control.record import (
     saved,
 )
 from gateway.apps.control.runner import CommandLimits, Runner
-from gateway.apps.control.switching import Presence, Steps
+from gateway.apps.control.switching import Kind, Presence, Steps, beside_units, presence_of, steps_of
 from gateway.apps.control.unit_commands import units_of
 from gateway.apps.control.units import activity, look, tell_nodes
 from gateway.config.snapshot import Snapshot

@@ -10,14 +10,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from gateway.apps.control.switching import Steps, What
+from gateway.apps.control.switching import Kind, Steps, What
 from gateway.config.sources import read_kept, replace_file
 
 log = logging.getLogger("gateway.operations")
 
 Progress = Literal["waiting", "running", "done", "failed", "skipped"]
 Result = Literal["running", "done", "failed"]
-Kind = Literal["switch", "start", "stop", "restart"]
 Cause = Literal["operator", "request", "idle", "recovery"]
 
 FILE = "operation.json"  # in `server.data`: the latest operation

@@ -25,9 +25,9 @@ from gateway.apps.control.facts import (
     why_unstoppable,
 )
 from gateway.apps.control.operations import Operations
-from gateway.apps.control.record import GAVE_WAY, INTERRUPTED, Cause, Kind, Operation
+from gateway.apps.control.record import GAVE_WAY, INTERRUPTED, Cause, Operation
 from gateway.apps.control.starting import decide
-from gateway.apps.control.switching import Steps, request_steps, stop_steps
+from gateway.apps.control.switching import Kind, Steps, request_steps, stop_steps
 from gateway.apps.control.unit_commands import start_commands
 from gateway.config.snapshot import Alias, Client, Snapshot
 from gateway.domain.backend import BackendState

@@ -1,8 +1,9 @@
-"""The steps of a switch from one mode to another, and of a start or stop of one backend. Pure.
+"""The steps of a switch from one mode to another, and of a start or stop of one backend, with the memory plan behind
+them. Changes nothing.
 
 First the backends that leave are drained and stopped, then those that come are started one after the other, in the
-memory plan's order: an engine takes more memory while it starts than it keeps.
-"""
+memory plan's order: an engine takes more memory while it starts than it keeps. The planner of memory is imported by the
+first plan: a gateway that only serves has no use for it."""
 
 from __future__ import annotations
 
@@ -12,11 +13,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from gateway.apps.control.unit_commands import Command, Unit, journal_of, start_commands, stop_commands, units_of
+from gateway.apps.control.units import Activity
+from gateway.config.modes import in_mode
+from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Backend, Mode, Snapshot
+from gateway.domain.backend import BackendState
+from gateway.domain.health_state import State
+from gateway.routing.serving import unserved
 
 if TYPE_CHECKING:
     from gateway.apps.control.memory.plan import FleetPlan
 
+Kind = Literal["switch", "start", "stop", "restart"]
 What = Literal["drain", "stop", "preflight", "start", "wait", "resume"]
 Presence = Literal["up", "drained", "loading", "partly", "away"]
 """Of a backend: it serves; it answers but gets no requests; its units run and it does not answer yet; some of its units
@@ -266,3 +274,78 @@ def _unreached(backend: Backend, snapshot: Snapshot) -> str:
 
 def _unprobed(backend: Backend) -> str:
     return "is not probed (health.every: none)" if backend.health.every is None else ""
+
+
+# -- planning, with files of models -----------------------------------------------------------------------------------
+
+
+def steps_of(
+    kind: Kind,
+    name: str,
+    snapshot: Snapshot,
+    current: str | None,
+    presence: Mapping[str, Presence],
+    started: Mapping[str, str] = NOTHING,
+    idle: Collection[str] = (),
+    profile: str | None = None,
+) -> Steps:
+    """The steps to the mode, or for the backend, of this name, which there is. `current`: the mode in force; `started`:
+    backend -> the profile that the gateway last started it with; `idle`: backends that it knows not to have started;
+    `profile`: the one that a start asks for, None = any. Takes a while: for a thread."""
+    if kind == "stop":
+        return stop_steps(snapshot, name, presence)
+    if kind == "switch":
+        steps = switch_steps(snapshot, name, current, presence, memory_plan(snapshot, name), started, idle)
+        steps.notes[:0] = _lost(snapshot, name, current)
+        return steps
+    usual = usual_profile(snapshot, name, current)
+    runs = started.get(name, usual)
+    if kind == "restart":
+        return restart_steps(snapshot, name, presence, runs)
+    is_there = presence.get(name, "away") != "away"
+    wanted = profile if profile is not None else runs if is_there else usual
+    found = memory_plan(beside(snapshot, name, presence, current, wanted), None)
+    return start_steps(snapshot, name, presence, found, wanted, runs)
+
+
+def _lost(snapshot: Snapshot, target: str, current: str | None) -> list[str]:
+    """What the operator should know of the aliases that nobody serves in the target mode."""
+    after = unserved(in_mode(snapshot, target))
+    before = unserved(in_mode(snapshot, current)) if current is not None else []
+    lost = [name for name in after if name not in before]
+    count = sum(not alias.implicit for alias in snapshot.aliases.values())
+    return [f"{len(lost)} of {count} aliases lose their service: {', '.join(lost)}"] if lost else []
+
+
+def beside_units(presence: Mapping[str, Presence], units: Mapping[str, Activity | None]) -> dict[str, Presence]:
+    """With what the units say of the backends that do not answer. `units`: backend -> how its units are."""
+    seen: dict[Activity | None, Presence] = {"runs": "loading", "partly": "partly"}
+    return {name: seen.get(units.get(name), "away") if one == "away" else one for name, one in presence.items()}
+
+
+def presence_of(state: BackendState) -> Presence:
+    """Whether a backend serves, or answers and gets no requests, as far as its checks say."""
+    health = state.health
+    if health.state in (State.READY, State.BUSY, State.SUSPECT):
+        return "up"
+    return "drained" if health.state in (State.DRAINING, State.PARKED) and health.oks > 0 else "away"
+
+
+def assumed_presence(snapshot: Snapshot, current: str | None) -> dict[str, Presence]:
+    """Without a gateway to ask: the backends of the mode in force run, and no others."""
+    mode = snapshot.modes.get(current) if current is not None else None
+    running = mode.backends if mode is not None else ()
+    return {name: "up" if name in running else "away" for name in snapshot.backends}
+
+
+def memory_plan(snapshot: Snapshot, mode: str | None) -> FleetPlan | str:
+    """The memory plan of a mode; a text instead says what is wrong with the operator's catalogue."""
+    from gateway.apps.control.memory.model_catalog import models_of
+    from gateway.apps.control.memory.model_files import read_models
+    from gateway.apps.control.memory.plan import plan
+
+    try:
+        catalog = models_of(snapshot)
+    except ConfigError as error:
+        return str(error)
+    return plan(snapshot, mode, catalog, {}, read_models(snapshot))

@@ -55,10 +55,9 @@ class Troubles:
             if state.health.state is not State.WARMING:  # what it said before it was started again still counts
                 self.known.pop(name, None)
             return
-        if name not in self._asking and units_of(state.backend, self._gateway.snapshot.nodes):
-            task = self._gateway.metrics.failures.once("operation", self._ask(name), f"last words of {name}")
-            self._asking[name] = task
-            task.add_done_callback(lambda _: self._asking.pop(name, None))
+        if units_of(state.backend, self._gateway.snapshot.nodes):
+            failures = self._gateway.metrics.failures
+            failures.only(self._asking, name, "operation", lambda: self._ask(name), f"last words of {name}")
 
     async def _ask(self, name: str) -> None:
         await asyncio.sleep(self.settle)

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from gateway.apps.conversations.conversations import Conversations
-from gateway.runtime.apps import Extension
+from gateway.runtime.apps import Extension, Routers
 from gateway.runtime.gateway import Gateway
-
-if TYPE_CHECKING:
-    from fastapi import APIRouter
 
 
 def app(gateway: Gateway) -> Extension:
     conversations = Conversations(gateway.snapshot.server, gateway.metrics.failures, gateway.short_of)
 
-    def routers() -> Sequence[APIRouter]:
+    def routers() -> Routers:
         from gateway.apps.conversations import api
 
         return (api.router(gateway, conversations),)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from functools import partial
+from collections.abc import Callable
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -16,11 +16,11 @@ from gateway.apps.dialects.anthropic.answer import envelope, retry_header
 from gateway.apps.dialects.anthropic.request import to_chat
 from gateway.config.snapshot import Alias
 from gateway.domain.endpoints import MESSAGES, RESPONSES
-from gateway.domain.request import InferenceRequest, parse_and_search
+from gateway.domain.request import InferenceRequest, OwnForm, parse_and_search
 from gateway.engines.tokenize import count_tokens
 from gateway.errors import GatewayError
-from gateway.large_bodies import LARGE, apart, apart_if_large
-from gateway.proxy.exchange import AsgiExchange, Exchange
+from gateway.large_bodies import LARGE, apart_if_large
+from gateway.proxy.exchange import Exchange
 from gateway.proxy.reply import Header
 from gateway.routing.refusal import pdf_refused
 from gateway.routing.window import tokens
@@ -45,14 +45,15 @@ def router(gateway: Gateway, response: Translator) -> APIRouter:
         return await answer(gateway, request, OF_RESPONSE, of_response)
 
     async def of_message(asked: Question) -> bytes:
-        return msgspec.json.encode({"input_tokens": await count(asked, await _read_message(gateway, asked.exchange))})
+        return msgspec.json.encode({"input_tokens": await count(asked, asked.exchange, _message)})
 
     async def of_response(asked: Question) -> bytes:
-        number = await count(asked, await _read_response(gateway, response(asked.exchange)))
+        exchange = response(asked.exchange)
+        number = await count(asked, exchange, lambda body: _response(body, exchange.own))
         return msgspec.json.encode({"object": "response.input_tokens", "input_tokens": number})
 
-    async def count(asked: Question, read: tuple[InferenceRequest, Alias]) -> int:
-        request, alias = read
+    async def count(asked: Question, exchange: Exchange, parsed: Callable[[bytes], InferenceRequest]) -> int:
+        request, alias = await _read(gateway, exchange, parsed)
         asked.alias = alias.name
         asked.backend, number = await count_for(gateway, alias, request)
         return number
@@ -70,30 +71,26 @@ def _refused(error: GatewayError, id_: str) -> tuple[bytes, list[Header]]:
 ANTHROPIC = Style(lambda id_: [(b"request-id", id_.encode())], _refused)
 
 
-async def _read_message(gateway: Gateway, exchange: AsgiExchange) -> tuple[InferenceRequest, Alias]:
+async def _read(
+    gateway: Gateway, exchange: Exchange, parsed: Callable[[bytes], InferenceRequest]
+) -> tuple[InferenceRequest, Alias]:
     client = exchange.caller.identify(gateway.snapshot)
     check_json(exchange.headers)
     body = await exchange.read_body(gateway.snapshot.server.max_body)
-    request = await apart(client.name, lambda: _parsed(body)) if len(body) > LARGE else _parsed(body)
+    request = await apart_if_large(client.name, len(body), lambda: parsed(body), LARGE)
     request.sender = client.name
     # By the present snapshot, whose backends are asked.
     return request, access.find_alias(gateway.snapshot, client, request.model)
 
 
-def _parsed(body: bytes) -> InferenceRequest:
+def _message(body: bytes) -> InferenceRequest:
     return parse_and_search(MESSAGES, to_chat(body))
 
 
-async def _read_response(gateway: Gateway, exchange: Exchange) -> tuple[InferenceRequest, Alias]:
-    client = exchange.caller.identify(gateway.snapshot)
-    check_json(exchange.headers)
-    body = await exchange.read_body(gateway.snapshot.server.max_body)
-    parsed = partial(parse_and_search, RESPONSES, body, exchange.own)
-    request = await apart_if_large(client.name, len(body), parsed)
-    if request.own is not None and request.own.untranslatable is not None:
-        raise request.own.untranslatable
-    request.sender = client.name
-    return request, access.find_alias(gateway.snapshot, client, request.model)
+def _response(body: bytes, own: OwnForm | None) -> InferenceRequest:
+    if own is not None and own.untranslatable is not None:
+        raise own.untranslatable
+    return parse_and_search(RESPONSES, body, own)
 
 
 async def count_for(gateway: Gateway, alias: Alias, request: InferenceRequest) -> tuple[str, int]:

@@ -87,10 +87,11 @@ class TranslatedExchange:
     async def read_body(self, limit: int) -> bytes:
         """The body of the equivalent chat request."""
         body = await self._inner.read_body(limit)
-        return await self._translate(body, len(body))
+        return await self.translate(body)
 
-    async def _translate(self, body: bytes, counted: int) -> bytes:
-        """The chat request. `counted`: bytes that are counted as held already."""
+    async def translate(self, body: bytes) -> bytes:
+        """The chat request, from a body whose bytes are counted as held already."""
+        counted = len(body)
         if len(body) > LARGE:
             chat = await self._apart(lambda: self._translation.request(body))
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gateway.cli.lazy_group import CommandTable, LazyGroup
+from gateway.cli.main import CommandTable, LazyGroup
 from gateway.cli.options import examples
 
 _HERE = "gateway.apps.fleet"

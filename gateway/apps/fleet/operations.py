@@ -49,8 +49,8 @@ def switch(mode: str, dry_run: bool, force: bool, as_json: bool, asking: Gateway
 
 def _from_file(mode: str, config: Path, away: str, *, as_json: bool) -> dict[str, Any]:
     """The steps as far as the file tells them."""
-    from gateway.apps.control.planning import assumed_presence, steps_of
     from gateway.apps.control.record import described
+    from gateway.apps.control.switching import assumed_presence, steps_of
 
     snapshot = snapshot_served(config, as_json=as_json)
     if mode not in snapshot.modes:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import PurePath
 from typing import Any
 
+from gateway.apps.importing.compose_profiles import put_profiles
 from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.launches import Launches
 from gateway.apps.importing.shell import Word, without_unset
@@ -41,15 +42,16 @@ def convert(text: str, file: str, address: str | None = None, beside: Beside = l
     if variables:
         launches.notes.changed((), f"{len(variables)} variables are read from the .env beside it")
     top = {key: values.tree(source.data.get(key), (key,)) for key in ("name", "volumes")}
+    profiles: dict[str, list[str]] = {}
     for name, value in source.section("services").items():
         path: Path = ("services", name)
         service = values.tree(_extended(mapping(value), source, beside, launches, path), path)
         before = set(launches.draft.backends)
         _service(name, service, path, top, launches, values, beside)
         made = [one for one in launches.draft.backends if one not in before]
-        profiles = [shown for one in listed(service.get("profiles")) if (shown := text_of(one))]
-        if made and profiles:
-            launches.only_one_of(made, (*path, "profiles"), f"in the profile {', '.join(profiles)} alone")
+        if own := [shown for one in listed(service.get("profiles")) if (shown := text_of(one))]:
+            profiles |= dict.fromkeys(made, own)
+    put_profiles(launches, profiles, variables.get("COMPOSE_PROFILES", "").split(","))
     if "include" in source.data:
         launches.notes.to_do(("include",), "further compose files are not read", "import each of them")
     own = [key for key in source.data if not key.startswith("x-")]
@@ -292,6 +294,8 @@ class Values:
         if is_set or operator[0][-1] == "?":
             return f"${{{name}}}" if value is None else value
         default = self.filled(operand, path, depth + 1)
+        if default and (kept := self.launches.secrets.value(name, default, path)) != default:
+            return kept  # a secret, which has its note
         self._note(path, f"{name} is not set here: its default '{default}' is taken")
         return default
 

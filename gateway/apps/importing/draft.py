@@ -40,8 +40,8 @@ class DraftEntry:
 
 @dataclass(slots=True)
 class Draft:
-    """The file to be written. `head`: comment lines without `#`. `after` (section -> lines behind it) and `tail`: lines
-    that are written as they are, `#` included."""
+    """The file to be written. `modes`: name -> backends. `head`: comment lines without `#`. `after` (section -> lines
+    behind it) and `tail`: lines that are written as they are, `#` included."""
 
     head: list[str] = field(default_factory=list)
     server: dict[str, Any] = field(default_factory=dict)
@@ -49,6 +49,7 @@ class Draft:
     nodes: dict[str, DraftEntry] = field(default_factory=dict)
     backends: dict[str, DraftEntry] = field(default_factory=dict)
     aliases: dict[str, DraftEntry] = field(default_factory=dict)
+    modes: dict[str, list[str]] = field(default_factory=dict)
     clients: dict[str, DraftEntry] = field(default_factory=dict)
     after: dict[str, list[str]] = field(default_factory=dict)
     tail: list[str] = field(default_factory=list)
@@ -60,6 +61,7 @@ class Draft:
         for name in ("nodes", "backends", "aliases", "clients"):
             sections[name] = {key: entry.keys for key, entry in getattr(self, name).items()}
         sections["aliases"] = {n: k["use"] if list(k) == ["use"] else k for n, k in sections["aliases"].items()}
+        sections["modes"] = self.modes
         return {name: section for name, section in sections.items() if section}
 
 

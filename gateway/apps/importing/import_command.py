@@ -56,6 +56,8 @@ STARTS: Mapping[str, Callable[[str, str, str | None], Draft]] = {
     "vllm-recipe": vllm_recipe.convert,
     "kubernetes": kubernetes.convert,
 }
+# Those that read further files beside their own.
+WITH_FILES = {"systemd": systemd.convert, "compose": compose.convert, "shell": shell_script.convert}
 _WORDS = {"to_do": "to do", "changed": "changed", "left_out": "left out"}
 _COLOURS = {"to_do": "yellow", "changed": "cyan", "left_out": "bright_black"}
 _MOST = 4 * 1024 * 1024  # bytes of a source
@@ -104,22 +106,22 @@ def _converted(file: Path, kind: str | None, address: str | None, as_json: bool)
         if kind is None and (other := other_format(text, file.name)) is not None:
             raise click.UsageError(f"'{file}' is {other}: not read (--from reads it as the format that you name)")
         kind = kind or text_format_of(text)
-        source = None if kind in STARTS else next(documents(text, file.name), None)
+        source = None if kind in STARTS else next(documents(text, file.name, last_counts=True), None)
         kind = kind or _kind(source, file)
-        if kind == "compose":
-            return kind, _with_head(compose.convert(text, file.name, address, _beside(file)), file.name, kind)
+        if kind in WITH_FILES:
+            return kind, _with_head(WITH_FILES[kind](text, file.name, address, _beside(file)), file.name, kind)
         if kind in STARTS:
             return kind, _with_head(STARTS[kind](text, file.name, address), file.name, kind)
         assert source is not None
         if address is not None:
             raise click.UsageError(f"--address is for {', '.join(STARTS)}: a config of {kind} has addresses")
-        return kind, _with_head(FORMATS[kind](source), file.name, kind)
+        return kind, _with_head(FORMATS[kind](next(documents(text, file.name), source)), file.name, kind)
     except ConfigError as error:
         fail_with(error, as_json=as_json)
 
 
 def _beside(file: Path) -> Callable[[str], str | None]:
-    """Reads the files in the folder of a compose file, as compose does."""
+    """Reads the files beside a compose file, a script or a unit, as compose, a shell and systemd do."""
 
     def read(name: str) -> str | None:
         path = file.parent / Path(name).expanduser()
@@ -213,7 +215,7 @@ def _print(kind: str, draft: Draft, loaded: LoadedFile | None, file: Path, outpu
 
 OURS = "routes.yaml"
 _UNIT = re.compile(r"^\s*\[(Service|Unit|Install)\]\s*$", re.M)
-_START = re.compile(r"^[^#\n]*\b(docker|podman)\s+(container\s+)?run\b|^[^#\n]*\bvllm\s+serve\b", re.M)
+_START = re.compile(r"^[^#\n]*\b(docker|podman)\s+(container\s+)?run\b|^[^#\n]*\bvllm(\s+serve|\.entrypoints)\b", re.M)
 _KEY = re.compile(r"(?:---|%YAML.*|[\w\"'./-]+(?: [\w./-]+)*\s*:(?:\s.*)?|- .*)")
 
 

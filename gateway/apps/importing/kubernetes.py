@@ -22,7 +22,7 @@ from gateway.apps.importing.source import (
 from gateway.config.problems import Path
 from gateway.launch.docker import DockerFlag, DockerRun
 
-KINDS = ("Pod", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "LeaderWorkerSet")
+KINDS = ("Pod", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "LeaderWorkerSet", "InferenceService")
 _DOCUMENT = re.compile(r"(?m)^---[ \t]*(?:#.*)?$")
 _MOST_DOCUMENTS = 100
 _REFERENCE = re.compile(r"\$\((\w+)\)", re.ASCII)
@@ -30,14 +30,16 @@ _SHELL_REFERENCE = re.compile(r"\$\{(\w+)\}|\$([A-Za-z_]\w*)", re.ASCII)
 _PLAIN = re.compile(r"[\w./:@%+=,-]+", re.ASCII)
 
 
-def documents(text: str, file: str) -> Iterator[SourceFile]:
-    """The documents of a file, each with the lines that it has there. Raises ConfigError for broken YAML."""
+def documents(text: str, file: str, *, last_counts: bool = False) -> Iterator[SourceFile]:
+    """The documents of a file, each with the lines that it has there. `last_counts`: of a key that stands there twice.
+    Raises ConfigError for broken YAML."""
     at = 0
     for number, part in enumerate(_DOCUMENT.split(text)):
         if part.strip() and number < _MOST_DOCUMENTS:
-            source = read_source(part, file)
+            source = read_source(part, file, last_counts=last_counts)
             source.report.lines = {path: line + at for path, line in source.report.lines.items()}
-            yield source
+            if source.data:  # nothing but comments is no document
+                yield source
         at += part.count("\n")
 
 
@@ -61,13 +63,16 @@ def convert(text: str, file: str, address: str | None = None) -> Draft:
 def _workload(source: SourceFile, name: str, path: Path, lines: dict[Path, int], launches: Launches) -> None:
     here: Path = ("spec",)
     spec = mapping(source.data.get("spec"))
-    for key in ("leaderWorkerTemplate", "leaderTemplate", "workerTemplate", "template", "spec"):
+    for key in ("predictor", "leaderWorkerTemplate", "leaderTemplate", "workerTemplate", "template", "spec"):
         if isinstance(spec.get(key), dict):
             spec, here = spec[key], (*here, key)
     if (replicas := count_of(mapping(source.data.get("spec")).get("replicas"))) is not None and replicas > 1:
         launches.notes.to_do(path, f"{replicas} replicas: one backend stands for them", "write one for each machine")
     if listed(spec.get("initContainers")):
         launches.notes.to_do(path, "initContainers are not read", "do what they do before the first start")
+    if not listed(spec.get("containers")):
+        hint = "import what it runs: kubectl get pod POD -o yaml"
+        launches.notes.left_out(path, f"{name}: what its containers are is not in the file", hint)
     volumes = {text_of(mapping(one).get("name")): mapping(one) for one in listed(spec.get("volumes"))}
     for index, value in enumerate(listed(spec.get("containers"))):
         at: Path = (*path, "containers", index)

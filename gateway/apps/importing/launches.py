@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.apps.importing.draft import Draft, DraftEntry, ImportNote, Notes, backend_name, unique
 from gateway.apps.importing.server_draft import short
-from gateway.apps.importing.source import count_of
+from gateway.apps.importing.source import count_of, each_text
 from gateway.apps.importing.source_values import Secrets
 from gateway.config.problems import Path
 from gateway.config.urls import is_address
@@ -26,6 +26,8 @@ _OF_THE_UNIT = frozenset(
 )
 # Variables by which images without a command line are configured -> the backend's key.
 _COUNTS = {"context": "MAX_MODEL_LEN", "slots": "MAX_NUM_SEQS"}
+_ARGUMENT = re.compile(r"(?<!\$)\$\{(\d{1,2})\}", re.ASCII)  # ${1}, which no variable of a machine can be
+_NODES_MOST = 32  # of one engine
 _SAYS_NOTHING = re.compile(r"(vllm|docker|compose|docker-compose|start|run|launch|serve|server|head|main|script)?")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _CHANGED = re.compile(r"(?<!\$)\$\{\w+(?!:-)[^\w}]", re.ASCII)  # ${MODEL##*/}, of a variable that is not known
@@ -49,6 +51,12 @@ class Launches:
                 if entry.keys["address"] == f"${{SPARK_{number}_ADDRESS}}":
                     entry.keys["address"] = address
         self.secrets.clean(self.draft)
+        for entry in self.draft.backends.values():
+            named = each_text(entry.keys, lambda text: _ARGUMENT.sub(r"${ARGUMENT_\1}", text))
+            if named != entry.keys:
+                hint = "write the values, or set ARGUMENT_1, ARGUMENT_2, ... where the engine is started"
+                self.notes.to_do(("arguments",), "arguments of the script decide about its launches", hint)
+            entry.keys = named
         self.draft.notes = [self._clean(note) for note in self.notes.in_order()]
         return self.draft
 
@@ -74,7 +82,8 @@ class Launches:
         """A container. `env`: the caller's variables, for `-e NAME` alone. `env_path`: where its own stand. `further`:
         keys of the backend that the file states."""
         if run.image is None or not run.image.strip() or not run.image.isprintable():
-            self.notes.left_out(path, "a docker run without an image")
+            hint = "does a comment stand before the backslash of a line? it ends the command"
+            self.notes.left_out(path, "a docker run without an image", hint)
             return
         for flag in run.unknown:
             self.notes.to_do(path, f"docker has no flag {flag}", "correct it under launch.docker")
@@ -216,7 +225,11 @@ class Launches:
         node, address = self._node({**command.env, **env}, path)
         nodes = self._further_nodes(node, command, path)
         keys: dict[str, Any] = {"node": nodes if len(nodes) > 1 else node}
-        if command.port is None:
+        in_file = "config" in command.flags and "port" not in command.flags
+        if in_file:
+            message = "the file of --config is not read: it may say the model, its port and more"
+            self.notes.to_do(path, message, "write what it says into launch.command, or correct url and model")
+        if command.port is None or in_file:
             keys["url"] = f"http://{_host(address)}:{port}"
         keys["launch"] = launch
         keys |= _api_key(command.flags.get("api-key") or env.get("VLLM_API_KEY"))
@@ -229,7 +242,10 @@ class Launches:
         """A backend of a server whose command line is not read: its address, and what starts and stops it."""
         node, address = self._node({}, path)
         name = self._name(stem, model)
-        self.notes.changed(path, f"the command of '{name}' is not read: no launch block", "its start and stop are kept")
+        hint = (
+            "its start and stop are kept" if further else "write start: and stop: under it, or launch: with its image"
+        )
+        self.notes.changed(path, f"the command of '{name}' is not read: no launch block", hint)
         keys = {"engine": engine, "node": node, "url": f"http://{_host(address)}:{port}", "model": model, **further}
         self.draft.backends[name] = DraftEntry(keys, self._comment(path))
 
@@ -262,7 +278,7 @@ class Launches:
 
     def _further_nodes(self, first: str, command: ServeCommand, path: Path) -> list[str]:
         count = command.flags.get("nnodes", _ranks(command) if _on_ray(command) else 1)
-        if not isinstance(count, int) or not 1 < count <= 8:
+        if not isinstance(count, int) or not 1 < count <= _NODES_MOST:
             return [first]
         names = [first, *(f"{first}-{number}" for number in range(2, count + 1))]
         for number, name in enumerate(names[1:], 2):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from gateway.apps.cloud.engine import ADDRESSES
 from gateway.apps.importing.draft import DraftEntry, Notes, backend_name, tail_of, unique
 from gateway.apps.importing.source import (
     SourceFile,
@@ -29,7 +30,6 @@ from gateway.apps.importing.source_values import (
 from gateway.config.backends import MODEL_ENDPOINTS, SERVED
 from gateway.config.problems import Path
 from gateway.config.units import number_of
-from gateway.engines.litellm.engine import ADDRESSES
 
 Kind = Literal["vllm", "ollama", "openai", "litellm"]
 

@@ -43,6 +43,9 @@ def render(draft: Draft) -> str:
         if name in data:
             section = _dump({name: _entries(data[name], getattr(draft, name))})
             parts.append(section + _comments(draft.after.get(name, [])))
+    if draft.modes:
+        modes = {_scalar(name): _node(list(members)) for name, members in draft.modes.items()}
+        parts.append(_dump({"modes": CommentedMap(modes)}))
     if draft.tail:
         parts.append(_comments(draft.tail))
     return "\n".join(parts)

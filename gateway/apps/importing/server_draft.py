@@ -27,7 +27,7 @@ from gateway.launch.command import ServeCommand, parse
 from gateway.launch.docker import read_docker_flags
 from gateway.launch.families import family_of
 
-Findings = Mapping[str, Any]  # as `probe_report` of gateway/health/probes.py makes them
+Findings = Mapping[str, Any]  # as `probe_report` of gateway/apps/probing/report.py makes them
 
 _QUANTISED = re.compile(r"[-_.](nvfp4|mxfp4|fp8|fp4|bf16|awq|gptq|gguf|mlx|int[48]|w\da\d+|[48]bit|q\d(_\w+)*)$", re.I)
 _RANK = {"vllm": 0, "llamacpp": 1, "mlx": 1, "openai": 1, "ollama": 2}

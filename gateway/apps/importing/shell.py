@@ -24,6 +24,7 @@ _MOST_WORDS = 10_000  # of an array
 _DEEPEST = 24  # expansions inside of expansions
 WORD = 2  # what a word costs, in characters
 _REFERENCE = re.compile(r"\$\{\w+\}|\$\(.*\)|`.*`", re.ASCII | re.DOTALL)
+_SUBSTITUTION = re.compile(r"\$\([^()]*\)", re.DOTALL)
 _NAME = r"(?P<name>\w+|[@*#?$!-])(?:\[(?P<index>[^\]]*)\])?"
 _EXPANSION = re.compile(
     rf"\$\{{(?P<sign>[#!]?){_NAME}(?:(?P<op>:?[-=?+]|##?|%%?|//?|\^\^?|,,?|[:@])(?P<rest>.*))?\}}", re.ASCII | re.DOTALL
@@ -203,6 +204,8 @@ class Variables:
         self.spend(len(text))
         if quoted:
             fields.literal(text)
+        elif _SUBSTITUTION.fullmatch(text):  # what it prints is not known: one word
+            fields.whole(text)
         else:
             fields.split(text)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import PurePath
@@ -20,7 +20,7 @@ from gateway.apps.importing.shell_statements import COMMAND, Ended, Statements
 from gateway.apps.importing.shell_syntax import behind, source
 from gateway.apps.importing.source import data_of
 from gateway.config.problems import Path
-from gateway.launch.command import parse
+from gateway.launch.command import DEFAULT_PORT, parse
 from gateway.launch.docker import DockerFlag, DockerRun, is_docker_run, read_docker_run
 from gateway.launch.words import is_vllm_program
 
@@ -35,17 +35,20 @@ _PURE = re.compile(r"(\$\{\w+\}|\$\(.*\)|`.*`)+", re.ASCII | re.DOTALL)
 _STARTS = re.compile(r"\b(docker|podman|nerdctl)\s+(run|create|exec)\b|\bvllm\b")
 _HOST = re.compile(r"[A-Za-z0-9]([\w.-]*\w)?|[0-9A-Fa-f:]+", re.ASCII)
 _WAITS = re.compile(r"(/usr)?(/bin/)?(sleep (infinity|inf|\d+)|tail -f /dev/null|(ba)?sh|cat)?")
+_MOST_SOURCED = 256 * 1024  # characters of a file that a script reads in
 WORDS_MOST = 20_000  # of a command that may start an engine
+Beside = Callable[[str], str | None]
 _DEEPEST = 4  # a script inside of a script
 
 
-def convert(text: str, file: str, address: str | None = None) -> Draft:
-    """The draft of a script. Raises ConfigError where the extra `import` is not installed; a command that is not
-    understood is noted with its line."""
+def convert(text: str, file: str, address: str | None = None, beside: Beside = lambda name: None) -> Draft:
+    """The draft of a script. `beside`: the text of a file in its folder, None where there is none. Raises ConfigError
+    where the extra `import` is not installed; a command that is not understood is noted with its line."""
     lines: dict[Path, int] = {}
     launches = Launches(file, lines.get, address)
     launches.notes.check_size(text)
     script = Script(launches, lines, PurePath(file).stem)
+    script.beside = beside
     script.read(text)
     script.finish()
     return launches.finished()
@@ -54,6 +57,7 @@ def convert(text: str, file: str, address: str | None = None) -> Draft:
 class Script(Statements):
     """Hands the commands that start an engine to `launches`."""
 
+    beside: Beside = staticmethod(lambda name: None)
     _lacks_words = False  # the command at hand, of variables that are not set
     _waiting: Mapping[str, tuple[DockerRun, Path, bool]] = {}
     """Containers that wait for a `docker exec`, by name: how each is started, where, and whether one came."""
@@ -72,7 +76,7 @@ class Script(Statements):
         if not found:  # only assignments, which stay
             self._statements([one for one in node.children if one.type == "variable_assignment"])
             return
-        line = found[0].line + self._first
+        line = self._sourced_at or found[0].line + self._first
         self.launches.notes.spend((len(found) + len(found) ** 2 // 20_000) * WORD, line)
         if is_docker_run([word.text for word in found]):
             found = [replace(word, unset=False) if _NAMES_IMAGE.fullmatch(word.text) else word for word in found]
@@ -98,6 +102,8 @@ class Script(Statements):
             self._call(words[0], words[1:])
         elif first == "eval":
             self._inside(" ".join(words), line, env)
+        elif words[0] in ("source", ".") and words[1:] and (text := self._beside(words[1])) is not None:
+            self._source(text)
         elif words[0] in ("exit", "return"):
             raise Ended(words[0])
         elif words[0] == "set" and "--" in words:
@@ -113,11 +119,13 @@ class Script(Statements):
             self._container(words, line, env)
         elif _base(words[0]) in _SHELLS:
             self._shell(words, line, env, read)
+        elif _base(words[0]) in data_of("formats")["shell"]["sessions"] and _STARTS.search(" ".join(words)):
+            self._session(words, line, env)
         elif _base(words[0]) == "ssh" and _STARTS.search(" ".join(words)):
             self._elsewhere(words, line)
         elif words[1:2] == ["exec"] and _base(words[0]) in ("docker", "podman") and self._executed(words, line, env):
             pass
-        elif is_vllm_program(program := parse(shlex.join(words)).program) and tuple(words[: len(program)]) == program:
+        elif _starts_vllm(words):
             self._note_condition()
             self._starts += 1
             self.launches.notes.spend(len(self.variables.exported) * COMMAND, line)
@@ -165,15 +173,34 @@ class Script(Statements):
             run = replace(run, given=(*given, DockerFlag("entrypoint", first)), command=rest)
             self.launches.container(run, path, self.stem, env=env)
         else:
-            started = {"start": f"docker start {name}", "stop": f"docker stop {name}"} if name.isprintable() else {}
-            self.launches.other("vllm", command.served_names[0], path, self.stem, command.port or 8000, started)
+            self.launches.other("vllm", command.served_names[0], path, self.stem, command.port or DEFAULT_PORT, {})
         return True
+
+    def _beside(self, name: str) -> str | None:
+        """The text of a file that the script reads in, found by its place beside the script."""
+        if self._sourced_at is not None:
+            return None
+        name = re.sub(r"^(\$\(.*\)|\$\{\w+\}|`.*`)/", "", name, flags=re.DOTALL)
+        text = None if "$" in name or name.startswith("/") else self.beside(name)
+        return text if text is not None and len(text) <= _MOST_SOURCED else None
 
     def finish(self) -> None:
         """Containers that waited for nothing are no launch."""
         for run, path, came in self._waiting.values():
             if not came:
                 self.launches.container(run, path, self.stem)
+
+    def _session(self, words: list[str], line: int, env: Mapping[str, str]) -> None:
+        """`tmux new -d 'vllm serve ...'`: the command that runs in it, as one word or from its program on."""
+        for at, word in enumerate(words[1:], 1):
+            if " " in word and _STARTS.search(word):
+                self._inside(word, line, env)
+                return
+            rest = words[at:]
+            starts = _starts_vllm(rest) and len(parse(shlex.join(rest)).program) > 1  # no session of that name
+            if _base(word) in _SHELLS or starts or is_docker_run(rest):
+                self.start(rest, line, env)
+                return
 
     def _elsewhere(self, words: list[str], line: int) -> None:
         """`ssh HOST "docker run ..."`: what runs on another machine."""
@@ -242,6 +269,13 @@ class Script(Statements):
             what = " ".join([base, *(word for word in words[1:2] if re.fullmatch(r"[a-z][a-z-]{1,20}", word))])
             shown = self.launches.secrets.mask(what)[:60]
             notes.left_out(self.path_of(base, line), f"`{shown}` is no part of a launch")
+
+
+def _starts_vllm(words: Sequence[str]) -> bool:
+    """Whether these words are a command that runs vLLM's server on the machine."""
+    parts = parse(shlex.join(words)).parts
+    own = parts.before == parts.program or _base(words[0]) in data_of("formats")["shell"]["keeps"]
+    return own and is_vllm_program(parts.program)
 
 
 def _with_image(words: Sequence[str]) -> DockerRun | None:

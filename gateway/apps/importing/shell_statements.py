@@ -41,6 +41,8 @@ class Statements:
         self.launches, self.lines, self.stem = launches, lines, stem
         self._line = 1  # of the command at hand
         self._first = 0  # lines before the text at hand
+        self._sourced_at: int | None = None  # the line that reads in the file at hand; None in the script itself
+        self._foreign: set[str] = set()  # functions of such files
         self.variables = Variables(
             spend=lambda steps: launches.notes.spend(steps, self._line), note=self.note_value, file=launches.file
         )
@@ -85,7 +87,7 @@ class Statements:
                 self._statement(node)
 
     def _statement(self, node: Node) -> None:
-        self._line = self._first + node.start_point[0] + 1
+        self._line = self._sourced_at or self._first + node.start_point[0] + 1
         self.launches.notes.spend(2 * COMMAND * WORD, self._line)
         if self._nested >= _NESTED:
             self._to_do("script", self._line, "statements stand too deep in each other", "import a part of it")
@@ -157,6 +159,20 @@ class Statements:
         for one in node.named_children:
             self.variables.values[source(one)] = []
 
+    def _source(self, text: str) -> None:
+        """What a file sets and defines that the script reads in."""
+        root = parsed(text, self.launches.file)
+        at, line = self._sourced_at, self._line
+        if root is None or self._nested >= _NESTED:
+            return
+        self._sourced_at = at or line
+        self._nested += 1
+        try:
+            self._ends(lambda: self._statements(root.children))
+        finally:
+            self._nested -= 1
+            self._sourced_at, self._line = at, line
+
     def _subshell(self, node: Node) -> None:
         with self._restored():
             self._ends(lambda: self._statements(node.children))
@@ -183,19 +199,22 @@ class Statements:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
         if name is not None and body is not None:
             self._functions[source(name)] = body
+            (self._foreign.add if self._sourced_at else self._foreign.discard)(source(name))
 
     def _call(self, name: str, words: Sequence[str]) -> None:
         self._called.add(name)
         local = {match[1] for match in re.finditer(r"\blocal\s+(?:-\w+\s+)*(\w+)", source(self._functions[name]))}
         kept = {one: self.variables.values.get(one) for one in local}
         before, self.variables.positional = self.variables.positional, list(words)
+        at = self._sourced_at
         try:
+            self._sourced_at = self._line if name in self._foreign else at
             self._statement(self._functions[name])
         except Ended as ended:
             if ended.args != ("return",):
                 raise
         finally:
-            self.variables.positional = before
+            self.variables.positional, self._sourced_at = before, at
             for one, values in kept.items():
                 self.variables.values.pop(one, None)
                 self.variables.values |= {one: values} if values is not None else {}
@@ -315,7 +334,10 @@ class Statements:
 
     def _while_statement(self, node: Node) -> None:
         """What a loop over the script's own options sets does not count behind it: none is given here."""
-        of_options = self.variables.positional is None and _OPTIONS.search(source(node.named_children[0]))
+        condition = node.named_children[0]
+        if _MAY_START.search(source(condition)):
+            self._statement(condition)
+        of_options = self.variables.positional is None and _OPTIONS.search(source(condition))
         with self._restored() if of_options else nullcontext():
             self._loop(node)
 

@@ -86,5 +86,8 @@ def behind(redirect: Node) -> list[Node]:
     """The words behind a redirection on its line, which the grammar gives to the redirection."""
     parts = [one for one in redirect.named_children if one.type not in ("file_descriptor", "comment")]
     if redirect.type == "file_redirect":
-        return parts[1:]
+        at = 1
+        while at < len(parts) and parts[at].start_byte == parts[at - 1].end_byte:
+            at += 1  # `>$OUT/serve-$n.log` comes in pieces
+        return parts[at:]
     return [one for one in parts if not one.type.startswith("heredoc_") and one.type != "file_redirect"]

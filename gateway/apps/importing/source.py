@@ -39,10 +39,10 @@ class SourceFile:
         return mapping(self.data.get(name))
 
 
-def read_source(text: str, file: str) -> SourceFile:
-    """The mapping in a file. Raises ConfigError for broken YAML."""
+def read_source(text: str, file: str, *, last_counts: bool = False) -> SourceFile:
+    """The mapping in a file. `last_counts`: of a key that stands there twice. Raises ConfigError for broken YAML."""
     report = Report(file)
-    data = read_document(text, report)
+    data = read_document(text, report, last_counts=last_counts)
     report.finish()
     return SourceFile(file, _merged(data or {}), report)
 

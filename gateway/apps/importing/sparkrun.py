@@ -9,7 +9,6 @@ import re
 import shlex
 import shutil
 import subprocess
-from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,12 +30,12 @@ from gateway.apps.importing.source import (
 from gateway.config.document import read_document
 from gateway.config.problems import Report
 from gateway.config.sources import read_file
-from gateway.launch.command import parse
+from gateway.launch.command import parse, with_changes
 from gateway.launch.docker import DockerFlag, DockerRun
 from gateway.launch.flags import vllm_flags
 from gateway.launch.words import split
 
-_PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
+_PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}", re.ASCII)
 _CACHE = "~/.cache/huggingface"
 _ROUNDS = 4  # a default may stand in another one
 _MOST_TEXT = 64 * 1024
@@ -49,7 +48,7 @@ def is_recipe(data: dict[str, Any]) -> bool:
 
 def convert(text: str, file: str, address: str | None = None) -> Draft:
     """The draft of a recipe. Raises ConfigError for broken YAML."""
-    source = read_source(text, file)
+    source = read_source(text, file, last_counts=True)
     launches = Launches(file, source.report.line, address)
     data, notes = source.data, launches.notes
     notes.check_size(text)
@@ -65,7 +64,7 @@ def convert(text: str, file: str, address: str | None = None) -> Draft:
         served = text_of(values.get("served_model_name")) or model
         launches.other(server, served, ("runtime",), PurePath(file).stem, port, _with_sparkrun(file))
         return launches.finished()
-    words = list(split(script).words) if script else _of_runtime(values, launches)
+    words = _words(script) if script else _of_runtime(values, launches)
     words = _for_nodes(words, data, launches)
     for one in dict.fromkeys(_PLACEHOLDER.findall(" ".join(words))):
         notes.to_do(("command",), f"{{{one}}} has no value in defaults", "write its value in launch.command")
@@ -76,7 +75,9 @@ def convert(text: str, file: str, address: str | None = None) -> Draft:
     env = {str(key): _filled(text_of(value) or "", values) for key, value in mapping(data.get("env")).items()}
     given = [DockerFlag("env", f"{key}={text}") for key, text in env.items()]
     given += [DockerFlag("network", "host"), DockerFlag("gpus", "all"), DockerFlag("ipc", "host")]
-    given += [DockerFlag("volume", f"{_CACHE}:{CONTAINER_HOME}{_CACHE[1:]}"), DockerFlag("name", name)]
+    own = [shown for one in listed(data.get("volumes")) if (shown := text_of(one))]
+    shared = f"{_CACHE}:{CONTAINER_HOME}{_CACHE[1:]}"
+    given += [DockerFlag("volume", one) for one in dict.fromkeys((*own, shared))] + [DockerFlag("name", name)]
     further = {}
     if mods := [shown for one in listed(data.get("mods")) if (shown := text_of(one))]:
         further = _with_sparkrun(file)
@@ -95,6 +96,15 @@ def convert(text: str, file: str, address: str | None = None) -> Draft:
         further=further,
     )  # fmt: skip
     return launches.finished()
+
+
+def _words(script: str) -> list[str]:
+    """The words of a command; one of several statements stays a script, whose variables are the container's."""
+    words = list(split(script).words)
+    command = parse(shlex.join(words))
+    if command.is_vllm and command.parts.before == command.program:
+        return words
+    return ["bash", "-c", script.strip().replace("${", "$${")]
 
 
 def _with_sparkrun(file: str) -> dict[str, str]:
@@ -138,8 +148,8 @@ def _of_runtime(values: dict[str, Any], launches: Launches) -> list[str]:
 
 def _for_nodes(words: list[str], data: dict[str, Any], launches: Launches) -> list[str]:
     """The command for as many Sparks as it has ranks: one GPU each. Ray is left out, since vLLM's own ranks do."""
-    flags = parse(shlex.join(words)).flags
-    ranks = 1
+    command = parse(shlex.join(words))
+    flags, ranks = command.flags, 1
     for name in ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"):
         count = flags.get(name, 1)
         ranks *= count if isinstance(count, int) and count > 0 else 1
@@ -147,17 +157,14 @@ def _for_nodes(words: list[str], data: dict[str, Any], launches: Launches) -> li
         ranks = 1
     elif ranks == 1 and is_true(data.get("cluster_only")):
         launches.notes.to_do(("cluster_only",), "how many Sparks it needs is not said", "write node: [HEAD, WORKER]")
-    flag = "--distributed-executor-backend"
-    rays = {at for at, pair in enumerate(pairwise([*words, ""])) if pair == (flag, "ray")}
-    rays |= {at + 1 for at in rays} | {at for at, word in enumerate(words) if word == f"{flag}=ray"}
-    kept = [word for at, word in enumerate(words) if at not in rays]
-    if len(kept) < len(words):
+    changes: dict[str, Any] = {}
+    if flags.get("distributed-executor-backend") == "ray":
+        changes["distributed-executor-backend"] = "none"
         launches.notes.changed(("command",), "Ray is left out: the ranks of vLLM itself need none", "see docs/fleet.md")
     if ranks > 1:
-        if "nnodes" not in flags:
-            kept += ["--nnodes", str(ranks)]
+        changes |= {"nnodes": ranks} if "nnodes" not in flags else {}
         launches.notes.changed(("defaults",), f"{ranks} ranks are {ranks} Sparks; on one: --tensor-parallel-size 1")
-    return kept
+    return list(with_changes(command, changes).words) if changes else words
 
 
 # -- containers that it started on this machine -----------------------------------------------------------------------

@@ -10,7 +10,8 @@ from pathlib import PurePath
 from gateway.apps.importing.draft import Draft
 from gateway.apps.importing.launches import Launches
 from gateway.apps.importing.shell import Word, without_unset
-from gateway.apps.importing.shell_script import Script
+from gateway.apps.importing.shell_script import Beside, Script
+from gateway.config.expand import parse_env
 from gateway.config.problems import Path
 
 _SPECIFIER = re.compile(r"%([A-Za-z])")
@@ -51,14 +52,15 @@ def read_unit(text: str) -> Iterator[UnitLine]:
             yield key.strip(), value.strip(), start
 
 
-def convert(text: str, file: str, address: str | None = None) -> Draft:
-    """The draft of a unit. Never raises: a line that is not understood is noted."""
+def convert(text: str, file: str, address: str | None = None, beside: Beside = lambda name: None) -> Draft:
+    """The draft of a unit. `beside`: the text of a file in its folder, None where there is none. Never raises: a line
+    that is not understood is noted."""
     lines: dict[Path, int] = {}
     launches = Launches(file, lines.get, address)
     script = Script(launches, lines, PurePath(file).stem)
     launches.notes.check_size(text)
     unit = list(read_unit(text))
-    env = _environment(unit, launches, lines)
+    env = _environment(unit, launches, lines, beside)
     script.variables.values |= {name: [value] for name, value in env.items()}
     for key, value, number in unit:
         path: Path = (key,)
@@ -78,7 +80,7 @@ def convert(text: str, file: str, address: str | None = None) -> Draft:
     return launches.finished()
 
 
-def _environment(unit: list[UnitLine], launches: Launches, lines: dict[Path, int]) -> dict[str, str]:
+def _environment(unit: list[UnitLine], launches: Launches, lines: dict[Path, int], beside: Beside) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, value, number in unit:
         if key == "Environment":
@@ -86,6 +88,11 @@ def _environment(unit: list[UnitLine], launches: Launches, lines: dict[Path, int
             lines[("Environment",)] = number
             pairs = (word.split("=", 1) for word in words if "=" in word)
             found |= {name: launches.secrets.value(name, text, ("Environment",)) for name, text in pairs}
+        elif key == "EnvironmentFile" and (text := beside(PurePath(value.lstrip("-")).name)) is not None:
+            lines[(key,)] = number
+            variables = parse_env(text, value)[0]
+            found |= {name: launches.secrets.value(name, text, (key,)) for name, text in variables.items()}
+            launches.notes.changed((key,), f"{len(variables)} variables are read from the file of that name beside it")
         elif key in ("EnvironmentFile", "PassEnvironment"):
             lines[(key,)] = number
             hint = "write each under launch.env as NAME: ${NAME}"

@@ -24,6 +24,8 @@ _MEMORY_GB = 128  # of a Spark, as the site counts
 _CACHE = "~/.cache/huggingface"
 _IMAGE = "vllm/vllm-openai"
 _VARIABLE = re.compile(r"\$([A-Za-z_]\w*)", re.ASCII)
+_FLAG_AND_VALUE = re.compile(r"--[\w.-]+ +[^ {\[]+", re.ASCII)  # written as one word
+_SIZES = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "data-parallel-size-local")
 _NODES_MOST = 16
 
 
@@ -69,7 +71,7 @@ def convert(text: str, file: str, address: str | None = None) -> Draft:
         least = text_of(variant.get("min_vllm_version")) or text_of(model.get("min_vllm_version"))
         notes.changed(("model",), f"the recipe names no image; it needs vLLM {least} or later: {image} is taken")
     served = text_of(variant.get("model_id")) or text_of(model.get("model_id")) or ""
-    launches.container(DockerRun(image, tuple(given), (served, *_last_wins(words))), path, PurePath(file).stem)
+    launches.container(DockerRun(image, tuple(given), (served, *_last_wins(words, nodes))), path, PurePath(file).stem)
     return launches.finished()
 
 
@@ -115,16 +117,18 @@ def _arguments(
             yield next((one["args"] for one in reversed(overrides) if "args" in one), mode.get("args"))
 
 
-def _texts(value: Any) -> list[str]:
-    return [str(one).lower() if isinstance(one, bool) else str(one) for one in listed(value) if one is not None]
+def _texts(value: Any) -> Iterator[str]:
+    for one in listed(value):
+        text = str(one).lower() if isinstance(one, bool) else str(one)
+        yield from text.split(" ", 1) if _FLAG_AND_VALUE.fullmatch(text) else [text] if one is not None else []
 
 
-def _last_wins(words: Sequence[str]) -> list[str]:
-    """The arguments without those that a later one of the same name replaces."""
+def _last_wins(words: Sequence[str], nodes: int) -> list[str]:
+    """The arguments without those that a later one of the same name replaces, and on one Spark without its GPUs."""
     found = read_arguments(tuple(words), vllm_flags()).spans
     spans = [span for span in found if "." not in words[span[1]].partition("=")[0]]  # members of a flag are added
-    last = {name: start for name, start, _ in spans}
-    dropped = {at for name, start, end in spans if last[name] != start for at in range(start, end)}
+    last = {name: start for name, start, _ in spans if nodes > 1 or name not in _SIZES}
+    dropped = {at for name, start, end in spans if last.get(name) != start for at in range(start, end)}
     return [word for at, word in enumerate(words) if at not in dropped]
 
 

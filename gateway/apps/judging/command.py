@@ -11,11 +11,10 @@ from typing import Any
 
 import click
 
-from gateway.apps.judging.comparison import JudgeComparison, distribution, render
+from gateway.apps.judging.comparison import JudgeComparison, by_path, by_pattern, distribution, render, usual_score
 from gateway.apps.judging.comparison import compare as compare_all
 from gateway.apps.judging.runs import ENDED, BatchClient, FolderError, OnLook, fetch, judges_in
 from gateway.apps.judging.runs import run as run_all
-from gateway.apps.judging.scores import by_path, by_pattern, usual_score
 from gateway.cli.options import complete_alias, end_with, examples, json_option
 from gateway.cli.running import asks_gateway
 from gateway.printable import visible

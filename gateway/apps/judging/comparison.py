@@ -1,22 +1,113 @@
-"""Two or more judges' answers to the same lines compared: agreement, distribution, and what a human should read first.
+"""The score in a judge's answer: by a JSON path, by a pattern, or where answers usually have it; and the answers of two
+or more judges to the same lines compared: agreement, distribution, and what a human should read first.
 
-Only the scores are held in memory; the texts of the lines that are shown are read in a second pass.
-"""
+Only the scores are held in memory; the texts of the lines that are shown are read in a second pass."""
 
 from __future__ import annotations
 
 import csv
+import json
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from gateway.apps.judging.runs import INPUT, FolderError, JudgeState, answer_of, judges_in, question_of, rows_of
-from gateway.apps.judging.scores import FindScore
+from gateway.config.units import number_of
 
-TEXT_MOST = 20_000  # characters of one text that the page shows
+FindScore = Callable[[str], float | None]
+
+TEXT_MOST = 100_000  # characters of an answer in which a score is looked for
+_FENCED = re.compile(r"```(?:json)?\s*(.*?)```", re.S)
+_NAMED = re.compile(
+    r"\b(?:score|rating|grade|points?)\b"
+    r"(?:\s*[(\[][^()\[\]\n]{1,40}[)\]](?=[\s*_|]*[:=|]))?"  # a scale: `Score (1-5): 4`
+    r"\W{0,5}?((?:(?<!\w)[-\u2212])?(?:\d+(?:\.\d+)?|(?<!\.)\.\d+))"
+    r"(?!\d|\.\d|[-\u2013\u2014]\d|\s+to\s+\d)",  # no number of a scale: `points 1-5`
+    re.I,
+)
+_ALONE = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*(?:/\s*\d+|out of \d+)?\s*[.!]?\s*", re.I)
+_KEYS = ("score", "rating", "grade", "points")
+_STEP = re.compile(r"\.?([^.\[\]]+)|\[(-?\d+)\]")
+
+
+def usual_score(text: str) -> float | None:
+    """A JSON object's `score`, `rating`, `grade` or `points`; a number behind one of these words, the last one, because
+    judges reason first; or an answer that is nothing but a number."""
+    text = text[-TEXT_MOST:]
+    value = _json_in(text)
+    if isinstance(value, dict):
+        for key in _KEYS:
+            if (found := number_of(value.get(key))) is not None:
+                return found
+    named = _NAMED.findall(text)
+    if named:
+        return number_of(named[-1].replace("\u2212", "-"))  # a minus as in print
+    alone = _ALONE.fullmatch(text)
+    return number_of(alone[1]) if alone is not None else None
+
+
+def by_path(path: str) -> FindScore:
+    """`scores.overall`, `$.criteria[0].score`: a path into the JSON of the answer. Raises ValueError for any other
+    text."""
+    steps: list[str | int] = []
+    rest = path.removeprefix("$").removeprefix(".")
+    while step := _STEP.match(rest):
+        steps.append(step[1] if step[1] is not None else int(step[2]))
+        rest = rest[step.end() :]
+    if rest or not steps:
+        raise ValueError(f"'{path}' is no path: write keys and indexes, such as scores.overall or criteria[0].score")
+
+    def find(text: str) -> float | None:
+        value = _json_in(text[-TEXT_MOST:])
+        for step in steps:
+            try:
+                value = value[step]
+            except (KeyError, IndexError, TypeError):
+                return None
+        return number_of(value)
+
+    return find
+
+
+def by_pattern(pattern: str) -> FindScore:
+    """A regular expression whose first group is the score; the last match counts. Raises ValueError."""
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"'{pattern}' is no regular expression: {error}") from None
+    if not compiled.groups:
+        raise ValueError(f"'{pattern}' has no group: put the number in brackets, as in Score: (\\d+)")
+
+    def find(text: str) -> float | None:
+        found = None
+        for found in compiled.finditer(text[-TEXT_MOST:]):  # noqa: B007
+            pass
+        return number_of(found[1]) if found is not None else None
+
+    return find
+
+
+def _json_in(text: str) -> Any:
+    """The JSON of an answer: all of it, or in a fence, or its last object; None without JSON."""
+    candidates = [text, *reversed(_FENCED.findall(text))]
+    at = text.rfind("{")
+    if at >= 0:
+        candidates += [text[text.find("{") : text.rfind("}") + 1], text[at : text.rfind("}") + 1]]
+    for candidate in candidates:
+        try:
+            value = json.loads(candidate)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict | list):
+            return value
+    return None
+
+
+SHOWN_MOST = 20_000  # characters of one text that the page shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +306,6 @@ def render(comparison: JudgeComparison, shown: Sequence[Mapping[str, Any]]) -> s
         comparison=comparison,
         shown=shown,
         distribution=distribution,
-        text_most=TEXT_MOST,
+        text_most=SHOWN_MOST,
         no_answer=Markup("<i>no answer</i>"),
     )

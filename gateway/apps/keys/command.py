@@ -138,7 +138,7 @@ def _digest(key: str) -> str:
 def _edit(config: Path, edited: Callable[[str], str], *, as_json: bool) -> Snapshot:
     """Write the edited file, if it is valid. It is written in place: its owner, mode and links stay. Two edits at a
     time wait for each other, so that none of them is lost."""
-    from gateway.apps.keys.client_entries import NotEdited
+    from gateway.cli.config_edits import CannotEdit
     from gateway.config.load import load_text
     from gateway.config.problems import ConfigError
 
@@ -153,12 +153,14 @@ def _edit(config: Path, edited: Callable[[str], str], *, as_json: bool) -> Snaps
             file.seek(0)
             file.write(mark + text)
             file.truncate()
-    except (NotEdited, OSError) as error:
+    except (CannotEdit, OSError) as error:
         end_with(error, as_json=as_json)
     except ConfigError as error:
         fail_with(error, as_json=as_json)
     if was_open:
         click.echo("This is the first client: from now on every caller needs a key.", err=True)
+        if not any(client.admin for client in snapshot.clients.values()):
+            click.echo("Nobody may steer the fleet now: `gateway client add ops --admin` makes a key for it.", err=True)
     return snapshot
 
 

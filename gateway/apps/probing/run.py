@@ -22,7 +22,7 @@ REFUSAL_MOST = 64 * 1024  # bytes of a refusal
 MESSAGE_SHOWN = 500  # characters of its message
 ANSWER_MOST = 1024 * 1024  # bytes of a line of findings
 
-Findings = dict[str, Any]  # as `probe_report` of gateway/health/probes.py makes them
+Findings = dict[str, Any]  # as `probe_report` of report.py makes them
 OnSeen = Callable[[str, str, str], None]  # backend, check, result
 
 
@@ -119,9 +119,10 @@ async def probe_directly(
 ) -> list[Findings]:
     """The findings in the order of `backends`, by probes sent from this process. A running gateway does not learn
     from them."""
+    from gateway.apps.probing.report import probe_report
     from gateway.domain.fleet import Fleet
     from gateway.health.prober import Prober, probe_of
-    from gateway.health.probes import probe, probe_report
+    from gateway.health.probes import probe
     from gateway.runtime.gateway import open_backend
 
     fleet = Fleet(open_backend)

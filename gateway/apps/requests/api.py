@@ -7,11 +7,11 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 
 from gateway.api.admin import admit
 from gateway.api.answering import body_as
@@ -47,10 +47,10 @@ def router(gateway: Gateway, requests: Requests) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=FOUND_MOST)] = 100,
         after: Number = 0,
         before: Number | None = None,
-    ) -> JSONResponse:
+    ) -> Response:
         """`{running: [...], requests: [...], kept: {...}, capture}`. `outcome`: one of the log's, or `failed`. `id`:
         its beginning; `q`: that, or a part of the other four. `after`, `before`: the `number` of a request."""
-        mine = _sees(gateway, request)
+        who, mine = _sees(gateway, request)
         wanted = {"client": client, "alias": alias, "backend": backend}
         equal = {name: value for name, value in wanted.items() if value is not None}
         running = [] if outcome else requests.running.rows(mine, id)
@@ -58,20 +58,24 @@ def router(gateway: Gateway, requests: Requests) -> APIRouter:
         if outcome not in (None, "", FAILED):
             equal["outcome"] = outcome
         own = equal | ({"client": mine} if mine is not None else {})
-        found: list[dict[str, Any]] = []
+        found = b"[]"
         if mine is None or client in (None, mine):
-            found = await _find(requests, Search(id, q, own, outcome == FAILED, after, before, limit))
-        answer = {"running": running, "requests": found, "kept": requests.kept()}
-        return JSONResponse({**answer, "capture": requests.capture.describe()}, headers=FRESH)
+            search = Search(id, q, own, outcome == FAILED, after, before, limit)
+            found = await _search(requests, who, lambda: msgspec.json.encode(requests.find(search)))
+        capture = requests.capture.describe() if mine is None else None  # whose bodies are captured is not for all
+        kept = requests.kept()
+        answer = {"running": running, "requests": msgspec.Raw(found), "kept": kept, "capture": capture}
+        return Response(msgspec.json.encode(answer), media_type="application/json", headers=FRESH)
 
     @routes.get("/{id}")
     async def one(request: Request, id: str) -> JSONResponse:
         """`{request, story, others}`: the last one of this id, in fields and in sentences. Clients choose ids, so there
         may be `others`."""
-        mine = _sees(gateway, request)
+        who, mine = _sees(gateway, request)
         running = [row for row in requests.running.rows(mine, id) if row["id"] == id]
         own = {"client": mine} if mine is not None else {}
-        past = [row for row in await _find(requests, Search(id, equal=own)) if row["id"] == id]
+        search = Search(id, equal=own)
+        past = [row for row in await _search(requests, who, lambda: requests.find(search)) if row["id"] == id]
         if not (running or past):
             raise _unknown(requests, id)
         shown = running[-1] if running else past[0]
@@ -83,7 +87,7 @@ def router(gateway: Gateway, requests: Requests) -> APIRouter:
     @routes.delete("/{id}")
     async def cancel(request: Request, id: str) -> JSONResponse:
         """Ends what runs with this id; its client gets `request_cancelled`."""
-        if not (cancelled := requests.running.cancel(_sees(gateway, request), id)):
+        if not (cancelled := requests.running.cancel(_sees(gateway, request)[1], id)):
             raise GatewayError("not_found", f"No request with the id '{id[:100]}' is running.")
         return JSONResponse({"id": id, "cancelled": cancelled})
 
@@ -150,17 +154,19 @@ async def _captured(requests: Requests, id: str) -> CapturedRequest | None:
     return await _in_thread(lambda: requests.captured.get(id, time.time()), "Captured bodies")
 
 
-def _sees(gateway: Gateway, request: Request) -> str | None:
-    """The client whose requests the caller sees; None: all. Raises as `caller.admit`."""
+def _sees(gateway: Gateway, request: Request) -> tuple[str, str | None]:
+    """(who asks, the client whose requests it sees; None: all). Raises as `caller.admit`."""
     identity = identify_caller(gateway, caller_of(request.scope))
     if identity.client is not None and not identity.client.admin:
-        return identity.label
+        return identity.name, identity.label
     admit(gateway, request)
-    return None
+    return identity.name, None
 
 
-async def _find(requests: Requests, search: Search) -> list[dict[str, Any]]:
-    return await _in_thread(lambda: requests.find(search), "The past requests")
+async def _search(requests: Requests, who: str, search: Callable[[], Found]) -> Found:
+    """What is found. One search of a caller at a time: they take the disk's thread and the CPU from others."""
+    async with requests.searches.turn(who):
+        return await _in_thread(search, "The past requests")
 
 
 async def _in_thread(read: Callable[[], Found], what: str) -> Found:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gateway.apps.requests.capture import Capture
-from gateway.apps.requests.recorder import Recorder
-from gateway.apps.requests.store import CapturedRequest, CapturedStore, RequestStore, Search
+from gateway.apps.requests.store import CapturedRequest, CapturedStore, Recorder, RequestStore, Search
+from gateway.domain.prefill import Turns
 from gateway.errors import GatewayError
 from gateway.proxy.active import ActiveRequest, ActiveRequests
 from gateway.runtime.gateway import Gateway
@@ -29,6 +29,7 @@ class Requests:
         self._observers = gateway.services.line_observers
         self.running = RunningRequests(gateway.active)
         store = RequestStore(Path(server.data), settings.keep, settings.days)
+        self.searches = Turns(1)
         self.capture = Capture(gateway, self._keep)
         self.captured = CapturedStore(Path(server.data))
         self._failures = gateway.metrics.failures

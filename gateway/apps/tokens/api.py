@@ -20,6 +20,7 @@ from msgspec import Raw
 from gateway.admission import access
 from gateway.admission.origins import check_json
 from gateway.api.answering import Question, answer
+from gateway.apps.tokens.client import TokenClient, TokenizeError
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.body import read_fields, value_of
@@ -27,7 +28,6 @@ from gateway.domain.health_state import State
 from gateway.domain.reason import reason_of
 from gateway.domain.upstream import UpstreamFailure
 from gateway.engines.outgoing import fill_in
-from gateway.engines.tokenize import TokenClient, TokenizeError
 from gateway.errors import GatewayError, PassedOn
 from gateway.inspection.error_replies import judge
 from gateway.large_bodies import apart_if_large

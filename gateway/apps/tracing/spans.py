@@ -18,7 +18,7 @@ from gateway.config.snapshot import Backend
 from gateway.domain.engine_traits import traits_of
 from gateway.domain.request import InferenceRequest
 from gateway.domain.request_timer import ReaderStalled, Stopping
-from gateway.domain.usage import read_usage
+from gateway.domain.tokens import read_usage
 from gateway.errors import CATALOGUE
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer

@@ -60,9 +60,9 @@ _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 class Tracing:
     """The traces of one gateway, by one `traces` section of routes.yaml."""
 
-    def __init__(self, settings: Traces, failures: Failures | None = None) -> None:
+    def __init__(self, settings: Traces, failures: Failures) -> None:
         self.settings = settings
-        self._failures = failures or Failures()
+        self._failures = failures
         self.exporter = Exporter(settings.endpoint.reveal(), self._failures)
         self._sampler = ParentBased(TraceIdRatioBased(settings.sample))
         self._ids = RandomIdGenerator()
@@ -236,9 +236,9 @@ class Exporter(SpanExporter):
     """Called by the thread of the SDK's batch processor. When the receiver accepts nothing, that is logged once, and
     the exporter pauses; meanwhile spans are dropped without being encoded. `lost`: spans that were dropped."""
 
-    def __init__(self, endpoint: str, failures: Failures | None = None) -> None:
+    def __init__(self, endpoint: str, failures: Failures) -> None:
         self.lost = 0
-        self._failures = failures or Failures()
+        self._failures = failures
         self._host = urlsplit(endpoint).netloc.rpartition("@")[2]
         self._session = _Session()
         self._otlp = OTLPSpanExporter(

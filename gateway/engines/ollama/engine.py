@@ -14,9 +14,8 @@ from gateway.config.backends import names_cloud_model
 from gateway.domain.backend import BackendState
 from gateway.domain.body import value_of
 from gateway.domain.request import IMAGE_TOKENS
-from gateway.domain.token_ratio import MIN_ROOM, PRIOR_DENSE, PRIOR_SPARSE
+from gateway.domain.tokens import MIN_ROOM, PRIOR_DENSE, PRIOR_SPARSE, count_of
 from gateway.domain.upstream import Response, UpstreamFailure
-from gateway.domain.usage import count_of
 from gateway.engines.base import (
     Engine,
     EngineRequest,
@@ -33,7 +32,7 @@ from gateway.engines.ollama.reply import STOPPED, OllamaLine, ReplyBuilder, is_c
 from gateway.engines.ollama.request import OllamaCall, chat_call, completion_call, embeddings_call, fit_to_window
 from gateway.engines.ollama.stream import OllamaStream, OllamaWhole, whole_line
 from gateway.large_bodies import apart_if_large
-from gateway.transport.client import post_json
+from gateway.transport.h1 import post_json
 
 WHOLE_MOST = 64 * 1024 * 1024  # bytes of an answer that is read in one piece
 LEVELS_SINCE = (0, 17, 7)  # from this version on every model that thinks takes a level

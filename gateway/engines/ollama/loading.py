@@ -14,7 +14,7 @@ from gateway.domain.upstream import SilenceFailure
 from gateway.engines.base import WholeResponse, authorized, read_out
 from gateway.engines.ollama.installed_models import EMBED, LOAD, bounded, load_body
 from gateway.engines.outgoing import JSON
-from gateway.transport.client import post_json
+from gateway.transport.h1 import post_json
 
 log = logging.getLogger("gateway.engines")
 

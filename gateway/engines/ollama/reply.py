@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from gateway.domain.tokens import count_of
 from gateway.domain.upstream import ProtocolFailure
-from gateway.domain.usage import count_of
 from gateway.engines.base import error_of
 from gateway.inspection.shape import brief
 

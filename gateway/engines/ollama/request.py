@@ -5,17 +5,18 @@ Ollama's `/v1` takes no `num_ctx`: it silently cuts a prompt that exceeds the wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Raw
 
 from gateway.domain.pooled import is_cut_to_fit
 from gateway.engines.base import InexpressibleRequest, RequestFields, UnmetDemand
 from gateway.engines.ollama.calls import RequiredCall, read_required_call
-from gateway.engines.ollama.messages import read_messages
 from gateway.engines.ollama.schema import Definitions
+from gateway.engines.strict import any_number, whole_number
 
 # OpenAI's and vLLM's names -> the name among Ollama's `options`. Of the two limits the newer one wins.
 OPTIONS = {
@@ -32,6 +33,7 @@ _LOADING = frozenset(
     | {"f16_kv", "vocab_only", "draft_num_predict"}
 )
 _NUMBERS = frozenset(OPTIONS.values()) - {"stop"} | {"num_keep", "typical_p", "repeat_last_n"}
+_WHOLE = frozenset(("num_predict", "top_k", "seed", "num_keep", "repeat_last_n"))
 Thinking = Literal["optional", "always", "never"]
 _LEVELS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 
@@ -132,7 +134,7 @@ def embeddings_call(raw: Mapping[str, Raw]) -> OllamaCall:
 
 def _refuse_several(fields: RequestFields) -> None:
     for name in ("n", "best_of"):
-        if (count := fields[name]) is not None and count != 1:
+        if (count := whole_number(fields[name])) is not None and count != 1:
             raise UnmetDemand(
                 f"Ollama gives one answer per request: `{name}` must be 1. Send the request again for more.", name
             )
@@ -158,10 +160,8 @@ def read_options(fields: RequestFields) -> dict[str, Any]:
     options = {name: value for name, value in (given or {}).items() if name not in _LOADING}
     for name, option in OPTIONS.items():
         if (value := fields[name]) is not None:
-            options[option] = value
-            _check_option(option, value, name)
-    for option, value in options.items():
-        _check_option(option, value, "options")
+            options[option] = _option(option, value, name)
+    options = {option: _option(option, value, "options") for option, value in options.items()}
     limit = options.get("num_predict")
     if limit is not None and (type(limit) is not int or limit < 1):
         raise InexpressibleRequest("The limit of the answer's tokens must be an integer of at least 1.", "max_tokens")
@@ -181,13 +181,17 @@ def fit_to_window(call: OllamaCall, window: int | None, left: int | None) -> Non
         options["num_predict"] = left
 
 
-def _check_option(option: str, value: Any, param: str) -> None:
+def _option(option: str, value: Any, param: str) -> Any:
+    """The value as Ollama reads it: OpenAI's fields may be numbers as text elsewhere. Raises InexpressibleRequest."""
+    if option in _NUMBERS and param != "options" and isinstance(value, (str, float)):
+        value = whole_number(value) if option in _WHOLE else any_number(value)
     if option in _NUMBERS and value is not None and type(value) not in (int, float):
         raise InexpressibleRequest(f"`{option if param == 'options' else param}` must be a number.", param)
     if option == "stop" and value is not None and not isinstance(value, str):
         texts = value if isinstance(value, list) else [value]
         if not all(isinstance(text, str) for text in texts):
             raise InexpressibleRequest("`stop` must be a string or a list of strings.", param)
+    return value
 
 
 def read_think(fields: RequestFields, *, levels: bool = False) -> tuple[bool | str | None, bool]:
@@ -238,3 +242,98 @@ def read_format(fields: RequestFields) -> Any:
 def wants_usage(fields: RequestFields) -> bool:
     options = fields["stream_options"]
     return isinstance(options, dict) and options.get("include_usage") is True
+
+
+_decode = msgspec.json.Decoder(Any).decode
+
+
+# -- the messages of a chat --------------------------------------------------------------------------------------------
+
+
+def read_messages(value: Any) -> tuple[list[dict[str, Any]], int]:
+    """(Ollama's messages, UTF-8 bytes of their text). Raises Refused."""
+    if not isinstance(value, list) or not value:
+        raise InexpressibleRequest("`messages` must be a list with at least one message.", "messages")
+    names: dict[str, str] = {}  # id of a call -> name of its tool: Ollama's templates identify results by tool name
+    messages = [_message(message, f"messages[{index}]", names) for index, message in enumerate(value)]
+    return messages, sum(len(message["content"].encode(errors="replace")) for message in messages)
+
+
+def _message(received: Any, where: str, names: dict[str, str]) -> dict[str, Any]:
+    if not isinstance(received, dict) or not isinstance(received.get("role"), str):
+        raise InexpressibleRequest(f"`{where}` must be an object with a `role`.", where)
+    role = {"developer": "system", "function": "tool"}.get(received["role"], received["role"])
+    text, images = _content(received.get("content"), where)
+    message: dict[str, Any] = {"role": role, "content": text}
+    if images:
+        message["images"] = images
+    if role == "assistant":
+        thought = received.get("reasoning") or received.get("reasoning_content")
+        if isinstance(thought, str):
+            message["thinking"] = thought
+        if calls := received.get("tool_calls"):
+            message["tool_calls"] = list(_calls(calls, where, names))
+    elif role == "tool":
+        name = received.get("name") or names.get(str(received.get("tool_call_id")))
+        message |= {"tool_name": name} if name else {}
+        message |= {"tool_call_id": received["tool_call_id"]} if received.get("tool_call_id") else {}
+    return message
+
+
+def _content(content: Any, where: str) -> tuple[str, list[str]]:
+    """(text, images as base64) of a message's content, which is a string, null, or a list of parts."""
+    if content is None or isinstance(content, str):
+        return content or "", []
+    if not isinstance(content, list):
+        raise InexpressibleRequest(f"`{where}.content` must be a string or a list of parts.", where)
+    texts, images = [], []
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in ("text", "refusal") and isinstance(part.get(kind), str):
+            texts.append(part[kind])
+        elif kind == "image_url":
+            images.append(_picture(part.get("image_url"), where))
+        else:
+            raise UnmetDemand(f"`{where}.content`: Ollama takes text and pictures, not a part of type {kind!r}.", where)
+    return "\n".join(texts), images
+
+
+def _picture(image: Any, where: str) -> str:
+    url = image.get("url") if isinstance(image, dict) else image
+    if not isinstance(url, str):
+        raise InexpressibleRequest(f"`{where}.content`: an image_url part needs a `url`.", where)
+    if url[:5].lower() != "data:":
+        hint = "Send the image itself, as data:image/png;base64,..., or let the gateway fetch it (`images.fetch`)."
+        raise UnmetDemand(f"`{where}.content`: Ollama fetches no pictures. {hint}", where)
+    head, found, data = url.partition(",")
+    if not found or not head.endswith(";base64"):
+        raise InexpressibleRequest(
+            f"`{where}.content`: the data URL must be in base64 (data:image/png;base64,...).", where
+        )
+    return data
+
+
+def _calls(calls: Any, where: str, names: dict[str, str]) -> Iterable[dict[str, Any]]:
+    if not isinstance(calls, list):
+        raise InexpressibleRequest(f"`{where}.tool_calls` must be a list.", where)
+    for call in calls:
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise InexpressibleRequest(f"`{where}.tool_calls`: every call needs a `function` with a `name`.", where)
+        ours: dict[str, Any] = {"function": {"name": function["name"], "arguments": _object(function.get("arguments"))}}
+        if isinstance(call.get("id"), str):
+            ours["id"] = call["id"]
+            names[call["id"]] = function["name"]
+        yield ours
+
+
+def _object(arguments: Any) -> dict[str, Any]:
+    """A call's arguments as an object, which Ollama requires. Arguments of an earlier turn that are no object are kept
+    as text: refusing them would make the conversation impossible to continue."""
+    value: Any = {} if arguments is None else arguments
+    if isinstance(arguments, str):
+        try:
+            value = _decode(arguments or "{}")
+        except (msgspec.DecodeError, RecursionError):
+            value = arguments
+    return value if isinstance(value, dict) else {"arguments": value}

@@ -13,8 +13,7 @@ from gateway.domain.upstream import Response, UpstreamFailure
 from gateway.engines.base import TranslatedResponse
 from gateway.inspection.assembler import Assembler, Object, read_object
 from gateway.inspection.chunk_filter import ChunkFilter, total_usage
-from gateway.transport.sse import DONE, Framer, data_of, error_line
-from gateway.transport.upload import Counted, HeldBytes
+from gateway.transport.sse import DONE, Counted, Framer, HeldBytes, data_of, error_line
 
 WHOLE_MOST = 64 * 1024 * 1024  # bytes of an assembled answer
 
@@ -26,7 +25,7 @@ _encode = msgspec.json.Encoder().encode
 class StreamOfParts(TranslatedResponse):
     """The streams that make up one answer, read one after the other as one. `first` is the answer to the first request,
     `more` sends the others. `stops`: stop strings. `prompt_tokens`: of each request, estimated. `memory` counts what is
-    kept."""
+    kept. `each`: so many in a row are answers to one prompt, whose tokens count once."""
 
     content_type = "text/event-stream"
 
@@ -38,12 +37,13 @@ class StreamOfParts(TranslatedResponse):
         stops: Sequence[str],
         prompt_tokens: int,
         memory: Counted | None = None,
+        each: int = 1,
     ) -> None:
         super().__init__(first, self.content_type)
         self.endpoint = endpoint
         self._held, self._kept = HeldBytes(memory), HeldBytes(memory)
         self._more = deque(more)
-        self._stops, self._prompt_tokens = stops, prompt_tokens
+        self._stops, self._prompt_tokens, self._each = stops, prompt_tokens, each
         self._head: Object = {}  # of the first chunk
         self._usages: list[Object] = []
         self.ended = False
@@ -76,7 +76,7 @@ class StreamOfParts(TranslatedResponse):
         if done or self._filter.stopped:
             await self._end_part()
         if self.ended:
-            chunks.append({**self._head, "choices": [], "usage": total_usage(self._usages)})
+            chunks.append({**self._head, "choices": [], "usage": total_usage(self._usages, self._each)})
         return chunks
 
     async def _end_part(self) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from gateway.domain.tokens import read_usage
 from gateway.domain.upstream import ProtocolFailure
-from gateway.domain.usage import read_usage
 from gateway.health.checks.profile import Profile
 from gateway.inspection.mender import Call, Mender, OfferedTools, Reasoning, Segment, Text
 from gateway.inspection.reasoning import Thoughts

@@ -50,6 +50,12 @@ class Format:
     closes: tuple[str, ...] = ()  # those that close it
     separators: str = ""  # characters, beside white space, that may stand between two calls
     only_at_start = False  # calls count only where no other content precedes them
+    only_at_end = False  # calls count only where no other content follows them
+
+    @property
+    def variants(self) -> tuple[Format, ...]:
+        """Other formats that go with this one."""
+        return ()
 
     def follow(self, marker: str) -> str:
         """A pattern for what must follow `marker`; it also matches if the text ends too early. It is a quick test

@@ -50,10 +50,12 @@ class Dsml(Format):
         self._end = value_end(self._parameter_end, self._parameter, self._invoke_end, *self.closes)
 
     @property
-    def variants(self) -> tuple[Dsml, ...]:
+    def variants(self) -> tuple[Format, ...]:
         """The same notation with other bars, and with blanks around them or without."""
+        if "DSML" not in self._invoke:
+            return ()
         shapes = ("{0}DSML{0}", "{0}DSML{0} ", " {0} DSML {0} ", "{0} DSML {0} ", "{0} DSML {0}")
-        prefixes = [shape.format(bar) for bar in ("｜", "|") for shape in shapes]
+        prefixes = [shape.format(bar) for bar in ("｜", "|", "｜｜", "||") for shape in shapes]
         made = (Dsml(self.name, self._wrapper, prefix, self._also, self._arguments) for prefix in prefixes)
         return tuple(one for one in made if one.markers != self.markers)
 
@@ -76,7 +78,7 @@ class Dsml(Format):
                 for part_key, part_word, part in self._parts(key, word, read_value(cursor, self._end), name, tools):
                     arguments[part_key] = self._value(part_key, part_word, part, name, tools)
             elif cursor.close(self._invoke_end, min_prefix=2) or cursor.at(*self._outer):
-                return make_call(cursor, name, self._unwrapped(arguments, name, tools))
+                return make_call(cursor, name, self.unwrapped(arguments, name, tools))
             else:
                 cursor.fail(cursor.pos + 1)
 
@@ -119,7 +121,7 @@ class Dsml(Format):
             return text
         return tools.fitted(name, key, typed(text, ANYTHING if word == "false" and types == ANY else types))
 
-    def _unwrapped(self, arguments: dict[str, Any], name: str, tools: OfferedTools) -> dict[str, Any]:
+    def unwrapped(self, arguments: dict[str, Any], name: str, tools: OfferedTools) -> dict[str, Any]:
         """The arguments without a key that wraps all of them, if the tool does not declare that key."""
         if len(arguments) != 1:
             return arguments

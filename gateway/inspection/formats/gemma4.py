@@ -16,6 +16,7 @@ _BARE_FIELD = re.compile(r"(?=\}|,\s*[\w.-]{1,128}\s*:)")
 _BARE_ITEM = re.compile(r"(?=[}\],])")
 _KEY = re.compile(r"[\w.$-]{0,256}")
 _SCALARS = frozenset(("null", "boolean", "integer", "number"))
+_RESPONSE = "<|tool_response>"  # how the result begins, which models write at times
 
 
 class Gemma4(Format):
@@ -39,7 +40,8 @@ class Gemma4(Format):
         arguments = self._json(cursor)
         if arguments is None:
             arguments = self._object(cursor, MAX_DEPTH, tools.shape(name))
-        cursor.close(self._closing)
+        if cursor.close(self._closing):
+            cursor.skip_spaced(_RESPONSE)
         return make_call(cursor, name, arguments)
 
     def _json(self, cursor: Cursor) -> dict[str, Any] | None:

@@ -23,67 +23,52 @@ _BARE_FOLLOW = SPACED + literal(":") + SPACED + one_of('"{n')
 _ENDS = ("}", "}]", "\n]", " ]")
 
 
-class Hermes(Format):
+class JsonCalls(Format):
     """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: Hermes, Qwen 2.5 and 3; with other tags LongCat,
-    Granite, InternLM and Jamba. The closing tag may be missing; "" where the format has none. `fit`: arguments are
-    converted to the declared types, as vLLM's parser does."""
+    Granite, InternLM and Jamba. `closing` may be missing, unless it is `closed`; "" where the format has none. `bare`:
+    the object may stand without `opening`, as `{"name": ..., "parameters": {...}}` of Llama 3.1 on, several joined by
+    `; `. `fit`: arguments are converted to the declared types, as vLLM's parser does."""
 
-    def __init__(self, name: str, opening: tuple[str, ...], closing: str, *, fit: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        opening: tuple[str, ...],
+        closing: str = "",
+        *,
+        bare: bool = False,
+        closed: bool = False,
+        fit: bool = False,
+        separators: str = "",
+    ) -> None:
         self.name = name
-        self._fit = fit
-        self._close = closing
-        self.markers = opening
+        self.markers = (*opening, *BARE) if bare else opening
         self.closers = (closing,) if closing else _ENDS
+        self.separators = separators
+        self._opening, self._close = opening, closing
+        self._bare, self._closed, self._fit = bare, closed, fit
 
     def follow(self, marker: str) -> str:
-        return JSON_CALLS
+        return JSON_CALLS if marker in self._opening else _BARE_FOLLOW
 
     def read(self, cursor: Cursor, tools: OfferedTools) -> list[Call]:
-        cursor.expect(*self.markers)
-        cursor.space()
+        if not self._bare:
+            cursor.expect(*self._opening)
+            cursor.space()
+        elif self._opening and cursor.skip(*self._opening):
+            cursor.space()
         calls = read_calls(cursor, tools, fit=self._fit)
-        if self._close:
+        if self._closed:
+            cursor.space()
+            cursor.expect(self._close)
+        elif self._close:
             cursor.close(self._close)
         return calls
 
 
-class Llama3Json(Format):
-    """Llama 3.1 on: a bare `{"name": ..., "parameters": {...}}`, several joined by `; `; at times behind a token."""
-
-    name = "llama3_json"
-    markers = (PYTHON_TAG, *BARE)
-    closers = _ENDS
-    separators = ";"
-
-    def follow(self, marker: str) -> str:
-        return JSON_CALLS if marker == PYTHON_TAG else _BARE_FOLLOW
-
-    def read(self, cursor: Cursor, tools: OfferedTools) -> list[Call]:
-        if cursor.skip(PYTHON_TAG):
-            cursor.space()
-        return read_calls(cursor, tools)
-
-
-class Unopened(Format):
-    """A call whose opening tag a parser has taken out of the text: vLLM's Rust front end does so with each call that it
-    cannot read, so `{"name": ..., "parameters": {...}}</tool_call>` is left. It counts only with the closing tag right
-    behind it, so that JSON in prose stays prose."""
-
-    name = "unopened"
-    markers = BARE
-    closers = (CLOSER,)
-
-    def follow(self, marker: str) -> str:
-        return _BARE_FOLLOW
-
-    def read(self, cursor: Cursor, tools: OfferedTools) -> list[Call]:
-        calls = read_calls(cursor, tools)
-        cursor.space()
-        cursor.expect(CLOSER)
-        return calls
-
-
-UNOPENED = Unopened()
+# A call whose opening tag a parser has taken out of the text: vLLM's Rust front end does so with each call that it
+# cannot read, so `{"name": ..., "parameters": {...}}</tool_call>` is left. It counts only with the closing tag right
+# behind it, so that JSON in prose stays prose.
+UNOPENED = JsonCalls("unopened", (), CLOSER, bare=True, closed=True)
 
 
 class Phi4MiniJson(Format):

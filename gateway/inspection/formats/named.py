@@ -109,19 +109,58 @@ class OpenAi(Format):
 
     name = "openai"
     _channels = ("<|channel|>commentary to=functions.", "<|channel|>analysis to=functions.")
-    markers = (*_channels, *map("<|start|>assistant".__add__, _channels))
+    markers: tuple[str, ...] = (
+        *_channels,
+        *map("<|start|>assistant".__add__, (*_channels, " to=functions.")),
+    )
     closers = ("<|call|>", "}")
+
+    @property
+    def variants(self) -> tuple[Format, ...]:
+        return (OpenAiBare(),)
 
     def follow(self, marker: str) -> str:
         return NAMED
 
     def read_call(self, cursor: Cursor, tools: OfferedTools) -> Call:
         cursor.expect(*self.markers)
-        name = read_name(cursor, tools)
-        cursor.space()
-        cursor.skip("<|constrain|>json", "json")
-        cursor.space()
-        cursor.expect("<|message|>")
+        name = _unglued(cursor, tools)
+        cursor.skip_spaced("<|channel|>commentary", "<|channel|>analysis")
+        cursor.skip_spaced("<|constrain|>json", "json", "<|constrain|>", "code")
+        cursor.skip_spaced("<|message|>")
         arguments = read_object(cursor)
         cursor.close("<|call|>")
         return make_call(cursor, name, arguments)
+
+
+_TYPE = "json"  # of the content; at times it is glued to the name
+
+
+def _unglued(cursor: Cursor, tools: OfferedTools) -> str:
+    """Read an offered tool's name, without the type that may be glued to it."""
+
+    def known(word: str) -> bool:
+        return tools.has(word) or (word.endswith(_TYPE) and tools.has(word.removesuffix(_TYPE)))
+
+    def could_become(word: str) -> bool:
+        begun = (_TYPE[:end] for end in range(1, len(_TYPE) + 1))
+        return tools.could_become(word) or any(word.endswith(b) and tools.has(word.removesuffix(b)) for b in begun)
+
+    word = cursor.name(known, could_become)
+    return word if tools.has(word) else word.removesuffix(_TYPE)
+
+
+class OpenAiBare(OpenAi):
+    """The same without the special tokens, which some servers take out of the text: `commentary to=functions.NAME
+    json{...}`. The beginning of the message may be in the prompt: `to=functions.NAME<|channel|>commentary ...`."""
+
+    name = "openai_bare"
+    markers = (
+        *(f"{start}{channel} to=functions." for start in ("assistant", "") for channel in ("commentary", "analysis")),
+        "to=functions.",
+    )
+    only_at_start = True
+
+    @property
+    def variants(self) -> tuple[Format, ...]:
+        return ()

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from gateway.inspection.cursor import Cursor
-from gateway.inspection.formats.base import NAMED, SPACED, Format, literal, make_call, read_name
+from gateway.inspection.formats.base import NAMED, SPACED, Format, literal, make_call, read_calls, read_name
 from gateway.inspection.offered_tools import OfferedTools
 from gateway.inspection.python_literals import MAX_DEPTH, PLAIN, has_any, has_more, plain_value, read_plain, read_value
 from gateway.inspection.segments import Call
@@ -49,6 +49,31 @@ class Olmo3(Format):
         cursor.space()
         cursor.expect("=")
         return key
+
+
+class Lfm2(Olmo3):
+    """In a list between tags: `<|tool_call_start|>[get_weather(city='Oslo')]<|tool_call_end|>`; at times as JSON."""
+
+    name = "lfm2"
+    markers = ("<|tool_call_start|>",)
+    closers = ("<|tool_call_end|>",)
+
+    def follow(self, marker: str) -> str:
+        return SPACED + literal("[")
+
+    def read(self, cursor: Cursor, tools: OfferedTools) -> list[Call]:
+        cursor.expect(*self.markers)
+        cursor.space()
+        if cursor.at('[{"', "[{ ", '[ {"'):
+            calls = read_calls(cursor, tools)
+        else:
+            cursor.expect("[")
+            cursor.space()
+            calls = [self.read_call(cursor, tools)]
+            while has_more(cursor, "]"):
+                calls.append(self.read_call(cursor, tools))
+        cursor.close(*self.closers)
+        return calls
 
 
 class Pythonic(Olmo3):

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from gateway.inspection.cursor import Cursor
-from gateway.inspection.formats.base import NAMED, SPACED, Format, literal, make_call, read_name
+from gateway.inspection.formats.base import NAMED, SPACED, Format, literal, make_call, read_name, read_object
 from gateway.inspection.offered_tools import OfferedTools
 from gateway.inspection.segments import Call
 
@@ -70,6 +70,8 @@ class Glm45(Format):
 
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 FUNCTION, FUNCTION_END = "<function=", "</function>"
+_FUSED_ENDS = ("</parameter_function>", "</parameterfunction>")  # both tags in one, as models write them at times
+_BROKEN_END = re.compile(r"\n</parameter(?!>)[^<>\n]{0,8}>?\s*\Z")
 _INNER = re.compile(r"\n<parameter=([^<>\n]{1,256})>")
 
 
@@ -83,7 +85,7 @@ class Qwen3Xml(Format):
         self._open, self._close = f"<{tag}>", f"</{tag}>"
         self.markers = (self._open, FUNCTION)
         self.closers = (FUNCTION_END, self._close)
-        unclosed = rf"{FUNCTION_END}\s*{re.escape(self._close)}"
+        unclosed = rf"{FUNCTION_END}\s*{re.escape(self._close)}|{'|'.join(_FUSED_ENDS)}"
         self._end = value_end(PARAMETER_END, PARAMETER, FUNCTION_END, unclosed=unclosed)
         self._end_wrapped = value_end(PARAMETER_END, PARAMETER, FUNCTION_END, self._close, unclosed=unclosed)
 
@@ -100,13 +102,16 @@ class Qwen3Xml(Format):
         arguments: dict[str, Any] = {}
         while True:
             cursor.space()
-            if cursor.skip(PARAMETER):
+            if not arguments and cursor.at("{"):
+                arguments = read_object(cursor)  # as Llama 3.1 writes them
+            elif cursor.skip(PARAMETER):
                 key = read_key(cursor, ">")
                 value = read_value(cursor, self._end_wrapped if wrapped else self._end)
                 for part_key, part in self._parts(key, value, name, tools):
+                    part = _BROKEN_END.sub("\n", part)
                     inside = part.removeprefix("\n").removesuffix("\n")  # the format writes them beside the tags
                     arguments.setdefault(part_key, tools.typed(name, part_key, inside))
-            elif cursor.close(FUNCTION_END, min_prefix=2):
+            elif cursor.skip(*_FUSED_ENDS) or cursor.close(FUNCTION_END, min_prefix=2):
                 cursor.close(self._close)
                 break
             elif wrapped and cursor.skip(self._close):

@@ -15,8 +15,8 @@ import pytest
 from gateway.accounting.accounts import today
 from gateway.apps.alerts.alert import Alert, Timing
 from gateway.apps.alerts.sender import RetryPolicy
+from gateway.apps.page import history
 from gateway.config.snapshot import Alerts, Secret
-from gateway.observe import history
 from simulator import SimVllm
 from simulator.audio import SimAudio
 from tests.apps.alerts.hook import HANG, OK, Hook, hooked, refusal
@@ -132,7 +132,7 @@ async def test_a_backend_whose_drafts_are_rejected_is_told_of(monkeypatch: pytes
     async with drafting.serve() as url:
         alerts = "webhook: '{url}/hook', draft_acceptance: 0.9"
         async with fleet("a", f"  b: {{url: '{url}'}}", alerts=alerts) as f:
-            kept = f.gateway.gateway.history
+            kept = f.gateway.gateway.apps.page
             await f.gateway.until(lambda: kept.latest["backends"].get("b", {}).get("kv") is not None)
             answer = await f.gateway.client.post("/v1/chat/completions", json=chat("b", "400 words"))
             assert answer.status_code == 200

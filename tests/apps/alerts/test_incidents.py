@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gateway.apps.alerts.alert import Alert, FleetPicture
+from gateway.apps.alerts.alert import Alert, FleetPicture, told
 from gateway.apps.alerts.alerts import AlertState
-from gateway.apps.alerts.text import told
 from gateway.domain.health_state import State
 from gateway.routing.alias_status import AliasView, BackendView
 

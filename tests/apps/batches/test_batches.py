@@ -142,6 +142,25 @@ async def test_a_cancelled_batch_keeps_what_is_done() -> None:
             await f.client.batches.cancel(batch.id)
 
 
+async def test_a_line_that_an_admin_ends_alone_is_no_failure() -> None:
+    async with filed() as f:
+        f.sim.fault("hang_before", count=1)
+        batch = await f.begin(jsonl([line(f"r{n}") for n in range(3)]))
+        await f.gateway.until(lambda: f.gateway.metric("gateway_batch_lines_total", result="completed") >= 2)
+        (running,) = (await f.gateway.client.get("/admin/requests")).json()["running"]
+        await f.gateway.client.delete(f"/admin/requests/{running['id']}")
+        done = await f.ended(batch)
+        _, errors = await f.results(done)
+        assert done.status == "completed"
+        assert done.request_counts is not None
+        assert (done.request_counts.completed, done.request_counts.failed) == (2, 0)
+        (row,) = errors.values()
+        assert row["response"]["body"]["error"]["code"] == "request_cancelled"
+        assert f.gateway.metric("gateway_batch_lines_total", result="cancelled") == 1
+        (told,) = (await f.gateway.client.get("/status")).json()["batches"]
+        assert (told["completed"], told["failed"], told["cancelled"]) == (2, 0, 1)
+
+
 async def test_a_batch_that_takes_too_long_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.apps.batches.batches.WINDOWS", {"24h": 1})
     async with filed(slots=1) as f:

@@ -19,7 +19,6 @@ from gateway.apps.batches import store as store_module
 from gateway.apps.batches.records import BatchRecord
 from gateway.apps.batches.runner import now
 from gateway.apps.batches.sqlite_store import SqliteBatchStore
-from gateway.apps.batches.store import Bounds
 from gateway.shortage import OwnShortage
 from simulator import SimVllm
 from tests.apps.batches.filed import Filed, ended, filed, jsonl, last, line
@@ -197,7 +196,7 @@ async def test_results_leave_the_disk_its_room_and_the_batch_waits(monkeypatch: 
 def test_output_files_leave_the_disk_its_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = SqliteBatchStore(tmp_path)
     store.open()
-    last(store.index(begun(store, 8), Bounds(1000, 10**9), now()))
+    last(store.index(begun(store, 8), 1000, 10**9, now()))
     for number in range(8):
         store.add_result("batch_x", number, b"x" * 100_000, ok=True)
     record = store.move("batch_x", ("in_progress",), "finalizing", now())
@@ -217,6 +216,6 @@ def test_validation_leaves_the_disk_its_room(tmp_path: Path, monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr(shortage, "FREE_LEAST", 10**18)
         with pytest.raises(OwnShortage):
-            last(store.index(record, Bounds(1000, 10**9), now()))
-    assert last(store.index(record, Bounds(1000, 10**9), now())).total == 8
+            last(store.index(record, 1000, 10**9, now()))
+    assert last(store.index(record, 1000, 10**9, now())).total == 8
     store.close()

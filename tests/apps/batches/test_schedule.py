@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from gateway.apps.batches.schedule import Schedule, schedule_of
+from gateway.apps.batches.records import Schedule, schedule_of
 from gateway.errors import GatewayError
 
 MODES = ("daily", "judges")

@@ -11,7 +11,7 @@ from gateway.apps.batches import sqlite_store
 from gateway.apps.batches.records import BatchRecord, FileRecord
 from gateway.apps.batches.runner import now
 from gateway.apps.batches.sqlite_store import SqliteBatchStore
-from gateway.apps.batches.store import Bounds, NoEntry, Page
+from gateway.apps.batches.store import NoEntry, Page
 from tests.apps.batches.filed import CHAT, jsonl, last, line
 
 
@@ -35,7 +35,7 @@ def test_long_work_leaves_the_store_to_others_between_two_steps(
     record = begun(store, 8)
     steps = 0
     validated: BatchRecord | None = None
-    for validated in store.index(record, Bounds(1000, 10**9), now()):  # noqa: B007
+    for validated in store.index(record, 1000, 10**9, now()):  # noqa: B007
         steps += 1
         assert len(store.files("open")) == 1
         store.save(replace(record, id=f"batch_{steps}", status="completed"))
@@ -56,7 +56,7 @@ def test_a_batch_that_is_stopped_at_its_very_end_keeps_its_results_and_leaves_no
     monkeypatch.setattr(sqlite_store, "AT_A_TIME", 3)
     store = SqliteBatchStore(tmp_path)
     store.open()
-    last(store.index(begun(store, 8), Bounds(1000, 10**9), now()))
+    last(store.index(begun(store, 8), 1000, 10**9, now()))
     for number in range(8):
         store.add_result("batch_x", number, b"row%d\n" % number, ok=True)
     record = store.move("batch_x", ("in_progress",), "finalizing", now())
@@ -94,8 +94,8 @@ def test_a_failure_between_two_lines_leaves_the_store_usable(tmp_path: Path, mon
     with monkeypatch.context() as patch:
         patch.setattr(sqlite_store, "failed_row", full)
         with pytest.raises(OSError, match="full"):
-            last(store.index(record, Bounds(1000, 10**9), now()))
-    record = last(store.index(record, Bounds(1000, 10**9), now()))
+            last(store.index(record, 1000, 10**9, now()))
+    record = last(store.index(record, 1000, 10**9, now()))
     assert (record.status, record.total, record.failed) == ("in_progress", 3, 1)
     assert [one.number for one in store.take("batch_x", -1, 5, ())] == [0, 1]
     assert store.add_result("batch_x", 0, b"row\n", ok=True).completed == 1
@@ -148,4 +148,18 @@ def test_a_store_of_an_older_gateway_gets_the_indexes_that_it_lacks(tmp_path: Pa
     store.close()
     store.open()
     assert sorted(store._db.execute(indexes).fetchall()) == found
+    store.close()
+
+
+def test_a_line_that_an_admin_has_ended_is_a_row_of_the_error_file_and_no_failure(tmp_path: Path) -> None:
+    store = SqliteBatchStore(tmp_path)
+    store.open()
+    last(store.index(begun(store, 3), 1000, 10**9, now()))
+    for number, ok in enumerate((True, False, None)):
+        found = store.add_result("batch_x", number, b"row%d\n" % number, ok=ok)
+    assert (found.completed, found.failed, found.cancelled, found.done) == (1, 1, 1, 3)
+    done = last(store.finalize(store.move("batch_x", ("in_progress",), "finalizing", now()), now()))
+    assert (done.failed, done.cancelled) == (1, 1)
+    assert store.read_file(str(done.output_file_id), 0, 1000) == b"row0\n"
+    assert store.read_file(str(done.error_file_id), 0, 1000) == b"row1\nrow2\n"
     store.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from gateway.accounting.limits import RateLimits
+from gateway.accounting.accounts import RateLimits
 from gateway.admission.backend_queue import QueueFull, SlotGrant, Waiter
 from gateway.admission.capacity import is_open
 from gateway.admission.scheduler import Scheduler

@@ -13,7 +13,6 @@ from gateway.apps.batches.records import BatchRecord, FileRecord
 from gateway.apps.batches.redis_files import CHUNK, KEYS
 from gateway.apps.batches.redis_store import RedisBatchStore
 from gateway.apps.batches.runner import now
-from gateway.apps.batches.store import Bounds
 from tests.apps.batches.filed import CHAT, jsonl, last, line
 from tests.apps.cluster.conftest import NewStore
 from tests.apps.cluster.redis_server import RedisServer
@@ -39,7 +38,7 @@ def new_batch(store: RedisBatchStore, count: int, *, index: bool = True) -> Batc
     file = put_file(store, "file-in", jsonl([line(f"r{n}") for n in range(count)]))
     record = BatchRecord("batch_x", "open", CHAT, file.id, "24h", "validating", now(), now() + 1000)
     store.save(record)
-    return last(store.index(record, Bounds(LINE_MOST, 10**9), now())) if index else record
+    return last(store.index(record, LINE_MOST, 10**9, now())) if index else record
 
 
 def numbers(store: RedisBatchStore, most: int, running: tuple[int, ...] = ()) -> list[int]:
@@ -72,6 +71,19 @@ def test_the_first_result_of_a_line_counts_and_none_runs_again(new_store: NewSto
     record = other.add_result("batch_x", 0, b"second\n", ok=False)
     assert (record.completed, record.failed) == (1, 0)
     assert (taken, sorted(numbers(other, 3))) == ([0, 1, 2], [1, 2])
+
+
+def test_a_line_that_an_admin_has_ended_is_a_row_of_the_error_file_and_no_failure(new_store: NewStore) -> None:
+    store = new_store()
+    new_batch(store, 3)
+    numbers(store, 3)
+    for number, ok in enumerate((True, False, None)):
+        found = store.add_result("batch_x", number, b"row%d\n" % number, ok=ok)
+    assert (found.completed, found.failed, found.cancelled, found.done) == (1, 1, 1, 3)
+    store.move("batch_x", ("in_progress",), "finalizing", now())
+    done = last(store.finalize(found, now()))
+    assert (done.failed, done.cancelled) == (1, 1)
+    assert store.read_file(str(done.error_file_id), 0, 1000) == b"row1\nrow2\n"
 
 
 def test_lines_are_taken_over_once_their_lease_has_expired(
@@ -158,9 +170,9 @@ def test_only_one_gateway_validates_a_batch(new_store: NewStore) -> None:
     one, other = new_store(), new_store()
     record = new_batch(one, 3, index=False)
     assert one.decide("lead", record.id) == 1
-    assert last(other.index(record, Bounds(LINE_MOST, 10**9), now())).status == "validating"
+    assert last(other.index(record, LINE_MOST, 10**9, now())).status == "validating"
     one.release(record.id)
-    assert last(other.index(record, Bounds(LINE_MOST, 10**9), now())).status == "in_progress"
+    assert last(other.index(record, LINE_MOST, 10**9, now())).status == "in_progress"
 
 
 def test_of_two_that_move_a_batch_one_does(new_store: NewStore) -> None:
@@ -178,7 +190,7 @@ def test_many_lines_take_little_memory_of_the_gateway(new_store: NewStore, redis
     record = new_batch(store, count, index=False)
     tracemalloc.start()
     try:
-        record = last(store.index(record, Bounds(LINE_MOST, 10**9), now()))
+        record = last(store.index(record, LINE_MOST, 10**9, now()))
         assert record.total == count
         assert len(store.take("batch_x", -1, 16, ())) == 16
         record = store.move("batch_x", ("in_progress",), "finalizing", now(), ending="expired")
@@ -194,10 +206,10 @@ def test_a_gateway_that_knows_a_batch_from_earlier_neither_validates_nor_writes_
     """What it has read of the batch may be older than what the others have done, and who led may be gone."""
     one, late = new_store(), new_store()
     validating = new_batch(one, 3, index=False)
-    last(one.index(validating, Bounds(LINE_MOST, 10**9), now()))
+    last(one.index(validating, LINE_MOST, 10**9, now()))
     one.add_result("batch_x", 0, b"row\n", ok=True)
     one.release("batch_x")
-    record = last(late.index(validating, Bounds(LINE_MOST, 10**9), now()))
+    record = last(late.index(validating, LINE_MOST, 10**9, now()))
     assert (record.status, record.completed) == ("in_progress", 1)
     finalizing = one.move("batch_x", ("in_progress",), "finalizing", now(), ending="expired")
     done = last(one.finalize(finalizing, now()))
@@ -229,7 +241,7 @@ def test_lines_whose_validation_was_not_heard_of_are_no_duplicates(
         return decide(operation, *args)
 
     monkeypatch.setattr(store, "decide", twice)
-    assert last(store.index(record, Bounds(LINE_MOST, 10**9), now())).failed == 0
+    assert last(store.index(record, LINE_MOST, 10**9, now())).failed == 0
     assert numbers(store, 5) == [0, 1, 2]
     with redis.client() as there:
         assert not there.exists(f"{KEYS}names:batch_x")  # needed by the validation only
@@ -244,5 +256,5 @@ def test_a_batch_whose_input_was_lost_in_part_fails(new_store: NewStore, redis: 
         there.delete(f"{KEYS}file:file-in:1")
     record = BatchRecord("batch_x", "open", CHAT, file.id, "24h", "validating", now(), now() + 1000)
     store.save(record)
-    record = last(store.index(record, Bounds(LINE_MOST, 10**9), now()))
+    record = last(store.index(record, LINE_MOST, 10**9, now()))
     assert (record.status, record.errors[0]["code"]) == ("failed", "input_file_lost")

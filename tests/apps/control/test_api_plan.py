@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator import SimVllm
-from tests.api.test_status import FAST, two
+from tests.apps.page.test_status import FAST, two
 from tests.support import running_gateway
 
 

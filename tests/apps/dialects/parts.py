@@ -49,7 +49,7 @@ def tool(name: str, **more: Any) -> dict[str, Any]:
 def response_to_chat(body: bytes) -> tuple[bytes, RequestEcho]:
     """The chat body of a request for a response, and what its answer needs. Raises what no chat can carry."""
     became, asked, own = chat_request_of(body)
-    if own.untranslatable is not None:
+    if own is not None and own.untranslatable is not None:
         raise own.untranslatable
     return became, asked
 

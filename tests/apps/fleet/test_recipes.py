@@ -9,7 +9,7 @@ import pytest
 from gateway.apps.control.memory.model_catalog import shipped_models
 from gateway.apps.control.memory.plan import plan
 from gateway.apps.fleet.lint.catalog import load_catalog
-from gateway.apps.fleet.lint.findings import findings
+from gateway.apps.fleet.lint.findings import findings, findings_of
 from gateway.apps.fleet.render.rendering import render
 from gateway.apps.importing.server_draft import recipe_files
 from gateway.config.load import load
@@ -42,3 +42,8 @@ def test_every_launch_has_a_unit_and_a_script_on_each_of_its_nodes(name: str) ->
         for node in backend.nodes if backend.launch is not None else ():
             assert (node, f"/etc/systemd/system/spark-{backend.name}.service") in written
             assert (node, f"/usr/local/lib/spark/{backend.name}/launch.sh") in written
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_check_has_nothing_to_say_but_what_a_comment_accepts(name: str) -> None:
+    assert findings_of(load(FILES[name], environ={})) == []

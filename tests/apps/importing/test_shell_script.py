@@ -49,7 +49,7 @@ def test_every_way_of_starting_it_in_a_script(text: str) -> None:
     ("text", "words"),
     [
         ("for i in 1 2; do vllm serve m; done", "to_do 1 for: not followed"),
-        ("uv run vllm serve m", "to_do 1 uv: uv starts it: not understood"),
+        ("just vllm serve m", "to_do 1 just: just starts it: not understood"),
         ("vllm serve <HF_MODEL> --port 8000", "to_do 1 vllm serve: the model is not said"),
         ("docker compose -f /x/compose.yaml up -d", "to_do 1 docker: starts a compose file"),
         ("./start.sh", "to_do 1 ./start.sh: starts a script of its own"),

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
+from gateway.apps.fleet.preflight.host import CONTAINER_HOME
 from gateway.apps.importing.sparkrun import is_recipe
 from tests.apps.importing.support_starts import started
 from tests.apps.importing.test_shell_statements import VALUES, is_loaded
@@ -28,6 +29,20 @@ def test_defaults_may_stand_in_defaults() -> None:
     """
     (backend,) = started("sparkrun", text, "model.yaml").snapshot.backends.values()
     assert (backend.model, backend.url, backend.nodes) == ("org/Model-8001", "http://spark1:8001", ("spark1",))
+
+
+def test_the_volumes_of_a_recipe_stand_before_the_cache_that_its_runner_mounts() -> None:
+    text = """
+        recipe_version: "2"
+        model: /model
+        container: vllm-node
+        volumes: ["~/models/big:/model:ro"]
+        command: vllm serve {model}
+    """
+    (backend,) = started("sparkrun", text, "model.yaml").snapshot.backends.values()
+    assert backend.launch is not None
+    shared = f"~/.cache/huggingface:{CONTAINER_HOME}/.cache/huggingface"
+    assert backend.launch.volumes == ("~/models/big:/model:ro", shared)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.apps.judging.scores import by_path, by_pattern, usual_score
+from gateway.apps.judging.comparison import by_path, by_pattern, usual_score
 
 
 @pytest.mark.parametrize(

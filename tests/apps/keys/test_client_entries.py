@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.apps.keys.client_entries import NotEdited, with_client, with_fields, without_client, written_field
+from gateway.apps.keys.client_entries import with_client, with_fields, without_client, written_field
+from gateway.cli.config_edits import CannotEdit
 
 HEAD = "# fleet\nbackends: {a: {url: 'http://h:1'}}  # the only one\n"
 BLOCK = (
@@ -31,7 +32,8 @@ FLOW = HEAD + "clients: {one: {key: k1, rpm: 5}, two: {key: k2}}  # both\n"
     ("text", "after"),
     [
         (HEAD, HEAD + '\nclients:\n  new: {key: "k"}\n'),
-        (HEAD + "clients:\nalerts: {}\n", HEAD + 'clients:\n  new: {key: "k"}\nalerts: {}\n'),
+        (HEAD + "clients:\nalerts: {}\n", HEAD + 'clients: {new: {key: "k"}}\nalerts: {}\n'),
+        (HEAD + "clients: # none yet\n", HEAD + 'clients: {new: {key: "k"}} # none yet\n'),
         (HEAD + "clients: {}\n", HEAD + 'clients: {new: {key: "k"}}\n'),
         (FLOW, FLOW.replace("{key: k2}}", '{key: k2}, new: {key: "k"}}')),
         (BLOCK, BLOCK.replace("# second\n", '# second\n  new: {key: "k"}\n')),
@@ -64,14 +66,16 @@ def test_a_client_is_taken_out_with_its_lines_alone() -> None:
 
 
 def test_what_cannot_be_done_is_told() -> None:
-    with pytest.raises(NotEdited, match="rotate one"):
+    with pytest.raises(CannotEdit, match="rotate one"):
         with_client(BLOCK, "one", {"key": "k"})
-    with pytest.raises(NotEdited, match="there are one, two"):
+    with pytest.raises(CannotEdit, match="there are one, two"):
         with_fields(BLOCK, "onne", {"key": "k"})
-    with pytest.raises(NotEdited, match="anybody may ask"):
+    with pytest.raises(CannotEdit, match="anybody may ask"):
         without_client(HEAD + "clients: {one: {key: k1}}\n", "one")
-    with pytest.raises(NotEdited, match="no client"):
+    with pytest.raises(CannotEdit, match="no client"):
         without_client(HEAD, "one")
     anchored = HEAD + "clients:\n  one: &c {key: k}\n  two: *c\n"
-    with pytest.raises(NotEdited, match="by hand"):
+    with pytest.raises(CannotEdit, match="by hand"):
         without_client(anchored, "one")
+    with pytest.raises(CannotEdit, match="by hand"):
+        with_fields(anchored, "one", {"key": "other"})

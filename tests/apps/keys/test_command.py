@@ -60,6 +60,22 @@ def test_a_key_is_made_shown_once_and_kept_as_its_hash(file: Path) -> None:
         assert "/v1/v1" not in config
 
 
+OPEN = ROUTES.partition("clients:")[0]
+
+
+def test_the_first_client_that_is_no_admin_is_told_how_to_make_one(file: Path) -> None:
+    file.write_text(OPEN)
+    assert "gateway client add ops --admin" in run(file, "add", "one").stderr
+    assert run(file, "add", "two").stderr == ""
+
+
+def test_the_first_client_may_be_the_admin(file: Path) -> None:
+    file.write_text(OPEN)
+    told = run(file, "add", "ops", "--admin").stderr
+    assert "every caller needs a key" in told
+    assert "--admin" not in told
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_settings_of_one_program_are_printed(file: Path, program: str) -> None:
     result = run(file, "add", "x", "--for", program)

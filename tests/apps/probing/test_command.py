@@ -17,11 +17,11 @@ from click.testing import CliRunner
 
 from bench.ports import free_ports
 from gateway.apps.probing.command import deviations
+from gateway.apps.probing.report import problems, required_checks
 from gateway.cli.main import cli
 from gateway.config.snapshot import Backend
 from gateway.domain.facts import Observation
 from gateway.health.checks import ALL
-from gateway.health.probes import problems, required_checks
 from simulator import SimOllama, SimVllm
 from tests.demo_process import ROOT
 from tests.scripted import answer, scripted

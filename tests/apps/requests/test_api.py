@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+import threading
+from typing import Any, cast
 
 import httpx
 import pytest
 
+from gateway.apps.requests.store import Search
 from simulator import SimVllm
 from tests.raw_client import chat
 from tests.support import RunningGateway, running_gateway
 from tests.two_backends import CHAT
+from tests.waiting import PATIENCE
 
 PATH = "/admin/requests"
 KEYS = "clients: {ops: {key: ops-key, admin: true}, hermes: {key: hermes-key}, webui: {key: webui-key}}"
@@ -102,6 +105,34 @@ async def test_a_client_sees_its_own_requests_alone() -> None:
     assert [one["client"] for one in own["requests"]] == ["hermes"]
     assert asked["requests"] == []
     assert (others.status_code, mine.status_code, nobody.status_code, left.status_code) == (404, 200, 401, 404)
+
+
+async def test_the_searches_of_one_client_take_turns_and_keep_nobody_else_waiting() -> None:
+    async with running_gateway(f"backends: {{a: {{url: 'http://127.0.0.1:9'}}}}\n{KEYS}") as gateway:
+        requests, going, ends = gateway.gateway.apps.requests, list[str](), threading.Event()
+        find = requests.find
+
+        def slow(search: Search) -> list[dict[str, Any]]:
+            going.append(search.equal.get("client", "all"))
+            assert ends.wait(PATIENCE)
+            return cast("list[dict[str, Any]]", find(search))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(requests, "find", slow)
+            asking = [asyncio.create_task(found(gateway, key="hermes-key")) for _ in range(40)]
+            await gateway.until(lambda: going == ["hermes"] and len(requests.searches) == 1)
+            asking.append(asyncio.create_task(found(gateway, key="webui-key")))
+            await gateway.until(lambda: going == ["hermes", "webui"])
+            ends.set()
+            await asyncio.gather(*asking)
+        assert len(requests.searches) == 0
+
+
+async def test_only_an_admin_is_told_whose_bodies_are_captured() -> None:
+    async with running_gateway(f"backends: {{a: {{url: 'http://127.0.0.1:9'}}}}\n{KEYS}") as gateway:
+        gateway.gateway.apps.requests.capture.begin(60.0, "webui")
+        assert (await found(gateway, key="ops-key"))["capture"]["client"] == "webui"
+        assert (await found(gateway, key="hermes-key"))["capture"] is None
 
 
 async def test_requests_are_searched_by_client_alias_outcome_and_id() -> None:

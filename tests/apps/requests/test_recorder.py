@@ -12,9 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.accounting.record import RequestLine
-from gateway.apps.requests.recorder import Recorder
-from gateway.apps.requests.store import DAY, NAME, RequestStore, Search
-from gateway.domain.usage import NO_TOKENS
+from gateway.apps.requests.store import DAY, NAME, Recorder, RequestStore, Search
+from gateway.domain.tokens import NO_TOKENS
 from gateway.metrics.registry import Metrics
 from tests.waiting import wait_until
 
@@ -109,12 +108,12 @@ def test_a_request_that_cannot_be_stored_costs_no_other(recorder: Recorder) -> N
 
 
 def test_too_many_and_too_old_give_way(tmp_path: Path, metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.apps.requests.recorder.time.time", lambda: NOW)
+    monkeypatch.setattr("gateway.apps.requests.store.time.time", lambda: NOW)
     recorder = Recorder(RequestStore(tmp_path, keep=3, days=7), metrics.failures)
     for number in range(5):
         recorder.put(line(f"r{number}"))
     assert ids(recorder) == ["r4", "r3", "r2"]
-    monkeypatch.setattr("gateway.apps.requests.recorder.time.time", lambda: NOW + 8 * DAY)
+    monkeypatch.setattr("gateway.apps.requests.store.time.time", lambda: NOW + 8 * DAY)
     for number in range(5, 8):
         recorder.put(line(f"r{number}", at=NOW + (8 if number == 7 else 0) * DAY))
     assert ids(recorder) == ["r7"]

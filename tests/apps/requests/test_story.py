@@ -6,9 +6,9 @@ import msgspec
 from msgspec.structs import replace
 
 from gateway.accounting.record import RequestLine
-from gateway.apps.requests.recorder import past_request
+from gateway.apps.requests.store import past_request
 from gateway.apps.requests.story import story, tokens_per_s, told_running
-from gateway.domain.usage import NO_TOKENS, Tokens
+from gateway.domain.tokens import NO_TOKENS, Tokens
 from gateway.routing.refusal import FailedAttempt
 
 PLAIN = RequestLine(

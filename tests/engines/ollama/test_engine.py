@@ -20,7 +20,7 @@ from gateway.engines.ollama.engine import OllamaEngine, translate
 from gateway.engines.ollama.installed_models import LOAD, bounded, load_body
 from gateway.engines.registry import ENGINES
 from gateway.inspection.error_replies import judge
-from gateway.transport.client import post_json
+from gateway.transport.h1 import post_json
 from simulator import SimOllama
 from simulator.faults import Fault
 from tests.engines.ollama_lines import (

@@ -64,6 +64,11 @@ def test_what_ollama_would_answer_with_500_is_refused(wrong: dict[str, Any], par
     assert refused.value.param == param
 
 
+def test_numbers_as_text_are_numbers() -> None:
+    sent = chat(temperature="0.5", max_tokens="5", seed=7.0, top_k="20", n="1").body["options"]
+    assert sent == {"temperature": 0.5, "num_predict": 5, "seed": 7, "top_k": 20, "num_ctx": 8192}
+
+
 def test_an_unknown_window_is_left_to_ollama() -> None:
     assert "options" not in chat(window=None, options={"num_ctx": 512}).body
 

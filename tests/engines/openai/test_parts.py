@@ -15,7 +15,7 @@ from gateway.domain.endpoints import CHAT, COMPLETIONS, Endpoint
 from gateway.domain.engine_traits import TRAITS
 from gateway.domain.upstream import Response, TooLarge, UpstreamFailure
 from gateway.engines.base import InexpressibleRequest
-from gateway.engines.openai.asking import PARTS_MOST, ask, read_stops, split
+from gateway.engines.openai.engine import PARTS_MOST, ask, read_stops, split
 from gateway.engines.openai.parts import Send, StreamOfParts, WholeOfParts
 from tests.engines.scripted import ScriptedResponse, call_of, events_of
 

@@ -6,8 +6,7 @@ import pytest
 
 from gateway.domain.upstream import UpstreamClient
 from gateway.transport.aio import AioClient
-from gateway.transport.client import open_client
-from gateway.transport.h1 import H1Client
+from gateway.transport.h1 import H1Client, open_client
 
 pytestmark = pytest.mark.filterwarnings("error")
 

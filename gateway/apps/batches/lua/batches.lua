@@ -1,9 +1,9 @@
 -- What gateways decide together about batches. KEYS[1]: the prefix of all keys. ARGV: the operation, this gateway, the
 -- milliseconds that a lease lasts, then the operation's own arguments, a batch first.
 --
--- batch:ID    hash: owner, order, status, record (JSON), total, completed, failed, stored (bytes of its lines and
---             rows), next (the first line never taken)
--- lines:ID    hash: number -> where the line is; rows:ID hash: number -> "1" or "0" (is it of the output file?), the row
+-- batch:ID    hash: owner, order, status, record (JSON), total, completed, failed, cancelled, stored (bytes of its
+--             lines and rows), next (the first line never taken)
+-- lines:ID    hash: number -> where the line is; rows:ID hash: number -> its kind (of KINDS; "1" is of the output file), the row
 -- workers:ID  sorted set: gateway -> when its leases expire; held:ID:GATEWAY set: the lines that it runs
 -- returned:ID list: lines whose gateway has left them; lead:ID: the gateway that validates or writes the files
 -- names:ID    set: digests of custom_ids, while the batch is validated
@@ -113,21 +113,23 @@ local function take(id)
 end
 
 local function record(id)
-  local found = redis.call('HMGET', key('batch', id), 'record', 'completed', 'failed', 'stored')
+  local found = redis.call('HMGET', key('batch', id), 'record', 'completed', 'failed', 'cancelled', 'stored')
   if not found[1] then
     return nil
   end
   return found
 end
 
+local KINDS = { ['0'] = 'failed', ['1'] = 'completed', ['2'] = 'cancelled' }
+
 local function add(id, number, kind, row)
   if redis.call('HSETNX', key('rows', id), number, kind .. row) == 1 then
-    redis.call('HINCRBY', key('batch', id), kind == '1' and 'completed' or 'failed', 1)
+    redis.call('HINCRBY', key('batch', id), KINDS[kind], 1)
     redis.call('HINCRBY', key('batch', id), 'stored', #row)
   end
 end
 
--- Arguments: the batch, the line's number, "1" or "0", its row.
+-- Arguments: the batch, the line's number, its kind, its row.
 local function commit(id)
   redis.call('SREM', key('held', id .. ':' .. me), ARGV[5])
   local status = redis.call('HGET', key('batch', id), 'status')
@@ -205,7 +207,7 @@ local function restart(id)
     return 0
   end
   forget(id)
-  redis.call('HSET', key('batch', id), 'completed', 0, 'failed', 0, 'stored', 0, 'next', 0)
+  redis.call('HSET', key('batch', id), 'completed', 0, 'failed', 0, 'cancelled', 0, 'stored', 0, 'next', 0)
   return 1
 end
 

@@ -7,7 +7,9 @@
 --
 -- gateways        ZSET  gateway -> until when it counts as present; then its leases and waiters are dropped
 -- leases:GATEWAY  HASH  lease -> {backend, slots, client}
--- inflight:BACKEND, running:CLIENT   HASH  gateway -> slots, requests: sums over the leases
+-- inflight:BACKEND, running:CLIENT   HASH  gateway -> slots, requests: sums over the leases. A backend is an engine: its
+--                 adapters use its slots. Requests of users (CLIENT/USER) count for their client too
+-- within          HASH  client with users -> how many requests all of them together may have under way; 0 = no limit
 -- rooms           HASH  backend -> its slots, for all gateways together
 -- waiters         HASH  waiter -> its fields (FIELDS in slots.lua), packed
 -- queue:BACKEND   SET   of waiters;  queues: SET of the backends with waiters
@@ -41,6 +43,11 @@ local function decrement(hash, field, amount)
   if call('HINCRBY', hash, field, -amount) <= 0 then
     call('HDEL', hash, field)
   end
+end
+
+-- The client of a user (CLIENT/USER), whose limits count for all its users together; nil for a client.
+local function client_of(user)
+  return string.match(user, '^(.-)/')
 end
 
 local function begins(text, beginning)

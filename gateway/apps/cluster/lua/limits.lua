@@ -43,20 +43,25 @@ local function add_to_window(hash, amount)
   call('EXPIRE', hash, MINUTE + 2)
 end
 
--- Count a request if both limits allow it. Returns for how many seconds each limit forbids it, 0 = it does not. `rpm`,
--- `tpm`: 0 = no limit.
-local function count_request(client, rpm, tpm, tokens)
+-- Count a request if all limits allow it. Returns for how many seconds each limit forbids it, 0 = it does not. `rpm`,
+-- `tpm`: of the client; `user_rpm`: of the user, who is named as CLIENT/USER. 0 = no limit.
+local function count_request(name, rpm, tpm, tokens, user_rpm)
+  local client = client_of(name) or name
   local requests_wait = rpm > 0 and seconds_until(key('rpm', client), rpm, 1) or 0
   local tokens_wait = tpm > 0 and seconds_until(key('tpm', client), tpm, tokens) or 0
-  if requests_wait == 0 and tokens_wait == 0 then
+  local user_wait = user_rpm > 0 and seconds_until(key('rpm', name), user_rpm, 1) or 0
+  if requests_wait == 0 and tokens_wait == 0 and user_wait == 0 then
     if rpm > 0 then
       add_to_window(key('rpm', client), 1)
     end
     if tpm > 0 then
       add_to_window(key('tpm', client), tokens)
     end
+    if user_rpm > 0 then
+      add_to_window(key('rpm', name), 1)
+    end
   end
-  return requests_wait, tokens_wait
+  return requests_wait, tokens_wait, user_wait
 end
 
 -- {'used', client, second, tokens}: correct the estimate of a request that was counted in this second by `tokens`

@@ -133,8 +133,14 @@ local function fits(gateway, backend, slots)
   return not most or used_by(gateway, backend) + slots <= most
 end
 
-local function at_limit(client, limit)
-  return limit > 0 and total(key('running', client)) >= limit
+local function within(client)
+  return tonumber(call('HGET', prefix .. 'within', client) or 0)
+end
+
+local function at_limit(name, limit)
+  local client = client_of(name)
+  local all = client and within(client) or 0
+  return limit > 0 and total(key('running', name)) >= limit or all > 0 and total(key('running', client)) >= all
 end
 
 local function add_lease(gateway, id, backend, slots, client)
@@ -142,6 +148,9 @@ local function add_lease(gateway, id, backend, slots, client)
   call('HSET', key('leases', gateway), id, cmsgpack.pack({ backend, slots, client }))
   call('HINCRBY', key('inflight', backend), gateway, slots)
   call('HINCRBY', key('running', client), gateway, 1)
+  if client_of(client) then
+    call('HINCRBY', key('running', client_of(client)), gateway, 1)
+  end
 end
 
 local function lease_of(gateway, id)
@@ -159,6 +168,9 @@ local function remove_lease(gateway, id)
   call('HDEL', key('leases', gateway), id)
   decrement(key('inflight', backend), gateway, slots)
   decrement(key('running', client), gateway, 1)
+  if client_of(client) then
+    decrement(key('running', client_of(client)), gateway, 1)
+  end
   return backend
 end
 
@@ -199,7 +211,7 @@ local function add_waiter(waiter)
     call('SADD', key('queue', backend), waiter.id)
     call('SADD', prefix .. 'queues', backend)
   end
-  if waiter.weight > 1 or waiter.limit > 0 then
+  if waiter.weight > 1 or waiter.limit > 0 or client_of(waiter.client) then
     call('SADD', prefix .. 'tied', waiter.id)
   end
 end
@@ -383,12 +395,13 @@ local function grant_at_once(id, client, limit, weight, backends)
 end
 
 -- {'acquire', id, was, client, limit or 0, batch, returning, place, turn, weight, {{backend, capacity}, ...}, may wait,
--- {rpm or 0, tpm or 0, tokens} or {}}: slots of the first backend with free capacity, else a place in the queues of
--- all. `was`: the id under which the request waited until now. Answers: {'granted', second, backend, slots, loads},
--- {'waits', second, place, turn, loads}, {'full', second}, {'limited', seconds for rpm, seconds for tpm}. `second`:
--- when the request was counted against the limits.
+-- {rpm or 0, tpm or 0, tokens, rpm of the user or 0} or {}, within or 0}: slots of the first backend with free capacity,
+-- else a place in the queues of all. `was`: the id under which the request waited until now. `within`: how many requests
+-- all users of its client may have under way. Answers: {'granted', second, backend, slots, loads}, {'waits', second,
+-- place, turn, loads}, {'full', second}, {'limited', seconds for rpm, for tpm, for rpm of the user}. `second`: when the
+-- request was counted against the limits.
 function operations.acquire(op)
-  local _, id, was, client, limit, batch, returning, place, turn, weight, choices, may_wait, quota = unpack(op)
+  local _, id, was, client, limit, batch, returning, place, turn, weight, choices, may_wait, quota, all = unpack(op)
   local touched, second, backends = {}, 0, {}
   if was ~= '' then
     local waiter = waiter_of(was)
@@ -400,16 +413,19 @@ function operations.acquire(op)
     end
   end
   if #quota > 0 then
-    local requests, tokens = count_request(client, unpack(quota))
-    if requests > 0 or tokens > 0 then
+    local requests, tokens, user = count_request(client, unpack(quota))
+    if requests > 0 or tokens > 0 or user > 0 then
       serve(touched)
-      return { 'limited', requests, tokens }
+      return { 'limited', requests, tokens, user }
     end
     second = math.floor(now / 1000)
   end
   for index, choice in ipairs(choices) do
     backends[index] = choice[1]
     set_capacity(choice[1], choice[2])
+  end
+  if client_of(client) then
+    call('HSET', prefix .. 'within', client_of(client), all)
   end
   grant_at_once(id, client, limit, weight, backends)
   local lease, waiter = lease_of(me, id), nil

@@ -26,6 +26,11 @@ ENCODER_GIB = 0.6
 NODES_GIB = 16.0
 """The most that an engine over several nodes was seen to take beside the estimate: larger graphs, its loader, buffers
 of its links. The least is nothing."""
+PICTURES_GIB = 4.0
+"""vLLM's default of --mm-processor-cache-gb: memory outside the target that fills while pictures come."""
+DRAFTER_GIB = 5.0
+"""The most that a drafter of its own (DFlash, EAGLE) was seen to take beside its weights and its cache. The least is
+nothing."""
 LOADING_SHARE = 0.5
 LOADING_MOST_GIB = 24.0
 """Share of the weights, and the most, that is gone beside the target while an engine with an encoder loads and
@@ -193,7 +198,8 @@ class Demand:
     `source` says; `overhead`: gone beside that; `loading`: the most that is gone while it loads and profiles, None
     where that is not known to be more. `weights`, `kv`: this node's share; `tokens`, `windows`: of the whole engine;
     `span`: the fewest and the most tokens where `tokens` is not sure enough to be named. `verdict`, `reason`: whether
-    the engine starts where it is alone. `note`: a remark for the operator."""
+    the engine starts where it is alone. `note`: a remark for the operator. `grows`: what it may come to hold beside all
+    that while it is used."""
 
     backend: str
     needs: float | None = None
@@ -210,6 +216,7 @@ class Demand:
     verdict: Verdict = "yes"
     reason: str = ""
     note: str = ""
+    grows: float = 0.0
 
     @property
     def held(self) -> float | None:

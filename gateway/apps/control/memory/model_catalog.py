@@ -19,6 +19,7 @@ from gateway.config.snapshot import Snapshot
 from gateway.config.sources import read_file
 from gateway.config.suggest import did_you_mean
 from gateway.config.units import parse_size
+from gateway.launch.families import name_in_cache
 
 SPARK_GIB = 119.67
 """Memory of the machines that the reports come from."""
@@ -132,7 +133,7 @@ def weights_of(row: ModelRow, model: str) -> float | None:
 def _is_named(model: str, glob: str) -> bool:
     """Whether a glob takes the model: `publisher/name` that of this publisher, `/name` a folder of that name, `name`
     everybody's."""
-    last = plain_name(model)
+    model, last = name_in_cache(model), plain_name(model)
     if "/" not in glob:
         return fnmatchcase(last, glob)
     folder = model.startswith(("/", ".", "~"))
@@ -143,7 +144,17 @@ def _is_named(model: str, glob: str) -> bool:
 def plain_name(model: str) -> str:
     """The last part of a model's name, in small letters: `RedHatAI/Qwen3.6-35B-A3B-NVFP4`, `/models/DeepSeek-V4-Flash`
     and `qwen3:8b` become `qwen3.6-35b-a3b-nvfp4`, `deepseek-v4-flash` and `qwen3:8b`."""
-    return re.sub(r"\s+", "-", model.rstrip("/").rsplit("/", 1)[-1].lower())
+    return re.sub(r"\s+", "-", name_in_cache(model).rstrip("/").rsplit("/", 1)[-1].lower())
+
+
+def host_path(model: str, mounts: Iterable[str]) -> str:
+    """Where a model's folder in a container lies on the host, by its mounts (`HOST:CONTAINER`); another name stays."""
+    for volume in mounts if model.startswith("/") else ():
+        host, _, inside = volume.partition(":")
+        target = inside.partition(":")[0].rstrip("/")
+        if target and host.startswith(("/", "~", ".")) and f"{model}/".startswith(f"{target}/"):
+            return host.rstrip("/") + model[len(target) :]
+    return model
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ free by then, as vLLM does; what cannot start holds nothing. Pure: the model's f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,31 +95,15 @@ def _is_uncounted(backend: Backend) -> bool:
 # -- conflicts --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ModeConflict:
-    """Backends of one mode that cannot run together on a node, each of which could run there alone. `failed`: those of
-    them that cannot start beside the others."""
-
-    mode: str
-    node: str
-    backends: tuple[str, ...]
-    failed: tuple[str, ...]
-    reason: str
-
-
 def mode_conflicts(
     snapshot: Snapshot, catalog: ModelCatalog, files: Mapping[str, ModelFiles] | None = None
-) -> list[ModeConflict]:
-    """The modes that hold backends of which the plan says that they cannot run together. Only a verdict `no` counts:
-    what is not known, or fits barely, is no conflict."""
-    found = []
+) -> Iterator[tuple[str, NodePlan]]:
+    """The modes, and the nodes on which the plan says that their backends cannot run together, each of which could run
+    there alone. Only a verdict `no` counts: what is not known, or fits barely, is no conflict."""
     for mode in snapshot.modes.values():
         planner = _Planner(snapshot, mode, catalog, {}, files or {})
         alone = [name for name in mode.backends if all(n.fits != "no" for n in planner.nodes([name]).values())]
-        for node in planner.nodes(alone).values():
-            if node.fits == "no":
-                found.append(ModeConflict(mode.name, node.name, node.order, node.refused, node.reason))
-    return found
+        yield from ((mode.name, node) for node in planner.nodes(alone).values() if node.fits == "no")
 
 
 def weights_gib(
@@ -166,8 +150,8 @@ class _Planner:
         return node_plan(name, memory, [self._demand(backend, memory) for backend in backends], reserve)
 
     def _demand(self, backend: Backend, memory: float) -> Demand:
-        memories = [self._memory(node) for node in backend.nodes]
-        return self._launched(backend, memory, tuple(known for known in memories if known is not None))
+        memories = tuple(self._memory(node) or memory for node in backend.nodes)  # the others are taken for its like
+        return self._launched(backend, memory, memories)
 
     def weights(self, backend: Backend) -> float | None:
         memories = tuple(self._memory(node) or SPARK_GIB for node in backend.nodes)
@@ -201,6 +185,9 @@ def node_plan(name: str, memory: float, demands: Iterable[Demand], reserve: floa
     running = [demand for demand in ordered if demand.backend not in refused]
     fits, why = _verdict(running, refused, free, memory - reserve)
     notes = [f"{demand.backend}: {demand.note}" for demand in running if demand.note]
+    grows = sum(demand.grows for demand in running)
+    if grows and free - grows < ADVISED_FREE_GIB:
+        stalls.append(f"with pictures they may come to hold {grows:.0f} GiB more: write --mm-processor-cache-gb 0 or 1")
     notes = [*notes, *stalls] if fits in ("yes", "barely") else notes
     known = all(demand.held is not None for demand in running)
     by_name = {demand.backend: demand for demand in ordered}

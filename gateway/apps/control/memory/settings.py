@@ -44,9 +44,9 @@ class EngineSettings:
     engine shortens the window to fit. `cache_gib`: a pool of that size whatever the utilization. `shards`: GPUs that
     one copy of the model is split over. `prefix_caching`: None if not given. `own_head`: a drafter of its own that has
     no cache, because it reads the target's. `graphs`: it captures CUDA graphs. `encodes`: images or sound may come.
-    `picture_cache_gib`: the cache for them outside the target, where its size is written. `refused`: why vLLM does not
-    start with a flag that decides about its memory, "" if it starts. `open`: such flags whose value is a reference,
-    which only the machine that starts the engine knows."""
+    `picture_cache_gib`: the cache for them outside the target, None where its size is not written. `refused`: why vLLM
+    does not start with a flag that decides about its memory, "" if it starts. `open`: such flags whose value is a
+    reference, which only the machine that starts the engine knows."""
 
     utilization: float = UTILIZATION
     window: int | None = None
@@ -64,7 +64,7 @@ class EngineSettings:
     quantization: str | None = None
     graphs: bool = True
     encodes: bool = True
-    picture_cache_gib: float = 0.0
+    picture_cache_gib: float | None = None
     refused: str = ""
     open: tuple[str, ...] = ()
 
@@ -91,6 +91,7 @@ def engine_settings(command: ServeCommand) -> EngineSettings:
     drafts, draft_model, own_head = _drafts(flags.get("speculative-config"))
     window, share = flags.get("max-model-len"), number_of(flags.get("gpu-memory-utilization"))
     cache, prefix_caching = _count(flags, "kv-cache-memory-bytes", 0, 2**50), flags.get("enable-prefix-caching")
+    pictures = number_of(flags.get("mm-processor-cache-gb"))
     deciding = (*_DECIDING, "max-num-seqs")
     # What every version of vLLM refuses: another version may have choices that are not known here.
     refused = (one.message for one in command.mistakes if one.rule in _REFUSED and one.flag in deciding)
@@ -111,7 +112,7 @@ def engine_settings(command: ServeCommand) -> EngineSettings:
         quantization=str(flags["quantization"]) if flags.get("quantization") else None,
         graphs=flags.get("enforce-eager") is not True,
         encodes=_encodes(flags),
-        picture_cache_gib=min(number_of(flags.get("mm-processor-cache-gb")) or 0.0, 1024.0),
+        picture_cache_gib=None if pictures is None else min(max(pictures, 0.0), 1024.0),
         refused=next(refused, ""),
         open=tuple(flag for flag in _DECIDING if is_reference(str(flags.get(flag, "")))),
     )

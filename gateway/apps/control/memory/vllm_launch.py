@@ -6,11 +6,13 @@ import re
 from dataclasses import dataclass, replace
 
 from gateway.apps.control.memory.arithmetic import (
+    DRAFTER_GIB,
     ENCODER_GIB,
     ENGINE_GIB,
     GRAPHS_FROM,
     GRAPHS_GIB,
     NODES_GIB,
+    PICTURES_GIB,
     SYSTEM_GIB,
     CacheSettings,
     Demand,
@@ -23,7 +25,14 @@ from gateway.apps.control.memory.arithmetic import (
     resident_gib,
 )
 from gateway.apps.control.memory.geometry import Geometry
-from gateway.apps.control.memory.model_catalog import FieldReport, MeasuredMemory, ModelCatalog, ModelRow, weights_of
+from gateway.apps.control.memory.model_catalog import (
+    FieldReport,
+    MeasuredMemory,
+    ModelCatalog,
+    ModelRow,
+    host_path,
+    weights_of,
+)
 from gateway.apps.control.memory.model_files import ModelFiles
 from gateway.apps.control.memory.settings import EngineSettings
 from gateway.config.snapshot import Backend
@@ -48,7 +57,10 @@ class VllmLaunch:
 
     @property
     def model(self) -> str:
-        return self.command.model or self.backend.model or ""
+        name, launch = self.command.model or self.backend.model or "", self.backend.launch
+        if launch is None or (name and self.catalog.row(name) is not None):
+            return name
+        return host_path(name, launch.mounts)
 
     @property
     def row(self) -> ModelRow | None:
@@ -96,8 +108,10 @@ class VllmLaunch:
         held = resident_gib(target)
         if cache is not None and weights is not None:
             held = weights + self._besides()[1] + cache
-        overhead = ENGINE_GIB + (self.settings.picture_cache_gib if self.encodes else 0.0)
+        pictures = self.settings.picture_cache_gib
+        overhead = ENGINE_GIB + ((pictures or 0.0) if self.encodes else 0.0)
         plain = Demand(self.backend.name, target, held, overhead, target, weights, source="estimated")
+        plain = replace(plain, grows=PICTURES_GIB if self.encodes and pictures is None else 0.0)
         return self._reported(self._with_cache(plain, weights))
 
     def _open(self, weights: float | None) -> Demand:
@@ -144,7 +158,8 @@ class VllmLaunch:
             found += GRAPHS_GIB
         if isinstance(geometry, Geometry) and geometry.encoder and settings.encodes:
             found += ENCODER_GIB
-        return found, found + (NODES_GIB if self.share > 1 else 0.0)
+        drafter = DRAFTER_GIB if settings.draft_model is not None and not settings.own_head else 0.0
+        return found, found + (NODES_GIB if self.share > 1 else drafter)
 
     @property
     def encodes(self) -> bool:
@@ -192,7 +207,7 @@ class VllmLaunch:
             f"the drafter {own[:80]} is not known, so its weights and its cache are not counted: name its folder with "
         )
         why += "--models DIR, or start it once and run `gateway fleet learn`"
-        return replace(demand, kv=None, tokens=None, windows=None, verdict="unknown", reason=why)
+        return replace(demand, kv=None, tokens=None, windows=None, span=None, verdict="unknown", reason=why)
 
     def _with_pool(self, demand: Demand, gib: tuple[float, float], smallest: tuple[float, float]) -> Demand:
         """Add the pool, which is between the least and the most GiB; the node with the smallest decides for the whole

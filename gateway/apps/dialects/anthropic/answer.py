@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from gateway.apps.dialects.chat import answer_of, arguments_of, call_id_of, error_in, text_of, thoughts_of
-from gateway.domain.usage import read_usage
+from gateway.domain.tokens import read_usage
 from gateway.engines.forms import safe_id
 from gateway.errors import CATALOGUE
 from gateway.inspection.shape import brief

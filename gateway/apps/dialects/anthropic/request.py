@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.apps.dialects.anthropic.blocks import blocks_of, text_of
 from gateway.apps.dialects.anthropic.tools import chat_tool_choice, chat_tools
-from gateway.apps.dialects.anthropic.turns import ChatMessages
+from gateway.apps.dialects.anthropic.turns import ChatMessages, blocks_of, text_of
 from gateway.apps.dialects.fields import encoded, expected, invalid, list_in, put, value_in
 from gateway.domain.body import read_fields, value_of
 from gateway.domain.request import FILE_AT, asks_for_stream

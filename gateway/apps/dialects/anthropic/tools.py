@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.apps.dialects.anthropic.blocks import Block
-from gateway.apps.dialects.anthropic.turns import ChatMessages
+from gateway.apps.dialects.anthropic.turns import Block, ChatMessages
 from gateway.apps.dialects.fields import an_object, brief, expected, invalid, string
 
 _SEARCH = "tool_search_tool"  # prefix of the types of Anthropic's own search among deferred tools

@@ -1,4 +1,4 @@
-"""The `messages` of a Messages body as the messages of a chat, and the changes of tools in them."""
+"""The `messages` of a Messages body as those of a chat: content blocks as parts, turns, and the changes of tools."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from gateway.apps.dialects.anthropic.blocks import Block, Part, blocks_of, parts_of
 from gateway.apps.dialects.fields import (
     an_object,
     assistant_message,
+    brief,
     call_of,
     expected,
     invalid,
@@ -21,12 +21,108 @@ from gateway.apps.dialects.fields import (
 from gateway.engines.forms import reminder
 from gateway.errors import GatewayError
 
+Block = dict[str, Any]
+Part = dict[str, Any]  # {"type": "text", "text"}, {"type": "image_url", "image_url": {"url"}} or `_pdf`'s
+
+_encode = msgspec.json.Encoder().encode
+
+
+# What the gateway would have to fetch.
+_ELSEWHERE = {
+    "url": "an address, and the gateway fetches nothing for a client",
+    "file": "a file that Anthropic keeps",
+}
+
+
+def blocks_of(content: Any, where: str) -> list[tuple[str, Block]]:
+    """(where, block) of each block; a string is one text block."""
+    if isinstance(content, str):
+        return [(where, text_part(content))]
+    if not isinstance(content, list):
+        raise expected(where, "a string or a list of blocks", content)
+    found = [(f"{where}.{i}", block) for i, block in enumerate(content)]
+    for place, block in found:
+        if not isinstance(block, dict) or not isinstance(block.get("type"), str):
+            raise expected(place, "an object with a `type`", block)
+    return found
+
+
+def text_of(block: Block, where: str) -> str:
+    """The text of a block that must be of type text."""
+    if block["type"] != "text":
+        raise expected(f"{where}.type", "text", block["type"])
+    return string(block, "text", where)
+
+
+def parts_of(block: Block, where: str) -> list[Part]:
+    """The block as parts of a chat message. A block of an unknown type is passed to the model as JSON text."""
+    kind = block["type"]
+    if kind == "text":
+        text = string(block, "text", where)
+        return [text_part(text)] if text else []
+    if kind == "image":
+        return [{"type": "image_url", "image_url": {"url": _picture(block.get("source"), where)}}]
+    if kind == "document":
+        return _document(block, where)
+    if kind == "search_result":
+        inner = blocks_of(block.get("content"), f"{where}.content")
+        return [*_strings(block, "title", "source"), *(part for place, one in inner for part in parts_of(one, place))]
+    if isinstance(block.get("source"), dict):
+        raise invalid(where, f"is of type {brief(kind)}, which no backend can read. Send text.", unsupported=True)
+    return [text_part(_encode(block).decode())]
+
+
+def _strings(block: Block, *names: str) -> list[Part]:
+    """The non-empty fields, joined to one text."""
+    text = "\n".join(value for name in names if isinstance(value := block.get(name), str) and value)
+    return [text_part(text)] if text else []
+
+
+def _picture(source: Any, where: str) -> str:
+    """The URL of an image; a data URL for an inline image."""
+    kind = source.get("type") if isinstance(source, dict) else None
+    if kind == "url":
+        return string(source, "url", f"{where}.source")
+    if kind == "base64":
+        media, data = (string(source, name, f"{where}.source") for name in ("media_type", "data"))
+        return f"data:{media};base64,{data}"
+    if kind == "file":
+        raise invalid(f"{where}.source", "is a file that Anthropic keeps. Send the picture itself.", unsupported=True)
+    raise expected(f"{where}.source.type", "base64 or url", kind)
+
+
+def _document(block: Block, where: str) -> list[Part]:
+    source = an_object(block.get("source"), f"{where}.source")
+    kind = source.get("type")
+    head = _strings(block, "title", "context")
+    if kind == "base64":
+        return [*head, _pdf(block, source, where)]
+    if kind == "text":
+        return [*head, text_part(string(source, "data", f"{where}.source"))]
+    if kind == "content":
+        inner = blocks_of(source.get("content"), f"{where}.source.content")
+        return [*head, *(part for place, one in inner for part in parts_of(one, place))]
+    if kind in _ELSEWHERE:
+        what = f"is {_ELSEWHERE[kind]}. Send the document itself (source.type base64), or its text."
+        raise invalid(f"{where}.source", what, unsupported=True)
+    raise expected(f"{where}.source.type", "base64, text or content", kind)
+
+
+def _pdf(block: Block, source: dict[str, Any], where: str) -> Part:
+    """The part of a chat that is a PDF, in OpenAI's form. Whether a backend takes it is for the plan to say."""
+    media, data = (string(source, name, f"{where}.source") for name in ("media_type", "data"))
+    if media != "application/pdf":
+        what = f"is {brief(media)}: a document is application/pdf, or text (source.type text)."
+        raise invalid(f"{where}.source.media_type", what, unsupported=True)
+    title = block.get("title")
+    name = title if isinstance(title, str) and title else "document.pdf"
+    return {"type": "file", "file": {"filename": name, "file_data": f"data:{media};base64,{data}"}}
+
+
 _SIDES = {"user": "user", "assistant": "assistant", "system": "user"}
 _IMAGE_ONLY = "The result is the picture in the next message."
 _FILE_ONLY = "The result is the file in the next message."
 _OWN_PICTURES = "What follows belongs to your own message before this one."
-
-_encode = msgspec.json.Encoder().encode
 
 
 class ChatMessages:

@@ -19,8 +19,8 @@ from gateway.apps.dialects.chat import (
     text_of,
     thoughts_of,
 )
+from gateway.domain.tokens import read_usage
 from gateway.domain.upstream import ProtocolFailure
-from gateway.domain.usage import read_usage
 from gateway.inspection.shape import fault_in_delta
 from gateway.transport.sse import DONE, data_of
 
@@ -121,6 +121,10 @@ class OllamaAnswer:
             call["pieces"].append(text)
         return _PART_COST + len(text or "")
 
+    def took(self) -> int:
+        """Nanoseconds since the request came."""
+        return self._clock() - self._began
+
     def _end(self) -> dict[str, Any]:
         """The fields of the last line. The gateway sees no times but those of the first and the last content."""
         now, used = self._clock(), read_usage(self._usage)
@@ -147,8 +151,9 @@ class OllamaAnswer:
         return _encode({**self._head, **body, **({"logprobs": listed} if listed else {}), **more})
 
 
-def embeddings_of(body: bytes, model: str, *, older: bool) -> bytes:
-    """The answer of `/api/embed`; `older`: of `/api/embeddings`, which has one vector. The numbers are copied."""
+def embeddings_of(body: bytes, model: str, took: int, *, older: bool) -> bytes:
+    """The answer of `/api/embed`, which took so many nanoseconds; `older`: of `/api/embeddings`, which has one vector.
+    The numbers are copied."""
     try:
         found = _decode_vectors(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -156,7 +161,8 @@ def embeddings_of(body: bytes, model: str, *, older: bool) -> bytes:
     vectors = [one.embedding for one in found.data]
     if older:
         return _encode({"embedding": vectors[0] if vectors else []})
-    return _encode({"model": model, "embeddings": vectors, "prompt_eval_count": read_usage(found.usage).prompt})
+    figures = {"total_duration": took, "load_duration": 0, "prompt_eval_count": read_usage(found.usage).prompt}
+    return _encode({"model": model, "embeddings": vectors, **figures})
 
 
 def _whole(held: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from gateway.admission.access import Caller, find_alias
+from gateway.admission.origins import is_json
 from gateway.apps.dialects.ollama.answer import OllamaAnswer, embeddings_of, error_of
 from gateway.apps.dialects.ollama.request import OllamaRequest, Resolve, chat_of, embedding_of, generation_of
 from gateway.apps.dialects.translated import TranslatedExchange, Translation
@@ -15,6 +16,7 @@ from gateway.errors import PassedOn
 from gateway.proxy.exchange import Exchange
 from gateway.runtime.gateway import Gateway
 
+JSON = b"application/json"
 TAG = ":latest"  # what Ollama's clients add to a name without a tag
 READ: Mapping[Endpoint, Callable[[bytes, Resolve], OllamaRequest]] = {
     OLLAMA_CHAT: chat_of,
@@ -62,7 +64,8 @@ class OllamaTranslation(Translation):
         if self._at_once:
             return body
         if self._endpoint.becomes is EMBEDDINGS:
-            return embeddings_of(body, self._asked.model, older=self._endpoint is OLLAMA_EMBEDDINGS)
+            older = self._endpoint is OLLAMA_EMBEDDINGS
+            return embeddings_of(body, self._asked.model, self._answer.took(), older=older)
         return self._answer.whole(body)
 
     def error(self, status: int, body: bytes) -> tuple[bytes, dict[bytes, bytes]]:
@@ -83,4 +86,8 @@ def translated(gateway: Gateway, endpoint: Endpoint, exchange: Exchange) -> Exch
     def resolve(model: str) -> str:
         return asked_alias(gateway.snapshot, exchange.caller, model)[0]
 
-    return TranslatedExchange(exchange, OllamaTranslation(endpoint, resolve))
+    made = TranslatedExchange(exchange, OllamaTranslation(endpoint, resolve))
+    caller, kind = exchange.caller, exchange.headers.get(b"content-type")
+    if kind and not is_json(kind) and b"origin" not in caller.headers:  # Ollama reads what a program sends as JSON
+        made.caller = Caller({**caller.headers, b"content-type": JSON}, caller.peer, caller.http_version)
+    return made

@@ -14,7 +14,7 @@ from gateway.apps.dialects.chat import answer_of, call_id_of, text_of, thoughts_
 from gateway.apps.dialects.responses.items import CARRIED
 from gateway.apps.dialects.responses.request import RequestEcho
 from gateway.apps.dialects.responses.tools import custom_input
-from gateway.domain.usage import read_usage
+from gateway.domain.tokens import read_usage
 
 COMPLETED, INCOMPLETE = "completed", "incomplete"
 _REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}

@@ -33,7 +33,18 @@ _encode = msgspec.json.Encoder().encode
 _SYSTEM = ("system", "developer")
 _ASSISTANTS = ("reasoning", "function_call", "custom_tool_call")
 _RESULTS = ("function_call_output", "custom_tool_call_output")
-_SILENT = ("additional_tools", "compaction_trigger", "compaction", "context_compaction")  # they say nothing to a model
+TRIGGER = "compaction_trigger"
+COMPACTIONS = ("compaction", "compaction_summary", "context_compaction")
+SUMMARY = "summary:"  # how an `encrypted_content` of ours begins; the summary of what was before follows
+CARRIED_SUMMARY = b'"summary:'  # as JSON writes it
+_SILENT = ("additional_tools", TRIGGER, *COMPACTIONS)  # they say nothing to a model
+SUMMARIZE = (
+    "Write a summary of this conversation, for another assistant that will go on with the work and sees nothing else. "
+    "Say what the user wants, what was decided and why, what was done and found (with the names of files, commands "
+    "and values that are still needed), and what is to be done next. Write only the summary, and call no tool."
+)
+_SUMMARIZED = "This is a summary of the conversation so far; the work goes on from here.\n\n"
+KEPT_MOST = 64 * 1024  # bytes of the client's own messages that stay beside a summary, the latest first
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _DETAILS = ("low", "high")  # of a picture; `auto` is the default, and others are known to OpenAI alone
 _IMAGE_ONLY = "The result is the picture in the next message."
@@ -82,8 +93,37 @@ def _items(input_: Any) -> list[tuple[str, Item]]:
         return [("input", {"type": "message", "role": "user", "content": input_})]
     if not isinstance(input_, list):
         raise expected("input", "a string or a list of items", input_)
-    items = [(f"input[{i}]", an_object(item, f"input[{i}]")) for i, item in enumerate(input_)]
+    items = [(f"input[{i}]", _summarized(an_object(item, f"input[{i}]"))) for i, item in enumerate(input_)]
     return [(where, _told(item)) for where, item in items if item.get("type") not in _SILENT]
+
+
+def asks_to_compact(input_: Any) -> bool:
+    """Does the client want the conversation compacted, and no answer?"""
+    last = input_[-1] if isinstance(input_, list) and input_ else None
+    return isinstance(last, dict) and last.get("type") == TRIGGER
+
+
+def kept_messages(items: list[Any]) -> tuple[bytes, ...]:
+    """The user's own messages, which stay beside a summary, as JSON."""
+    kept: list[bytes] = []
+    size = 0
+    for item in reversed(items):
+        if not isinstance(item, dict) or item.get("type", "message") != "message" or item.get("role") != "user":
+            continue
+        written = _encode({"type": "message", **item})
+        size += len(written)
+        if size > KEPT_MOST:
+            break
+        kept.append(written)
+    return tuple(reversed(kept))
+
+
+def _summarized(item: Item) -> Item:
+    """A summary of ours as the user's message, which it was made for."""
+    carried = item.get("encrypted_content")
+    if item.get("type") not in COMPACTIONS or not isinstance(carried, str) or not carried.startswith(SUMMARY):
+        return item
+    return {"type": "message", "role": "user", "content": _SUMMARIZED + carried.removeprefix(SUMMARY)}
 
 
 def _told(item: Item) -> Item:

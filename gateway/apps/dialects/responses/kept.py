@@ -77,7 +77,7 @@ class KeptExchange(TranslatedExchange):
             self.share.add(len(self._input))
             await self._choose_name()
         self._response.previous, self._response.stored = self._previous, stores
-        return await self._translate(body, len(body))
+        return await self.translate(body)
 
     async def _with_kept(self, fields: dict[str, Raw], previous: str, own: Raw, limit: int) -> tuple[bytes, Privacy]:
         """The request with what is kept before it, and what that says about privacy."""

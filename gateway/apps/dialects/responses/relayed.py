@@ -18,6 +18,7 @@ from msgspec import Raw
 
 from gateway.apps.dialects.chat import TEXT_MOST
 from gateway.apps.dialects.responses.answer import Ids, to_response
+from gateway.apps.dialects.responses.compaction import CompactionStream, compacted
 from gateway.apps.dialects.responses.own_answer import ORIGINAL
 from gateway.apps.dialects.responses.request import RequestEcho, chat_request_of
 from gateway.apps.dialects.responses.stream import Item, ResponseStream
@@ -290,14 +291,16 @@ def _text_alone(choices: Raw) -> str | None:
 class ResponseTranslation(Translation):
     """`ended`: the response as it was sent, at its end. `suffix` distinguishes its ids from the request's."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, compacts: bool = False) -> None:
+        """`compacts`: what is asked for is a compaction, whatever the input says."""
+        self._compacts = compacts
         self.previous: str | None = None  # the kept response that this one goes on from
         self.stored = False  # it will be kept itself
         self.suffix = ""
         self._whole: bytes | None = None
         self._asked = RequestEcho()
         self._ids = Ids("", 0)
-        self._stream = RelayedStream(self._asked, self._ids)
+        self._stream: RelayedStream | CompactionStream = RelayedStream(self._asked, self._ids)
 
     @property
     def id(self) -> str:
@@ -308,7 +311,8 @@ class ResponseTranslation(Translation):
         return self._whole if self._whole is not None else self._stream.whole
 
     def request(self, body: bytes) -> bytes:
-        chat, self._asked, self.own = chat_request_of(body, self.previous, stored=self.stored)
+        chat, self._asked, self.own = chat_request_of(body, self.previous, stored=self.stored, compacts=self._compacts)
+        self.left_out = self._asked.left_out if self.own is None else ()
         return chat
 
     def held(self) -> int:
@@ -317,11 +321,13 @@ class ResponseTranslation(Translation):
 
     def begin(self, request_id: str) -> list[tuple[bytes, bytes]]:
         self._ids = Ids(request_id + self.suffix, int(time()))
-        self._stream = RelayedStream(self._asked, self._ids)
-        return []
+        made = CompactionStream if self._asked.compacts else RelayedStream
+        self._stream = made(self._asked, self._ids)
+        return super().begin(request_id)
 
     def whole(self, body: bytes) -> bytes:
-        self._whole = whole_response(body, self._asked, self._ids)
+        made = compacted if self._asked.compacts else whole_response
+        self._whole = made(body, self._asked, self._ids)
         return self._whole
 
     def events(self, events: Iterable[bytes], hold: Callable[[int], object]) -> bytes:

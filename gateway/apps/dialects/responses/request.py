@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw
 
 from gateway.apps.dialects.fields import UntranslatableRequest, encoded, expected, invalid, put, value_in
-from gateway.apps.dialects.responses.items import is_item, is_part, to_messages
+from gateway.apps.dialects.responses.items import (
+    CARRIED_SUMMARY,
+    SUMMARIZE,
+    asks_to_compact,
+    is_item,
+    is_part,
+    kept_messages,
+    to_messages,
+)
 from gateway.apps.dialects.responses.own_request import OwnResponsesForm
 from gateway.apps.dialects.responses.tools import ToolName, chat_tools
 from gateway.domain.body import read_fields
@@ -45,7 +53,8 @@ _encode = msgspec.json.Encoder().encode
 class RequestEcho:
     """The parts of the request that its answer depends on. `echo`: the fields of the response that repeat it, as one
     JSON object. `summary`: thoughts are given as their summary. `carried`: they are given as `encrypted_content` too,
-    which clients send back. `names`, `left_out`: of `ChatTools`."""
+    which clients send back. `names`, `left_out`: of `ChatTools`. `compacts`: the answer is a summary (compaction.py),
+    at `/v1/responses` or at an endpoint `apart`; `kept`: the client's own messages, which go with it there."""
 
     model: str = ""
     echo: bytes = b"{}"
@@ -53,27 +62,47 @@ class RequestEcho:
     carried: bool = False
     names: Mapping[str, ToolName] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+    compacts: Literal["", "here", "apart"] = ""
+    kept: tuple[bytes, ...] = ()
 
 
 def chat_request_of(
-    body: bytes, previous: str | None = None, *, stored: bool = False
-) -> tuple[bytes, RequestEcho, OwnForm]:
+    body: bytes, previous: str | None = None, *, stored: bool = False, compacts: bool = False
+) -> tuple[bytes, RequestEcho, OwnForm | None]:
     """The body of the same request for `/chat/completions`, what the answer needs, and the request as it came. Unknown
     fields are passed on unchanged. Where the request is untranslatable, the chat is what remains of it without these
-    things: enough to choose a backend by. `stored`: the response will be kept; `previous`: the one it goes on from.
-    Raises GatewayError (`invalid_request_body`, `input_unsupported`)."""
+    things: enough to choose a backend by. `stored`: the response will be kept; `previous`: the one it goes on from;
+    `compacts`: it is to be compacted. Raises GatewayError (`invalid_request_body`, `input_unsupported`)."""
     fields = read_fields(body)
     untranslatable = None
     try:
+        input_ = value_in(fields.get("input"), "input")
+        if compacts or asks_to_compact(input_):
+            return *_compacting(fields, input_, previous, apart=compacts), None
         try:
             chat, asked = _translated(dict(fields), previous, stored)
         except UntranslatableRequest as error:
             untranslatable = error
             chat, asked = _translated(translatable(fields), previous, stored)
+        if CARRIED_SUMMARY in bytes(fields.get("input", b"")):
+            return _encode(chat), asked, None  # which nobody else can read
         own = {name: value for name, value in fields.items() if name not in _REFUSED or value_in(value, name)}
         return _encode(chat), asked, OwnResponsesForm(RESPONSES, own, untranslatable, asked.left_out)
     except RecursionError:
         raise GatewayError("invalid_request_body", "The request body is nested too deeply.") from None
+
+
+def _compacting(fields: dict[str, Raw], input_: Any, previous: str | None, *, apart: bool) -> tuple[bytes, RequestEcho]:
+    """The chat that asks for a summary of the conversation. Its tools stay, which keeps the prefix the same."""
+    items = input_ if isinstance(input_, list) else [{"role": "user", "content": input_ or ""}]
+    wanted = {"type": "message", "role": "user", "content": SUMMARIZE}
+    rest = {name: value for name, value in fields.items() if name not in ("text", "tool_choice", "max_output_tokens")}
+    chat, asked = _translated(translatable({**rest, "input": encoded([*items, wanted])}), previous, stored=False)
+    if "tools" in chat:
+        chat["tool_choice"] = Raw(b'"none"')
+    asked.compacts = "apart" if apart else "here"
+    asked.kept = kept_messages(items) if apart else ()
+    return _encode(chat), asked
 
 
 def _translated(fields: dict[str, Raw], previous: str | None, stored: bool) -> tuple[dict[str, Raw], RequestEcho]:

@@ -15,7 +15,7 @@ from gateway.config.aliases import HERMES_WINDOW, first_window
 from gateway.config.snapshot import Alias, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import traits_of
-from gateway.domain.token_ratio import room_needed
+from gateway.domain.tokens import room_needed
 from gateway.launch.families import family_of
 from gateway.routing.needs import resort_of
 from gateway.routing.plan import make_plan

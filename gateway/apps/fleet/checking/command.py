@@ -30,9 +30,10 @@ from gateway.cli.options import (
     no_file,
     problem_json,
 )
+from gateway.config.aliases import HERMES_WINDOW
 from gateway.config.backends import lacks_cloud
 from gateway.config.load import LoadedFile, load
-from gateway.config.problems import ConfigError
+from gateway.config.problems import ConfigError, Problem
 from gateway.config.snapshot import Snapshot
 from gateway.printable import visible
 from gateway.routing.serving import unserved
@@ -72,7 +73,7 @@ def command(file: Path | None, config: Path, live: bool, whole: bool, mode: str 
         found = findings_of(loaded)  # of the file itself: it has all modes and profiles
     except ConfigError as error:
         fail_with(error, as_json=as_json)
-    loaded = replace(loaded, snapshot=snapshot)
+    loaded = replace(loaded, snapshot=snapshot, warnings=_not_accepted(loaded.warnings, found))
     answers = asyncio.run(ask_fleet(loaded.snapshot)) if live else []
     seen = seen_by_gateway(loaded.snapshot)
     if as_json:
@@ -83,6 +84,12 @@ def command(file: Path | None, config: Path, live: bool, whole: bool, mode: str 
         more = f", but not what is there ({', '.join(differ)})" if differ else ""
         click.echo(f"\n{path}: {_verdict(loaded, found)}{more} ({_counts(loaded.snapshot)})")
     sys.exit(0 if _verdict(loaded, found) == FINE and not any(answer.problems for answer in answers) else 1)
+
+
+def _not_accepted(warnings: list[Problem], found: list[Finding]) -> list[Problem]:
+    """The warnings without those of small windows that a comment of the file accepts (`# fine: agent-window`)."""
+    small, words = {one.path for one in found if one.rule == "agent-window"}, f"below {HERMES_WINDOW:,}"
+    return [one for one in warnings if words not in one.message or one.path in small]
 
 
 def _verdict(loaded: LoadedFile, found: list[Finding]) -> str:

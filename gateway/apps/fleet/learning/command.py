@@ -12,9 +12,9 @@ from pathlib import Path
 import click
 
 from gateway.apps.control.unit_commands import unit_name
-from gateway.apps.fleet.learning.edit import CannotEdit, text_of, with_entry, write_config
 from gateway.apps.fleet.learning.startup_log import GIB, EngineStart, NoLog, last_start, lines_of_file, lines_of_node
 from gateway.apps.fleet.planning import idle_nodes
+from gateway.cli.config_edits import CannotEdit, text_of, with_entry, write_config
 from gateway.cli.options import config_option, examples, fail, load_or_exit
 from gateway.config.snapshot import Backend, Observed, Snapshot
 from gateway.printable import visible

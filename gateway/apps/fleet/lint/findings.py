@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -55,6 +56,8 @@ _OF_THE_FILE = frozenset(
         *rules_in(rules_nodes),
     )
 )
+_ACCEPTS = re.compile(r"(?:^|\s)#\s*fine:\s*([a-z-]+(?:,\s*[a-z-]+)*)")
+_ENTRY = 2  # the length of the path of a backend or alias
 _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")  # Docker's, Podman's
 _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
@@ -137,11 +140,26 @@ def command(config: FilePath, as_json: bool) -> None:
 
 
 def findings_of(loaded: LoadedFile) -> list[Finding]:
-    """The findings of a file, with the catalogue it names. Raises ConfigError for mistakes in that catalogue."""
+    """The findings of a file, with the catalogue it names, but for those that a comment of the file accepts. Raises
+    ConfigError for mistakes in that catalogue."""
     snapshot = loaded.snapshot
     catalog, files = catalog_of(snapshot), read_models(snapshot)
     in_container = any(FilePath(mark).exists() for mark in _CONTAINER_MARKS)
-    return findings(snapshot, catalog, loaded.lines, in_container=in_container, files=files)
+    found = findings(snapshot, catalog, loaded.lines, in_container=in_container, files=files)
+    accepted = _accepted(loaded)
+    return [one for one in found if one.severity == "error" or (*(one.where or ())[:2], one.rule) not in accepted]
+
+
+def _accepted(loaded: LoadedFile) -> set[Path]:
+    """The rules that comments accept (`# fine: image-tag, volumes`), each behind the path of the backend or alias in
+    which the comment stands."""
+    starts = [(line, path) for path, line in loaded.lines.items() if len(path) == _ENTRY]
+    found: set[Path] = set()
+    for number, line in enumerate(loaded.text.splitlines(), 1):
+        if match := _ACCEPTS.search(line):
+            _, entry = max((one for one in starts if one[0] <= number), default=(0, ()))
+            found |= {(*entry, rule) for rule in match[1].replace(",", " ").split()}
+    return found
 
 
 def mode_cannot_run(found: list[Finding]) -> bool:

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Any
 
-from gateway.apps.fleet.lint.subject import Finding, Subject
+from gateway.apps.fleet.lint.subject import Finding, Severity, Subject
 from gateway.apps.fleet.preflight.host import CONTAINER_HOME
 from gateway.config.problems import Path
 from gateway.launch.docker import bound_to, published_ports
@@ -19,6 +19,7 @@ DOCKER: Path = ("launch", "docker")
 VOLUMES: Path = ("launch", "volumes")
 _VOLUME_NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 DOCKER_RUN = "docker run --help"
+IMAGES_UNTIL = "0.21"  # from then on the released images have what the first builds for this chip had
 LOOPBACK = ("localhost", "::1")
 _VOLUMES = f"{GUIDE}, 4"
 _TWICE = "DeepSeek V4 Flash on two Sparks, failure 6"
@@ -84,8 +85,9 @@ def image_family(one: Subject) -> Iterator[Finding]:
     if image is None or "$" in image or one.profile is not None or not one.whole:
         return
     if facts.images and not any(fnmatchcase(image, pattern) for pattern in facts.images):
-        message = f"{one.named} was seen to run on a Spark in {', '.join(facts.images)} only"
-        yield Finding("warning", message, f"image: {facts.images[0]}", facts.source_of("images"), IMAGE)
+        message = f"{one.named} was first seen to run on a Spark in {', '.join(facts.images)}"
+        severity: Severity = "warning" if one.is_stock and not one.at_least(IMAGES_UNTIL) else "note"
+        yield Finding(severity, message, f"image: {facts.images[0]}", facts.source_of("images"), IMAGE)
     publisher = one.catalog.publisher(one.names[0]) if one.names else None
     mixed = publisher is not None and publisher.quantization == "modelopt" and one.is_moe
     if mixed and one.image_facts is not None and one.image_facts.rejects_mixed_precision:

@@ -69,7 +69,7 @@ def draft_version(one: Subject) -> Iterator[Finding]:
 def draft_settings(one: Subject) -> Iterator[Finding]:
     """The settings of the engine that a method of drafting needs around it."""
     row = _row(one)
-    if row is None or not one.whole:
+    if row is None or not one.whole or (len(row.versions) > 1 and one.at_least(row.versions[1])):
         return
     for name, value in row.variables.items():
         if one.env.get(name) != value:

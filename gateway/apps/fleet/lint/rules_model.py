@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gateway.apps.fleet.lint.subject import Finding, Severity, Subject
-from gateway.launch.arguments import opposites
-from gateway.launch.flags import OPPOSITES_FROM, vllm_flags
+from gateway.launch.arguments import dashed, read_arguments
+from gateway.launch.flags import OPPOSITES_FROM, FlagTable, vllm_flags
 
 GUIDE = "guide to vLLM on a Spark"
 DEFAULT_BATCHED_TOKENS = 2048  # of vLLM on this chip, without --max-num-batched-tokens
@@ -110,7 +110,7 @@ def mamba_block(one: Subject) -> Iterator[Finding]:
             f"prefix caching needs --max-num-batched-tokens of at least {block}, and it is {tokens}{default}: "
             f"block_size ({block}) must be <= max_num_batched_tokens ({tokens})"
         )
-        severity: Severity = one.claim(()) if facts.mamba_block else "warning"
+        severity: Severity = one.claim(()) if facts.mamba_block and not one.is_moving else "warning"
         source = "two Sparks, stability first"
         yield Finding(severity, message, "--max-num-batched-tokens 8192", source)
 
@@ -156,7 +156,7 @@ def parallel_size(one: Subject) -> Iterator[Finding]:
     elif total > 1 and one.nodes == 1 and one.text("distributed-executor-backend") == "ray":
         message = f"{total} GPUs on Ray, and `node` names one machine: {total} nodes are needed, a Spark has one GPU"
         yield Finding("error", message, f"node: [{', '.join(one.backend.nodes)}, WORKER]", f"{GUIDE}, 13")
-    elif total != one.nodes:
+    elif total != one.nodes and not any(isinstance(one.flags.get(name), str) for name in sizes):
         written = " x ".join(f"--{name} {size}" for name, size in sizes.items() if size > 1) or "one GPU"
         machines = "one machine" if one.nodes == 1 else f"{one.nodes} machines"
         message = f"{written} on {machines}: a Spark has one GPU, so vLLM does not start"
@@ -245,6 +245,13 @@ def flag_opposite(one: Subject) -> Iterator[Finding]:
     """--disable-x for --enable-x, and the other way round, which older vLLM does not know."""
     if not one.older_than(OPPOSITES_FROM):
         return
-    for written, switch in opposites(one.command.parts.arguments, vllm_flags()):
+    for written, switch in _opposites(one.command.parts.arguments, vllm_flags()):
         message = f"{written} is a flag from vLLM {OPPOSITES_FROM} on, and the image has an older one"
         yield Finding("warning", message, f"--no-{switch}", f"vLLM {OPPOSITES_FROM}'s own parser")
+
+
+def _opposites(words: tuple[str, ...], table: FlagTable) -> list[tuple[str, str]]:
+    """The flags that are switched off by the name of their opposite: (as written, the flag's full name)."""
+    named = {f"--{flag.opposite}": name for name, flag in table.flags.items() if flag.opposite}
+    found = (dashed(words[start]).partition("=")[0] for _, start, _ in read_arguments(words, table).spans)
+    return [(word, named[word]) for word in found if word in named]

@@ -12,13 +12,13 @@ from gateway.apps.control.memory.model_files import ModelFiles
 from gateway.apps.control.memory.plan import mode_conflicts
 from gateway.apps.fleet.lint.catalog import Catalog
 from gateway.apps.fleet.lint.rules_container import is_loopback
+from gateway.apps.fleet.lint.rust_front_end import BODY_VARIABLE, body_most
 from gateway.apps.fleet.lint.subject import Finding, Subject
 from gateway.config.aliases import HERMES_WINDOW, first_window
 from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.domain.engine_traits import traits_of
 from gateway.launch.docker import published_ports
 from gateway.launch.families import family_of
-from gateway.launch.flags import BODY_VARIABLE, body_most
 
 
 @dataclass(frozen=True)
@@ -194,9 +194,9 @@ def rust_body(fleet: DeclaredFleet) -> Iterator[Finding]:
 
 def mode_conflict(fleet: DeclaredFleet) -> Iterator[Finding]:
     """A mode that cannot run: its backends do not fit into the memory of one node together."""
-    for conflict in mode_conflicts(fleet.snapshot, fleet.catalog.memory, fleet.files):
-        beside = " and ".join(name for name in conflict.backends if name not in conflict.failed)
-        message = f"{', '.join(conflict.backends)} cannot run together on {conflict.node}: {conflict.reason}"
-        fix = f"take {' and '.join(conflict.failed)} out of modes.{conflict.mode}"
+    for mode, node in mode_conflicts(fleet.snapshot, fleet.catalog.memory, fleet.files):
+        beside = " and ".join(name for name in node.order if name not in node.failed)
+        message = f"{', '.join(node.order)} cannot run together on {node.name}: {node.reason}"
+        fix = f"take {' and '.join(node.refused)} out of modes.{mode}"
         fix += f", or {beside}" if beside else ""
-        yield Finding("error", message, fix, "gateway fleet plan", ("modes", conflict.mode))
+        yield Finding("error", message, fix, "gateway fleet plan", ("modes", mode))

@@ -8,16 +8,17 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Literal
 
+from gateway.apps.control.memory.model_catalog import host_path
 from gateway.apps.control.memory.model_files import ModelFiles
 from gateway.apps.fleet.lint.catalog import Catalog, FamilyRow, Image, Version, version_of
+from gateway.apps.fleet.lint.rust_front_end import chooses_rust
 from gateway.config.problems import Path, dotted
 from gateway.config.snapshot import Backend, Launch, Snapshot
 from gateway.domain.engine_traits import traits_of
 from gateway.launch.command import ServeCommand, with_changes
 from gateway.launch.docker import DockerRun
 from gateway.launch.families import ModelFamily as NamedFamily
-from gateway.launch.families import family_of
-from gateway.launch.flags import chooses_rust
+from gateway.launch.families import family_of, name_in_cache
 from gateway.printable import visible
 
 Severity = Literal["error", "warning", "note"]
@@ -147,12 +148,18 @@ class Subject:
         first, last = [*map(version_of, versions), None, None][:2]
         have, open_ended = self.version, last is None
         known = open_ended if have is None else (first or have) <= have <= (last or have)
-        return "error" if known and self.is_stock else "warning"
+        return "error" if known and self.is_stock and (open_ended or not self.is_moving) else "warning"
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether its tag points elsewhere some day, so that its version is the least that it has."""
+        facts = self.image_facts
+        return facts is not None and facts.moving and "@" not in (self.image or "")
 
     def older_than(self, version: str) -> bool:
         """Whether its vLLM is certainly older. False where its version is not known."""
         wanted, have = version_of(version), self.version
-        return have is not None and wanted is not None and have < wanted
+        return have is not None and wanted is not None and have < wanted and not self.is_moving
 
     def at_least(self, version: str) -> bool:
         """Whether its vLLM is certainly that version or a later one."""
@@ -283,15 +290,12 @@ def _names(backend: Backend, launch: Launch, command: ServeCommand, env: Mapping
     """Names of the model, the most telling first: the model itself, the folder on the host that is mounted at its path,
     the tokenizer, served names, what routes.yaml calls it."""
     found = [command.model or env.get("MODEL_PATH") or ""]
-    for volume in launch.mounts:
-        host, _, inside = volume.partition(":")
-        if inside.partition(":")[0].rstrip("/") == found[0].rstrip("/"):
-            found.append(host)
+    found.append(host_path(found[0], launch.mounts))
     served = command.flags.get("served-model-name")
     found += [str(command.flags.get("tokenizer") or ""), env.get("SERVED_MODEL_NAME", "")]
     found += [str(name) for name in served] if isinstance(served, list) else [str(served or "")]
     found.append(backend.model or "")
-    return tuple(dict.fromkeys(name for name in found if name and "$" not in name))
+    return tuple(dict.fromkeys(name_in_cache(name) for name in found if name and "$" not in name))
 
 
 def _tagged(image: str | None) -> str | None:

@@ -17,12 +17,12 @@ import click
 
 from gateway.apps.control.memory.model_files import keep
 from gateway.apps.control.unit_commands import with_credentials
-from gateway.apps.fleet.learning.edit import CannotEdit, text_of, with_entry, write_config
 from gateway.apps.fleet.preflight.expect import expected_weights
 from gateway.apps.fleet.preflight.host import ExpectedBackend, gib
 from gateway.apps.fleet.preflight.run import program, ssh_command
 from gateway.apps.fleet.pulling.files import Broken
 from gateway.apps.fleet.pulling.node import MARK
+from gateway.cli.config_edits import CannotEdit, text_of, with_entry, write_config
 from gateway.cli.options import complete_backend, config_option, examples, fail, load_or_exit
 from gateway.config.snapshot import Backend, Node, Snapshot
 from gateway.launch.flags import is_reference
@@ -130,14 +130,9 @@ _SPARE = 5 * 2**30  # bytes of disk that stay free
 Looks = list[tuple[Node, dict[str, Any]]]  # what each node has
 
 
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """A model that is on all targets. `revision`: the commit; empty for a folder. `weights` in bytes."""
-
-    model: str
-    revision: str
-    config: str
-    weights: int
+Pulled = tuple[
+    str, str, str, int
+]  # a model that is on all targets, its commit ("" of a folder), config, bytes of weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +181,7 @@ class Pull:
                 self._copy(source, had, node, look, job)
             verified = self._verify(node, look, job)
         commit = looks[0][1]["index"]["sha"] if job["is_repository"] else ""
-        return Pulled(name, commit, str(verified["config"]), int(verified["weights"]))
+        return name, commit, str(verified["config"]), int(verified["weights"])
 
     def _look(self, job: dict[str, Any]) -> Looks:
         """What each node has; the first that can tell it has the list of files for all. Raises Broken where a target
@@ -321,10 +316,10 @@ def command(
             pull.image(pull.backend.image)
     except Broken as broken:
         fail(str(broken))
-    for one in found:
-        if one.config:
+    for model, _, written, weights in found:
+        if written:
             try:  # what `gateway fleet plan` needs of the model
-                keep(Path(snapshot.server.data), one.model, one.config, one.weights)
+                keep(Path(snapshot.server.data), model, written, weights)
             except OSError as error:
                 where = visible(str(error.filename or snapshot.server.data))
                 why = f"its config.json cannot be kept for the plan: {where}: {error.strerror or error}"
@@ -332,8 +327,8 @@ def command(
                     "pull as a user who may write there, or name a folder that has it (`gateway fleet plan --models`)"
                 )
                 click.echo(f"warning: {why}; {help_}", err=True)
-    if pin and found and found[0].revision:
-        _pin(config, chosen, found[0].revision)
+    if pin and found and (commit := found[0][1]):
+        _pin(config, chosen, commit)
 
 
 def _pull(

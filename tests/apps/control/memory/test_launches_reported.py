@@ -188,6 +188,14 @@ def test_a_cache_of_pictures_is_counted_where_it_is_written() -> None:
     assert free[0] - free[1] == pytest.approx(6.0)
 
 
+def test_a_cache_of_pictures_that_may_fill_the_node_is_said() -> None:
+    sees = {**GIVEN, "config": {"text_config": HYBRID, "vision_config": {"depth": 27}}}
+    flags = {"gpu-memory-utilization": 0.9, "max-model-len": 65536}
+    for more, said in (({}, True), ({"mm-processor-cache-gb": 0}, False), ({"gpu-memory-utilization": 0.5}, False)):
+        reason = planned({"model": "acme/m", "given": sees, "flags": flags | more}).reason
+        assert ("with pictures they may come to hold 4 GiB more" in reason) == said, reason
+
+
 def test_a_drafter_that_is_not_known_makes_the_cache_unknown() -> None:
     draft = {"method": "dflash", "model": "acme/own-dflash", "num_speculative_tokens": 10}
     flags = {"gpu-memory-utilization": 0.5, "max-model-len": 65536, "speculative-config": draft}

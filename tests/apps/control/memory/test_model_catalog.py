@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from gateway.apps.control.memory.model_catalog import host_path
 from gateway.apps.fleet.lint.catalog import load_catalog
+from gateway.launch.families import name_in_cache
 from tests.apps.fleet.lint.test_catalog import SHIPPED, own
 from tests.apps.fleet.lint.test_catalog_rows import mistakes
 
@@ -43,3 +47,20 @@ def test_own_models_and_reports_come_before_the_gateways(tmp_path: Path) -> None
     assert [row.name for row in found.memory.models[:2]] == ["M", SHIPPED.memory.models[0].name]
     assert [one.model for one in found.memory.field[:2]] == ["m", SHIPPED.memory.field[0].model]
     assert found.families == SHIPPED.families
+
+
+@pytest.mark.parametrize(
+    ("model", "mounts", "path"),
+    [
+        (
+            "/models/snapshots/b0d9",
+            ("/srv/hub/models--unsloth--Qwen3.8-27B-NVFP4:/models:ro",),
+            "unsloth/Qwen3.8-27B-NVFP4",
+        ),
+        ("/model", ("~/models/Laguna-S-2.1-NVFP4:/model",), "~/models/Laguna-S-2.1-NVFP4"),
+        ("/model", ("weights:/model", "/srv/m:/models"), "/model"),
+        ("Qwen/Qwen3-4B", ("/srv:/Qwen",), "Qwen/Qwen3-4B"),
+    ],
+)
+def test_a_mounted_folder_tells_the_name(model: str, mounts: tuple[str, ...], path: str) -> None:
+    assert name_in_cache(host_path(model, mounts)) == path

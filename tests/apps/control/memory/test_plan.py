@@ -186,6 +186,14 @@ def test_an_engine_over_two_nodes_counts_on_both_with_the_smaller_pool() -> None
     assert (head.tokens or 0) < (planned(ds4(0.90)).nodes["spark1"].demands["ds4"].tokens or 0)
 
 
+def test_a_further_node_of_unknown_memory_is_taken_for_its_like() -> None:
+    snapshot = fleet(ds4(0.90))
+    unknown = replace(snapshot, nodes={**snapshot.nodes, "spark2": replace(snapshot.nodes["spark2"], memory=None)})
+    nodes, known = plan(unknown, None, CATALOG).nodes, plan(snapshot, None, CATALOG).nodes
+    assert nodes["spark1"].demands["ds4"] == known["spark1"].demands["ds4"]
+    assert nodes["spark2"].fits == "unknown"
+
+
 def test_a_pool_of_a_written_size_does_not_follow_the_share() -> None:
     written = demand(qwen36(0.5, kv_cache_memory_bytes=8 * GIB))
     assert written.kv == pytest.approx(8)
@@ -244,14 +252,14 @@ def test_a_what_if_changes_the_command_and_drops_what_was_measured() -> None:
 
 def test_a_mode_of_backends_that_cannot_run_together_is_a_conflict() -> None:
     good, bad = Mode("ds4", ("ds4",)), Mode("both", ("ds4", "qwen36"))
-    (conflict,) = mode_conflicts(fleet(ds4(0.90), qwen36(0.55), modes=(good, bad)), CATALOG)
-    assert (conflict.mode, conflict.node, conflict.backends) == ("both", "spark1", ("ds4", "qwen36"))
-    assert "the qwen36 needs 65.8 GiB free, 6.9 will be" in conflict.reason
+    ((mode, node),) = mode_conflicts(fleet(ds4(0.90), qwen36(0.55), modes=(good, bad)), CATALOG)
+    assert (mode, node.name, node.order) == ("both", "spark1", ("ds4", "qwen36"))
+    assert "the qwen36 needs 65.8 GiB free, 6.9 will be" in node.reason
 
 
 def test_one_that_cannot_even_run_alone_is_no_conflict_of_the_mode() -> None:
     mode = Mode("day", ("qwen4b", "qwen36"))
-    assert mode_conflicts(fleet(qwen4b(0.10, 32768), qwen36(0.5), modes=(mode,)), CATALOG) == []
+    assert list(mode_conflicts(fleet(qwen4b(0.10, 32768), qwen36(0.5), modes=(mode,)), CATALOG)) == []
 
 
 @pytest.mark.parametrize("flags", ["--gpu-memory-utilization 25", "--max-num-seqs 0", "--max-model-len many", "-tp 0"])
@@ -261,7 +269,7 @@ def test_a_value_that_vllm_refuses_is_the_reason_and_no_conflict_of_the_mode(fla
     node = plan(snapshot, "m", CATALOG).nodes["spark1"]
     assert (node.fits, node.refused) == ("no", ("wrong",))
     assert f"wrong: it does not start: --{next(iter(parse(f'vllm serve m {flags}').mistakes)).flag}" in node.reason
-    assert mode_conflicts(snapshot, CATALOG) == []
+    assert list(mode_conflicts(snapshot, CATALOG)) == []
 
 
 @pytest.mark.parametrize("flags", ["-tp 2", "-tp 2 --distributed-executor-backend ray", "-pp 2"])
@@ -288,7 +296,7 @@ def test_a_window_that_is_a_reference_leaves_the_target_known() -> None:
 def test_what_is_not_known_is_no_conflict() -> None:
     mode = Mode("day", ("a", "b"))
     unknown = [Backend(name, nodes=("spark1",)) for name in ("a", "b")]
-    assert mode_conflicts(fleet(*unknown, modes=(mode,)), CATALOG) == []
+    assert list(mode_conflicts(fleet(*unknown, modes=(mode,)), CATALOG)) == []
 
 
 # -- JSON -------------------------------------------------------------------------------------------------------------

@@ -4,122 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from gateway.proxy import reply as gateway_reply
+from tests.apps.dialects.stage import (
+    HELLO,
+    LAST,
+    LEAK,
+    ROLE,
+    THOUGHT,
+    Stage,
+    answers,
+    chunk,
+    says,
+)
 from tests.scripted import (
     SSE_HEAD,
     RawReply,
-    Script,
-    ScriptedBackend,
     Turn,
     chunked,
     json_answer,
     raw_post,
     request_bytes,
-    scripted,
 )
-from tests.support import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-USAGE = {"prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 60}}
 TOOL = {
     "name": "get_weather",
     "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
-LEAK = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
-DONE = b"data: [DONE]\n\n"
 STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 PING = b'event: ping\ndata: {"type":"ping"}'
-ROUTES = """
-defaults: {{timeouts: {{idle: 300ms, first_byte: 30s}}}}
-backends:
-  s: {{url: "{s}", tool_parser: hermes}}
-  t: {{url: "{t}", tool_parser: hermes}}
-  late: {{url: "{s}", timeouts: {{hold: 100ms}}}}
-aliases:
-  chat: [s]
-  pair: [s, t]
-  slow: [late, t]
-"""
-
-
-def chunk(delta: dict[str, Any] | None = None, finish: str | None = None, **more: Any) -> bytes:
-    head = {"id": "up-1", "object": "chat.completion.chunk", "created": 2, "model": "served/model"}
-    choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
-    return b"data: " + json.dumps({**head, "choices": choices, **more}, separators=(",", ":")).encode() + b"\n\n"
-
-
-ROLE, HELLO, THOUGHT = (
-    chunk({"role": "assistant", "content": ""}),
-    chunk({"content": "hello"}),
-    chunk({"reasoning": "hm"}),
-)
-LAST = (chunk({}, "stop"), chunk(usage=USAGE), DONE)
-
-
-def says(*events: bytes) -> Script:
-    async def play(turn: Turn) -> None:
-        await turn.stream(*events)
-
-    return play
-
-
-def answers(message: dict[str, Any], finish: str = "stop") -> Script:
-    async def play(turn: Turn) -> None:
-        choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish}
-        await turn.send(json_answer({"id": "up-1", "model": "served/model", "choices": [choice], "usage": USAGE}))
-
-    return play
-
-
-async def unexpected(turn: Turn) -> None:
-    raise AssertionError("nobody was to ask this backend")
-
-
-@dataclass
-class Stage:
-    """`s` and `t` are scripted. Alias `chat` is s; `pair` is s, then t; `slow` is s with a short `hold`, then t."""
-
-    gateway: RunningGateway
-    s: ScriptedBackend
-    t: ScriptedBackend
-
-    async def ask(self, model: str = "chat", *, stream: bool = True, **more: Any) -> RawReply:
-        asked = {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": "hi"}], "stream": stream}
-        return await raw_post(self.gateway.url, asked | more, "/v1/messages?beta=true", ["x-request-id: my-id"])
-
-    async def until_committed(self) -> None:
-        """The one request under way has its status out."""
-        await self.gateway.until(
-            lambda: any(r.reply is not None and r.reply.committed for r in self.gateway.requests())
-        )
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def theatre() -> AsyncIterator[Stage]:
-    async with AsyncExitStack() as stack:
-        s, t = [await stack.enter_async_context(scripted(unexpected, apart=True)) for _ in "st"]
-        gateway = await stack.enter_async_context(running_gateway(ROUTES.format(s=s.url, t=t.url)))
-        await gateway.until_ready("s", "t", "late")
-        yield Stage(gateway, s, t)
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def stage(theatre: Stage) -> AsyncIterator[Stage]:
-    theatre.s.play(unexpected)
-    theatre.t.play(unexpected)
-    yield theatre
-    await theatre.gateway.until(theatre.gateway.idle)
-    for name in ("s", "t", "late"):
-        theatre.gateway.gateway.fleet[name].evidence.succeeded()
 
 
 def told(reply: RawReply) -> list[Any]:

@@ -122,12 +122,12 @@ def test_an_unreadable_delta_is_the_backends_fault() -> None:
 
 def test_embeddings() -> None:
     body = b'{"data": [{"embedding": [0.10, 1e-7]}, {"embedding": [1]}], "usage": {"prompt_tokens": 3}}'
-    assert embeddings_of(body, "e", older=False) == (
-        b'{"model":"e","embeddings":[[0.10, 1e-7],[1]],"prompt_eval_count":3}'
+    assert embeddings_of(body, "e", 5, older=False) == (
+        b'{"model":"e","embeddings":[[0.10, 1e-7],[1]],"total_duration":5,"load_duration":0,"prompt_eval_count":3}'
     )
-    assert embeddings_of(body, "e", older=True) == b'{"embedding":[0.10, 1e-7]}'
+    assert embeddings_of(body, "e", 5, older=True) == b'{"embedding":[0.10, 1e-7]}'
     with pytest.raises(ProtocolFailure):
-        embeddings_of(b'{"data": [{}]}', "e", older=False)
+        embeddings_of(b'{"data": [{}]}', "e", 5, older=False)
 
 
 def test_a_call_in_many_parts_takes_as_long_as_it_is_and_is_counted() -> None:

@@ -4,47 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from tests.apps.dialects.anthropic.test_exchange import (
+from tests.apps.dialects.stage import (
     HELLO,
     LAST,
     ROLE,
-    ROUTES,
     Stage,
     answers,
     says,
-    unexpected,
 )
-from tests.scripted import RawReply, Turn, json_answer, raw_post, scripted
-from tests.support import running_gateway
+from tests.scripted import RawReply, Turn, json_answer, raw_post
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 HI = {"role": "user", "content": "hi"}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def theatre() -> AsyncIterator[Stage]:
-    async with AsyncExitStack() as stack:
-        s, t = [await stack.enter_async_context(scripted(unexpected, apart=True)) for _ in "st"]
-        gateway = await stack.enter_async_context(running_gateway(ROUTES.format(s=s.url, t=t.url)))
-        await gateway.until_ready("s", "t", "late")
-        yield Stage(gateway, s, t)
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def stage(theatre: Stage) -> AsyncIterator[Stage]:
-    """Afterwards nothing is left of the requests."""
-    theatre.s.play(unexpected)
-    yield theatre
-    await theatre.gateway.until(theatre.gateway.idle)
-    assert theatre.gateway.gateway.memory.used == 0
 
 
 async def ask(stage: Stage, path: str = "/api/chat", model: str = "chat:latest", **more: Any) -> RawReply:
@@ -103,6 +79,22 @@ async def test_embeddings(stage: Stage, path: str, told: str) -> None:
     stage.s.play(embeds)
     reply = await ask(stage, path, **({"input": "a"} if path == "/api/embed" else {"prompt": "a"}))
     assert reply.json[told] == ([[0.5, 0.25]] if told == "embeddings" else [0.5, 0.25])
+    figures = {name for name in reply.json if name.endswith(("_duration", "_count"))}
+    assert figures == ({"total_duration", "load_duration", "prompt_eval_count"} if told == "embeddings" else set())
+
+
+async def test_a_body_of_a_program_is_json_whatever_its_type_says(stage: Stage) -> None:
+    """As `curl -d` sends it in Ollama's own pages; a page of another site cannot leave `Origin` out."""
+    stage.s.play(answers({"content": "hello"}))
+    body = json.dumps({"model": "chat", "messages": [HI], "stream": False})
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    client = stage.gateway.client
+    assert (await client.post("/api/chat", content=body, headers=form)).json()["message"]["content"] == "hello"
+    page = await client.post("/api/chat", content=body, headers={**form, "origin": stage.gateway.url})
+    assert (page.status_code, page.json()["code"]) == (415, "unsupported_media_type")
+    other = await client.post("/api/chat", content=body, headers={**form, "origin": "https://elsewhere.example"})
+    assert other.status_code == 403
+    assert (await client.post("/v1/chat/completions", content=body, headers=form)).status_code == 415
 
 
 async def test_a_request_without_a_prompt_asks_no_backend(stage: Stage) -> None:

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from gateway.apps.dialects.app import read_request
 from gateway.domain.endpoints import CHAT, EMBEDDINGS
 from gateway.proxy import reply as gateway_reply
-from tests.apps.dialects.anthropic.test_exchange import (
+from tests.apps.dialects.stage import (
     HELLO,
     LAST,
     LEAK,
     ROLE,
-    ROUTES,
     Stage,
     answers,
     says,
-    unexpected,
 )
-from tests.scripted import SSE_HEAD, RawReply, Turn, chunked, raw_post, request_bytes, scripted
-from tests.support import running_gateway
+from tests.scripted import PATIENCE, SSE_HEAD, RawReply, Turn, chunked, raw_post, request_bytes
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -37,27 +31,6 @@ TOOL = {
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
 PATH = "/v1/responses"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def theatre() -> AsyncIterator[Stage]:
-    async with AsyncExitStack() as stack:
-        s, t = [await stack.enter_async_context(scripted(unexpected, apart=True)) for _ in "st"]
-        gateway = await stack.enter_async_context(running_gateway(ROUTES.format(s=s.url, t=t.url)))
-        await gateway.until_ready("s", "t", "late")
-        yield Stage(gateway, s, t)
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def stage(theatre: Stage) -> AsyncIterator[Stage]:
-    """Afterwards nothing is left of the requests."""
-    theatre.s.play(unexpected)
-    theatre.t.play(unexpected)
-    yield theatre
-    await theatre.gateway.until(theatre.gateway.idle)
-    assert theatre.gateway.gateway.memory.used == 0
-    for name in ("s", "t", "late"):
-        theatre.gateway.gateway.fleet[name].evidence.succeeded()
 
 
 async def ask(stage: Stage, model: str = "chat", *, stream: bool = True, **more: Any) -> RawReply:
@@ -160,7 +133,7 @@ async def test_a_body_that_is_no_request_is_refused_and_no_backend_is_asked(stag
 
 
 async def test_nothing_is_kept_that_could_be_asked_for(stage: Stage) -> None:
-    async with httpx.AsyncClient(base_url=stage.gateway.url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=stage.gateway.url, trust_env=False, timeout=PATIENCE) as client:
         assert (await client.get(PATH)).status_code == 405
         for method, path in (("GET", "/resp_1"), ("DELETE", "/resp_1"), ("POST", "/resp_1/cancel")):
             assert (await client.request(method, PATH + path)).status_code == 404
@@ -195,3 +168,16 @@ async def test_a_client_that_leaves_is_noticed_by_the_backend(stage: Stage) -> N
 )
 async def test_a_plan_is_explained_for_a_responses_body_too(body: dict[str, Any], endpoint: Any) -> None:
     assert read_request("chat", body).endpoint is endpoint
+
+
+async def test_a_conversation_is_compacted_at_an_endpoint_of_its_own(stage: Stage) -> None:
+    stage.s.play(answers({"content": "They count moons.", "reasoning": "I sum up."}))
+    given = [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "Twelve."}]
+    body = {"model": "chat", "input": given, "tools": [TOOL], "text": {"format": {"type": "json_object"}}}
+    answer = (await raw_post(stage.gateway.url, body, f"{PATH}/compact")).json
+    assert answer["object"] == "response.compaction"
+    user, item = answer["output"]
+    assert (user["role"], user["content"], item["type"]) == ("user", "Count.", "compaction")
+    assert item["encrypted_content"] == "summary:They count moons."
+    asked = stage.s.turns[-1].json
+    assert (asked["tool_choice"], "response_format" in asked, asked["messages"][0]) == ("none", False, given[0])

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-import pytest_asyncio
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from tests import native_responses as native
-from tests.apps.dialects.anthropic.test_exchange import HELLO, LAST, LEAK, ROLE, Stage, answers, says, unexpected
 from tests.apps.dialects.responses.test_exchange import PATH, TOOL, told
+from tests.apps.dialects.stage import HELLO, LAST, LEAK, ROLE, Stage, answers, says
 from tests.scripted import PATIENCE, RawReply, json_answer, raw_post, scripted
 from tests.support import running_gateway
 
@@ -36,25 +33,12 @@ clients:
 """
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def theatre() -> AsyncIterator[Stage]:
-    async with AsyncExitStack() as stack:
-        s, t = [await stack.enter_async_context(scripted(unexpected, apart=True)) for _ in "st"]
-        gateway = await stack.enter_async_context(running_gateway(ROUTES.format(s=s.url, t=t.url)))
-        await gateway.until_ready("s")
-        yield Stage(gateway, s, t)
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def stage(theatre: Stage) -> AsyncIterator[Stage]:
-    """Afterwards nothing is left of the requests."""
-    theatre.s.play(answers({"content": "hello"}))
-    theatre.t.play(answers({"content": "hello"}))
-    theatre.s.responds = False
-    yield theatre
-    await theatre.gateway.until(theatre.gateway.idle)
-    assert theatre.gateway.gateway.memory.used == 0
-    theatre.gateway.gateway.fleet["s"].forget()
+@pytest.fixture
+def stage(stage: Stage) -> Stage:
+    stage.s.play(answers({"content": "hello"}))
+    stage.t.play(answers({"content": "hello"}))
+    stage.s.responds = False
+    return stage
 
 
 async def ask(stage: Stage, key: str = "key-one", *headers: str, model: str = "chat", **more: Any) -> RawReply:

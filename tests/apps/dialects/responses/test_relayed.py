@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from gateway.proxy import reply as gateway_reply
 from tests import native_responses as native
-from tests.apps.dialects.anthropic.test_exchange import HELLO, LAST, LEAK, ROLE, Stage, answers, says, unexpected
 from tests.apps.dialects.responses.test_exchange import PATH, TOOL, ask, kinds, told
-from tests.scripted import SSE_HEAD, Turn, answer, chunked, json_answer, scripted
-from tests.support import running_gateway
+from tests.apps.dialects.stage import HELLO, LAST, LEAK, ROLE, Stage, answers, says
+from tests.scripted import SSE_HEAD, Turn, answer, chunked, json_answer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -40,27 +36,11 @@ aliases:
 EVENTS = native.stream(native.thoughts("hm, well"), native.message("hello you"))
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def theatre() -> AsyncIterator[Stage]:
-    async with AsyncExitStack() as stack:
-        s, t = [await stack.enter_async_context(scripted(unexpected, apart=True)) for _ in "st"]
-        gateway = await stack.enter_async_context(running_gateway(ROUTES.format(s=s.url, t=t.url)))
-        await gateway.until_ready("s", "t", "u", "late", "host")
-        yield Stage(gateway, s, t)
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def stage(theatre: Stage) -> AsyncIterator[Stage]:
-    """`s` has `/v1/responses`. Afterwards nothing is left of the requests."""
-    theatre.s.play(unexpected)
-    theatre.t.play(unexpected)
-    theatre.s.responds, theatre.t.responds = True, False
-    yield theatre
-    await theatre.gateway.until(theatre.gateway.idle)
-    assert theatre.gateway.gateway.memory.used == 0
-    for name in ("s", "t", "u", "late", "host"):
-        theatre.gateway.gateway.fleet[name].evidence.succeeded()
-        theatre.gateway.gateway.fleet[name].forget()
+@pytest.fixture
+def stage(stage: Stage) -> Stage:
+    """`s` has `/v1/responses`."""
+    stage.s.responds, stage.t.responds = True, False
+    return stage
 
 
 async def test_a_stream_is_passed_on_in_its_own_bytes(stage: Stage) -> None:

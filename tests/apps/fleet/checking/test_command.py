@@ -96,7 +96,9 @@ def test_the_shipped_file_is_fine_and_nothing_leaves_the_lan() -> None:
     result = run(str(ROOT / "routes.yaml"))
     assert result.exit_code == 0
     assert "Aliases that can leave the LAN\n  none can\n" in result.output
-    assert result.output.splitlines()[-1].endswith("routes.yaml: fine (10 backends, 17 aliases, 0 clients)")
+    assert "Findings" not in result.output
+    assert "Hermes" not in result.output  # accepted where it stands
+    assert result.output.splitlines()[-1].endswith("routes.yaml: fine (10 backends, 18 aliases, 0 clients)")
 
 
 def test_mistakes_are_printed_line_by_line_and_exit_1(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.apps.fleet.lint.catalog import catalog_of
-from gateway.apps.fleet.lint.findings import findings
+from gateway.apps.fleet.lint.findings import findings, findings_of
 from gateway.apps.fleet.lint.subject import ORDER, Finding
 from gateway.config.load import load_text
 from gateway.config.snapshot import Backend, Launch, Snapshot
@@ -118,6 +118,7 @@ def test_launches_whose_figures_were_reported_have_no_error(image: str) -> None:
             word
             for flag, value in flags.items()
             for word in (f"--{flag}", json.dumps(value) if isinstance(value, dict) else str(value))
+            if word != "True"
         ]
         launch = {"image": image, "command": shlex.join([case["model"], *words])}
         assert "error" not in rules(of_backend(node=nodes, launch=launch)).values(), name
@@ -151,7 +152,7 @@ def test_a_fact_of_an_older_version_does_not_hold_for_a_newer_one() -> None:
     assert rules(launched(caching, image="vllm/vllm-openai:v0.31.0"))["mamba-block"] == "error"
     assert "mamba-block" not in rules(launched(caching, image="vllm/vllm-openai:v0.32.0"))
     spread = "nvidia/Gemma-4-26B-A4B-NVFP4 -tp 2 --nnodes 2 --master-addr 10.0.0.1"
-    for image, severity in (("nightly", "error"), ("v0.33.0", "warning")):
+    for image, severity in (("v0.23.0", "error"), ("nightly", "warning"), ("v0.33.0", "warning")):
         launch = {"command": spread, "image": f"vllm/vllm-openai:{image}"}
         assert rules(of_backend(node=["spark1", "spark2"], launch=launch))["parallel-size"] == severity
 
@@ -280,3 +281,30 @@ def test_errors_come_first() -> None:
 def test_a_finding_as_text_has_no_control_characters() -> None:
     found = Finding("error", "why\n", "fix\x07", "", ("backends", "\x1b[31m"), "x", 3)
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", str(found))
+
+
+ACCEPTED = """\
+backends:
+  a:                # fine: image-tag, volumes (measured)
+    url: http://10.0.0.1:8001
+    launch: {image: "vllm/vllm-openai:nightly", command: "vllm serve acme/a --port 8001 --gpu-memory-utilization 25"}
+  b:
+    url: http://10.0.0.2:8001
+    launch: {image: "vllm/vllm-openai:nightly", command: "vllm serve acme/a --port 8001"}
+"""
+
+
+def test_a_comment_accepts_rules_of_the_backend_in_which_it_stands() -> None:
+    found = findings_of(load_text(ACCEPTED, environ={}))
+    assert {one.path.split(".")[1] for one in found if one.rule == "image-tag"} == {"b"}
+    below = ACCEPTED.replace("  b:\n", "  b:\n    # fine: flag-range\n    # fine: image-tag - as of today\n")
+    assert not [one for one in findings_of(load_text(below, environ={})) if one.rule == "image-tag"]
+    # a comment is about its own backend, and names rules, not reasons
+    reason = ACCEPTED.replace("image-tag, volumes (measured)", "volumes (image-tag)")
+    assert len([one for one in findings_of(load_text(reason, environ={})) if one.rule == "image-tag"]) == 2
+
+
+def test_an_error_is_not_accepted_by_a_comment() -> None:
+    (error,) = (one for one in findings_of(load_text(ACCEPTED, environ={})) if one.severity == "error")
+    again = ACCEPTED.replace("fine: ", f"fine: {error.rule}, ")
+    assert error in findings_of(load_text(again, environ={}))

@@ -1,0 +1,1 @@
+"""Speech and pictures: transcriptions, translations, speech, images, and the voices of speech servers."""

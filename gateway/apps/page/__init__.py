@@ -1,0 +1,1 @@
+"""The page, and what it shows: `/`, `/status` with its parts, `/events`."""
