@@ -187,13 +187,13 @@ def test_a_node_on_which_its_unit_may_not_be_started_is_refused_with_what_to_ins
     rights, unit = "/etc/sudoers.d/spark", "/etc/systemd/system/spark-small.service"
     by_ops("gateway fleet stop small", 200)
     for file in (rights, unit):
-        said("spark1", f"mv {file} /root/away && systemctl daemon-reload")
+        said("spark1", f"mv {file} /srv/away && systemctl daemon-reload")
         try:
             told = said("gw", "gateway fleet start small", 120, "ops", codes=(1,))
             assert "install.sh" in told, file
             assert step("start", "small").get("state") in ("skipped", None), "nothing was begun"
         finally:
-            said("spark1", f"mv /root/away {file} && systemctl daemon-reload")
+            said("spark1", f"mv /srv/away {file} && systemctl daemon-reload")
     by_ops("gateway fleet start small", 200)
 
 
