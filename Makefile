@@ -75,9 +75,9 @@ vllm-flags:                  ## write gateway/launch/vllm_flags.json anew, from 
 	VLLM_TARGET_DEVICE=cpu $(VLLM_VENV)/bin/python docs/tools/vllm_flags.py > gateway/launch/vllm_flags.json.new
 	mv gateway/launch/vllm_flags.json.new gateway/launch/vllm_flags.json
 
-vllm-rust:                   ## write gateway/launch/vllm_rust.json anew, from the vllm-rs of the environment VLLM_VENV
-	VLLM_TARGET_DEVICE=cpu $(VLLM_VENV)/bin/python docs/tools/vllm_rust.py > gateway/launch/vllm_rust.json.new
-	mv gateway/launch/vllm_rust.json.new gateway/launch/vllm_rust.json
+vllm-rust:                   ## write gateway/apps/fleet/lint/vllm_rust.json anew, from the vllm-rs of the environment VLLM_VENV
+	VLLM_TARGET_DEVICE=cpu $(VLLM_VENV)/bin/python docs/tools/vllm_rust.py > gateway/apps/fleet/lint/vllm_rust.json.new
+	mv gateway/apps/fleet/lint/vllm_rust.json.new gateway/apps/fleet/lint/vllm_rust.json
 
 test-clients: $(VENV)/.dev   ## Hermes, OpenClaw, Claude Code, Open WebUI, the SDKs and k6 with the configs of their quick starts; needs npm and Chromium
 	tests/clients/run.sh

@@ -16,15 +16,19 @@ T = TypeVar("T")
 
 
 class _Selector(selectors.DefaultSelector):
-    """Lets time pass instead of waiting."""
+    """Lets time pass instead of waiting. `grace`: real seconds in which nothing came, before time is let pass."""
 
     now = 1_000_000.0  # seconds
+
+    def __init__(self, grace: float) -> None:
+        super().__init__()
+        self._grace = grace
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         found = super().select(0)
         if found or (timeout is not None and timeout <= 0):
             return found
-        if found := super().select(GRACE if timeout is not None else None):
+        if found := super().select(self._grace if timeout is not None else None):
             return found
         self.now += timeout or 0.0
         return []
@@ -50,8 +54,8 @@ def _monotonic(selector: _Selector) -> Iterator[None]:
         time.monotonic = real
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """As `asyncio.run`, in time that is simulated."""
-    selector = _Selector()
+def run(main: Coroutine[Any, Any, T], grace: float = GRACE) -> T:
+    """As `asyncio.run`, in time that is simulated. `grace`: more where another process is part of it."""
+    selector = _Selector(grace)
     with _monotonic(selector), asyncio.Runner(loop_factory=lambda: _Loop(selector)) as runner:
         return runner.run(main)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 from pathlib import Path
 from statistics import median
@@ -12,9 +13,11 @@ from typing import Any
 
 from bench.agents.measure import Figures, one_run
 from bench.agents.scenarios import AGENTS, SCENARIOS, TURNS
-from bench.virtual_time import run
+from bench.virtual_time import GRACE, run
 
 ROWS = {"ours": "the gateway", "hash": "consistent hash of ids", "turns": "round robin"}
+ROUTER = {"router": "vllm-router, cache_aware"}  # where ROUTERS names an environment that has it
+IN_A_ROUTER = 0.005  # real seconds that a request may be in another process, while no time passes
 
 
 def _figures(found: Figures) -> dict[str, float]:
@@ -33,7 +36,7 @@ def _figures(found: Figures) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.agents", description=__doc__)
     parser.add_argument("--only", default=",".join(SCENARIOS), help="scenarios")
-    parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--rows", default=",".join([*ROWS, *(ROUTER if "ROUTERS" in os.environ else ())]))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--agents", type=int, default=AGENTS)
     parser.add_argument("--turns", type=int, default=TURNS)
@@ -45,16 +48,20 @@ def main() -> None:
     print("|--|--|--:|--|--:|--:|--:|")
     for name in options.only.split(","):
         for row in options.rows.split(","):
+            if row in ROUTER and SCENARIOS[name].dies:
+                continue  # it waits for a dead replica in real time
+            grace = IN_A_ROUTER if row in ROUTER else GRACE
             runs = [
-                _figures(run(one_run(SCENARIOS[name], row, seed, options.agents, options.turns)))
+                _figures(run(one_run(SCENARIOS[name], row, seed, options.agents, options.turns), grace))
                 for seed in range(options.repeats)
             ]
             middle = {key: median(one[key] for one in runs) for key in runs[0]}
             kept[f"{name} {row}"] = middle
+            moved = "–" if row in ROUTER else f"{middle['moved']:.0f}"  # a router does not say who answered
             first = f"{middle['p50'] * 1e3:.0f} / {middle['p95'] * 1e3:.0f}"
             print(
-                f"| {name} | {ROWS[row]} | {middle['wall']:.1f} | {first} | {middle['found']:.3f} |"
-                f" {middle['computed']:.2f} | {middle['moved']:.0f} of {middle['turns']:.0f} |"
+                f"| {name} | {({**ROWS, **ROUTER})[row]} | {middle['wall']:.1f} | {first} | {middle['found']:.3f} |"
+                f" {middle['computed']:.2f} | {moved} of {middle['turns']:.0f} |"
             )
             sys.stdout.flush()
     if options.json:

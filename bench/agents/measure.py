@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
+from time import sleep
+from urllib.request import urlopen
 
+from bench import routers
 from bench.agents.client import Answer, ask, body_of
 from bench.agents.hashing import by_hash
 from bench.agents.scenarios import (
@@ -24,6 +28,7 @@ from bench.agents.scenarios import (
     Agent,
     Scenario,
 )
+from bench.ports import free_ports
 from gateway.config.load import load_text
 from gateway.http.app import App
 from gateway.http.server import listen, make_server
@@ -140,18 +145,51 @@ async def gateway_before(urls: Sequence[str]) -> AsyncIterator[int]:
             await task
 
 
+@asynccontextmanager
+async def router_before(urls: Sequence[str]) -> AsyncIterator[int]:
+    """The port of a vllm-router before these replicas, with its policy for caches. It does not try again: it would wait
+    in real time. Raises NotInstallable."""
+    binary = routers.executable(routers.YARDSTICK)
+    port = free_ports(2)
+    command = routers.command(binary, routers.YARDSTICK, port, port + 1, [int(url.rsplit(":", 1)[1]) for url in urls])
+    command[command.index("--policy") + 1] = "cache_aware"
+    process = await asyncio.to_thread(
+        subprocess.Popen, [*command, "--disable-retries"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        await asyncio.to_thread(_until_it_answers, port)
+        yield port
+    finally:
+        process.kill()
+        await asyncio.to_thread(process.wait)
+
+
+def _until_it_answers(port: int) -> None:
+    """Waits in real time, in which the replicas answer it."""
+    for _ in range(600):
+        try:
+            with urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+                if answer.status == 200:
+                    return
+        except OSError:
+            sleep(0.1)
+    raise TimeoutError("vllm-router does not answer")
+
+
 async def one_run(scenario: Scenario, row: str, seed: int, agents: int, turns: int) -> Figures:
-    """`row`: ours, hash or turns."""
+    """`row`: ours, hash, turns or router."""
     async with AsyncExitStack() as stack:
         sims = replicas(scenario)
         urls = [await stack.enter_async_context(sim.serve()) for sim in sims]
         ports = [int(url.rsplit(":", 1)[1]) for url in urls]
         if row == "ours":
             gate = await stack.enter_async_context(gateway_before(urls))
+        elif row == "router":
+            gate = await stack.enter_async_context(router_before(urls))
         count = iter(range(10**9))
 
         def choose(agent: Agent) -> Sequence[int]:
-            if row == "ours":
+            if row in ("ours", "router"):
                 return [gate]
             if row == "turns":
                 at = next(count) % len(ports)

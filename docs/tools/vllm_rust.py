@@ -1,4 +1,5 @@
-"""Writes gateway/launch/vllm_rust.json: what vLLM's Rust front end lacks of `vllm serve`, asked of a real `vllm-rs`.
+"""Writes gateway/apps/fleet/lint/vllm_rust.json: what vLLM's Rust front end lacks of `vllm serve`, asked of a real
+`vllm-rs`.
 
 Run with the Python of an environment that has a vLLM with that binary: `make vllm-rust`. The binary names its parsers
 when it is given an unknown one, and the arguments that it does not implement when it is given them.

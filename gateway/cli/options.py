@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -64,24 +63,6 @@ def port_option(help_: str, default: int | None = None) -> Callable[[F], F]:
     """`--port PORT`, given to the command as `port: int`, or `int | None` without a default."""
     shown = default is not None
     return click.option("--port", type=click.IntRange(0, 65535), default=default, show_default=shown, help=help_)
-
-
-def speedup_option(command: F) -> F:
-    """`--speedup FACTOR`, given to the command as `speedup: float`."""
-    option = click.option(
-        "--speedup",
-        default=1.0,
-        show_default=True,
-        callback=_checked_speedup,
-        help="Simulated seconds per real second.",
-    )
-    return option(command)
-
-
-def _checked_speedup(_: click.Context, __: click.Parameter, factor: float) -> float:
-    if not 0 < factor < inf:
-        raise click.BadParameter(f"{factor} is not a number above 0: write 1, 0.5 or 20")
-    return factor
 
 
 def mode_option(command: F) -> F:

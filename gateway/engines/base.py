@@ -15,7 +15,8 @@ from gateway.domain.endpoints import Endpoint
 from gateway.domain.request import OwnForm
 from gateway.domain.upstream import Response, UpstreamFailure, read_counted
 from gateway.transport.h1 import RequestHead
-from gateway.transport.upload import Counted, Upload
+from gateway.transport.sse import Counted
+from gateway.transport.upload import Upload
 
 
 class NativeRequest(NamedTuple):

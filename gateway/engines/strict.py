@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.body import as_switch, value_of
+from gateway.domain.open_calls import OpenCalls
 from gateway.inspection.arguments import Arguments
 
 Message = dict[str, Any]
@@ -144,23 +145,23 @@ def _choice(value: Any) -> Any:
 def strict_messages(messages: list[Message]) -> list[Message]:
     """The messages with content, ids, types and arguments as a strict server reads them."""
     made: list[Message] = []
-    open_ids: list[str] = []  # of calls that have no result yet
+    open_calls = OpenCalls()
     for position, message in enumerate(messages):
         message = {name: value for name, value in message.items() if value is not None or name == "content"}
         role = message.get("role")
         if role == "assistant":
-            _read_calls(message, position, open_ids)
+            _read_calls(message, position, open_calls)
             if "reasoning" in message and "reasoning_content" in message:  # two names of one field
                 thoughts = message.pop("reasoning_content")
                 message["reasoning"] = message["reasoning"] or thoughts
         elif role in ("tool", "function"):
-            _read_result(message, position, open_ids)
+            _read_result(message, position, open_calls)
         _read_content(message)
         made.append(message)
     return made
 
 
-def _read_calls(message: Message, position: int, open_ids: list[str]) -> None:
+def _read_calls(message: Message, position: int, open_calls: OpenCalls) -> None:
     old = message.pop("function_call", None)
     calls = message.get("tool_calls")
     if isinstance(old, dict) and not calls:
@@ -169,7 +170,6 @@ def _read_calls(message: Message, position: int, open_ids: list[str]) -> None:
     if not calls:
         message.pop("tool_calls", None)
         return
-    open_ids.clear()
     message["tool_calls"] = made = []
     for number, call in enumerate(calls):
         function = call.get("function")
@@ -178,10 +178,10 @@ def _read_calls(message: Message, position: int, open_ids: list[str]) -> None:
             custom = custom if isinstance(custom, dict) else {}
             function = {"name": custom.get("name"), "arguments": {"input": custom.get("input")}}
         id_ = _id(call.get("id")) or f"call_{position}_{number}"
-        open_ids.append(id_)
         kept = {name: value for name, value in call.items() if name != "custom"}
         read = {**function, "name": str(function.get("name") or ""), "arguments": _arguments(function.get("arguments"))}
         made.append({**kept, "id": id_, "type": "function", "function": read})
+    open_calls.begin((call["id"], "") for call in made)
 
 
 def _arguments(value: Any) -> str:
@@ -214,15 +214,11 @@ def _is_plain(value: Any, depth: int) -> bool:
     return depth > 0 and all(_is_plain(one, depth - 1) for one in inner)
 
 
-def _read_result(message: Message, position: int, open_ids: list[str]) -> None:
+def _read_result(message: Message, position: int, open_calls: OpenCalls) -> None:
     given = _id(message.get("tool_call_id"))
     if message.get("role") == "function":
         message["role"] = "tool"
-    if given is None:
-        given = open_ids[0] if open_ids else f"call_{position}"
-    message["tool_call_id"] = given
-    if given in open_ids:
-        open_ids.remove(given)
+    message["tool_call_id"] = open_calls.take(given) or given or f"call_{position}"
 
 
 def _id(value: Any) -> str | None:

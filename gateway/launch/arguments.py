@@ -250,13 +250,6 @@ def read_arguments(words: tuple[str, ...], table: FlagTable) -> ParsedArguments:
     return read
 
 
-def opposites(words: tuple[str, ...], table: FlagTable) -> list[tuple[str, str]]:
-    """The flags that are switched off by the name of their opposite: (as written, the flag's full name)."""
-    named = {f"--{flag.opposite}": name for name, flag in table.flags.items() if flag.opposite}
-    found = (dashed(words[start]).partition("=")[0] for _, start, _ in read_arguments(words, table).spans)
-    return [(word, named[word]) for word in found if word in named]
-
-
 _REFUSED = object()
 
 

@@ -20,8 +20,7 @@ from gateway.proxy.exchange import Exchange
 from gateway.proxy.failures import AttemptFailed
 from gateway.proxy.notice import Notice
 from gateway.proxy.reply import HEARTBEAT, StreamReply
-from gateway.transport.sse import Framer
-from gateway.transport.upload import HeldBytes
+from gateway.transport.sse import Framer, HeldBytes
 
 KIND_MOST = 100  # characters of a content-type in a message
 

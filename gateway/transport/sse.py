@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -261,3 +261,37 @@ def is_plain(event: bytes) -> bool:
         and event.find(b'"finish_reason":"', end) < 0
         and event.find(b'"error":{') < 0
     )
+
+
+# -- bytes that are kept while more of a body or an answer comes, and counted ------------------------------------------
+
+UNCOUNTED = 64 * 1024  # bytes that a reader may keep without counting them: no more than a read brings
+
+
+class Counted(Protocol):
+    """What counts the bytes in memory; `add` may raise."""
+
+    def add(self, size: int) -> None: ...
+
+    def release(self, size: int) -> None: ...
+
+
+class HeldBytes:
+    """How many bytes a reader keeps, counted in `memory` (None = not at all) while they are more than UNCOUNTED."""
+
+    __slots__ = ("_memory", "_size")
+
+    def __init__(self, memory: Counted | None) -> None:
+        self._memory = memory
+        self._size = 0
+
+    def set(self, size: int) -> None:
+        """So many are kept now. Raises what counting raises."""
+        size = size if size > UNCOUNTED else 0
+        if self._memory is None or size == self._size:
+            return
+        if size > self._size:
+            self._memory.add(size - self._size)
+        else:
+            self._memory.release(self._size - size)
+        self._size = size

@@ -1,6 +1,5 @@
-"""Bytes that are kept while more of a body or an answer comes, and counted; and the file of a form, kept while it may
-have to be sent again: a small one in memory, a larger one in a temporary file without a name, which the system removes
-even when the process is killed."""
+"""The file of a form, kept while it may have to be sent again: a small one in memory, a larger one in a temporary file
+without a name, which the system removes even when the process is killed."""
 
 from __future__ import annotations
 
@@ -11,43 +10,14 @@ import tempfile
 from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from gateway.shortage import check_disk
+from gateway.transport.sse import Counted
 
 KEPT_MOST = 256 * 1024  # bytes in memory; a larger file goes to the disk in pieces of this size
 HEAD_ROOM = 1024 * 1024  # bytes before the file on the disk, for the fields that are sent before it
 HEADER_MOST = 4096  # bytes at the beginning of a file that are kept to be read
-UNCOUNTED = 64 * 1024  # bytes that a reader may keep without counting them: no more than a read brings
-
-
-class Counted(Protocol):
-    """What counts the bytes in memory; `add` may raise."""
-
-    def add(self, size: int) -> None: ...
-
-    def release(self, size: int) -> None: ...
-
-
-class HeldBytes:
-    """How many bytes a reader keeps, counted in `memory` (None = not at all) while they are more than UNCOUNTED."""
-
-    __slots__ = ("_memory", "_size")
-
-    def __init__(self, memory: Counted | None) -> None:
-        self._memory = memory
-        self._size = 0
-
-    def set(self, size: int) -> None:
-        """So many are kept now. Raises what counting raises."""
-        size = size if size > UNCOUNTED else 0
-        if self._memory is None or size == self._size:
-            return
-        if size > self._size:
-            self._memory.add(size - self._size)
-        else:
-            self._memory.release(self._size - size)
-        self._size = size
 
 
 class Upload:

@@ -11,7 +11,7 @@ import pytest
 from tests.support import running_gateway
 
 from .asks import CALL, CHAT, WEATHER, chat, script
-from .servers import VllmServer
+from .servers import RUST, VllmServer
 from .wiretap import wiretap
 
 TEXT = '<think>Let me see: ünï 🙂</think>Hello there, 世界 — "quoted" \\ and\ttabs\n\nand "model":"tiny" in the text'
@@ -32,6 +32,8 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "a completion": (COMPLETIONS, {**PROMPT, **script(TEXT)}),
     "two completions with logprobs": (COMPLETIONS, {**PROMPT, "prompt": ["a", "b"], "logprobs": 1, **script("Hello")}),
 }
+if RUST:  # several requests for several answers; and it sends the line break between two calls as content
+    BODIES = {name: body for name, body in BODIES.items() if not name.startswith("two ")}
 every_body = pytest.mark.parametrize(("path", "body"), BODIES.values(), ids=BODIES.keys())
 
 

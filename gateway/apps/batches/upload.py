@@ -14,7 +14,7 @@ from gateway.apps.batches.store import KEPT_MOST, FileWriter, StoreAway
 from gateway.domain.privacy import NO_MARKS, Privacy
 from gateway.errors import GatewayError
 from gateway.shortage import shortage_of
-from gateway.transport.upload import HeldBytes
+from gateway.transport.sse import HeldBytes
 
 RETRY_AFTER = 5.0  # seconds, where the store is away
 

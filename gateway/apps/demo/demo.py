@@ -17,7 +17,8 @@ from click.core import ParameterSource
 
 from gateway.apps.control.memory.model_catalog import models_of, shipped_models
 from gateway.apps.control.memory.plan import plan
-from gateway.cli.options import HERE, config_option, examples, is_there, load_or_exit, port_option, speedup_option
+from gateway.apps.demo.sim import speedup_option
+from gateway.cli.options import HERE, config_option, examples, is_there, load_or_exit, port_option
 from gateway.cli.serve import announce, set_up_logs
 from gateway.config.load import LoadedFile
 from gateway.config.problems import ConfigError

@@ -5,17 +5,38 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from typing import Any
+from collections.abc import Callable
+from math import inf
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import click
 
-from gateway.cli.options import examples, fail, port_option, speedup_option
+from gateway.cli.options import examples, fail, port_option
 from simulator import SimOllama, SimVllm
 from simulator.base import Sim
 from simulator.formats import FORMATS
 
+F = TypeVar("F", bound=Callable[..., Any])
 _PARSERS = click.Choice([*sorted(FORMATS), "none"])
+
+
+def speedup_option(command: F) -> F:
+    """`--speedup FACTOR`, given to the command as `speedup: float`."""
+    option = click.option(
+        "--speedup",
+        default=1.0,
+        show_default=True,
+        callback=_checked_speedup,
+        help="Simulated seconds per real second.",
+    )
+    return option(command)
+
+
+def _checked_speedup(_: click.Context, __: click.Parameter, factor: float) -> float:
+    if not 0 < factor < inf:
+        raise click.BadParameter(f"{factor} is not a number above 0: write 1, 0.5 or 20")
+    return factor
 
 
 @examples("gateway sim vllm --port 8001", "gateway sim ollama")

@@ -21,7 +21,7 @@ from gateway.engines.ollama.reply import (
     read_line,
 )
 from gateway.inspection.known_errors import is_unreadable
-from gateway.transport.upload import Counted, HeldBytes
+from gateway.transport.sse import Counted, HeldBytes
 
 Checked = Callable[[OllamaLine], str | None]  # the last line -> a kind of violation
 KEEPALIVE_EVERY = 5.0  # seconds between events while a call is held back, so that the stream does not look silent

@@ -13,8 +13,7 @@ from gateway.domain.upstream import Response, UpstreamFailure
 from gateway.engines.base import TranslatedResponse
 from gateway.inspection.assembler import Assembler, Object, read_object
 from gateway.inspection.chunk_filter import ChunkFilter, total_usage
-from gateway.transport.sse import DONE, Framer, data_of, error_line
-from gateway.transport.upload import Counted, HeldBytes
+from gateway.transport.sse import DONE, Counted, Framer, HeldBytes, data_of, error_line
 
 WHOLE_MOST = 64 * 1024 * 1024  # bytes of an assembled answer
 

@@ -20,6 +20,7 @@ from gateway.apps.dialects.fields import (
     value_in,
 )
 from gateway.domain.body import read_fields
+from gateway.domain.open_calls import OpenCalls
 from gateway.engines.ollama.request import OPTIONS
 from gateway.errors import GatewayError
 
@@ -136,11 +137,11 @@ def _response_format(form: Any) -> dict[str, Any] | None:
 
 def _messages(given: list[Any]) -> list[dict[str, Any]]:
     """Ollama's messages as a chat's. A result may name its tool instead of the id of the call."""
-    waiting: list[tuple[str, str]] = []  # (name, id) of calls without a result
+    waiting = OpenCalls()
     return [_message(message, f"messages[{i}]", waiting, i) for i, message in enumerate(given)]
 
 
-def _message(given: Any, where: str, waiting: list[tuple[str, str]], turn: int) -> dict[str, Any]:
+def _message(given: Any, where: str, waiting: OpenCalls, turn: int) -> dict[str, Any]:
     given = an_object(given, where)
     role, content = string(given, "role", where), given.get("content") or ""
     if not isinstance(content, str):
@@ -153,13 +154,13 @@ def _message(given: Any, where: str, waiting: list[tuple[str, str]], turn: int) 
         message["reasoning_content"] = thoughts
     if calls := given.get("tool_calls"):
         message["tool_calls"] = _calls(calls, f"{where}.tool_calls", turn)
-        waiting[:] = [(call["function"]["name"], call["id"]) for call in message["tool_calls"]]
+        waiting.begin((call["id"], call["function"]["name"]) for call in message["tool_calls"])
     if role == "tool":
+        answered = None
         name, id_ = given.get("tool_name") or given.get("name"), given.get("tool_call_id")
-        answered = next((one for one in waiting if id_ == one[1] or (not id_ and name in (None, one[0]))), None)
-        if answered is not None:
-            waiting.remove(answered)
-        message["tool_call_id"] = id_ or (answered[1] if answered is not None else f"call_{turn}")
+        if isinstance(name, str | None) and isinstance(id_ or None, str | None):
+            answered = waiting.take(id_ or None, name)
+        message["tool_call_id"] = id_ or answered or f"call_{turn}"
     return message
 
 

@@ -19,8 +19,7 @@ from msgspec import Raw
 from gateway.domain.upstream import ProtocolFailure, Response, read_counted
 from gateway.engines.base import TranslatedResponse
 from gateway.large_bodies import LARGE, apart
-from gateway.transport.sse import DONE, Framer, data_of
-from gateway.transport.upload import Counted, HeldBytes
+from gateway.transport.sse import DONE, Counted, Framer, HeldBytes, data_of
 
 ORIGINAL = "original_" + secrets.token_hex(8)
 """The field's name, which no server can know."""

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from gateway.apps.fleet.lint.catalog import Variable
 from gateway.apps.fleet.lint.rules_container import DOCKER, is_loopback
+from gateway.apps.fleet.lint.rust_front_end import RUST_SINCE, RUST_UNIFIED, RUST_VARIABLE, rust_front_end
 from gateway.apps.fleet.lint.subject import Finding, Subject
 from gateway.config.problems import Path
-from gateway.launch.flags import RUST_SINCE, RUST_UNIFIED, RUST_VARIABLE, rust_front_end
 
 
 def _rows(one: Subject) -> Iterator[tuple[str, str, Variable, Path]]:

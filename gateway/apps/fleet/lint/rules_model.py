@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gateway.apps.fleet.lint.subject import Finding, Severity, Subject
-from gateway.launch.arguments import opposites
-from gateway.launch.flags import OPPOSITES_FROM, vllm_flags
+from gateway.launch.arguments import dashed, read_arguments
+from gateway.launch.flags import OPPOSITES_FROM, FlagTable, vllm_flags
 
 GUIDE = "guide to vLLM on a Spark"
 DEFAULT_BATCHED_TOKENS = 2048  # of vLLM on this chip, without --max-num-batched-tokens
@@ -245,6 +245,13 @@ def flag_opposite(one: Subject) -> Iterator[Finding]:
     """--disable-x for --enable-x, and the other way round, which older vLLM does not know."""
     if not one.older_than(OPPOSITES_FROM):
         return
-    for written, switch in opposites(one.command.parts.arguments, vllm_flags()):
+    for written, switch in _opposites(one.command.parts.arguments, vllm_flags()):
         message = f"{written} is a flag from vLLM {OPPOSITES_FROM} on, and the image has an older one"
         yield Finding("warning", message, f"--no-{switch}", f"vLLM {OPPOSITES_FROM}'s own parser")
+
+
+def _opposites(words: tuple[str, ...], table: FlagTable) -> list[tuple[str, str]]:
+    """The flags that are switched off by the name of their opposite: (as written, the flag's full name)."""
+    named = {f"--{flag.opposite}": name for name, flag in table.flags.items() if flag.opposite}
+    found = (dashed(words[start]).partition("=")[0] for _, start, _ in read_arguments(words, table).spans)
+    return [(word, named[word]) for word in found if word in named]

@@ -12,13 +12,13 @@ from gateway.apps.control.memory.model_files import ModelFiles
 from gateway.apps.control.memory.plan import mode_conflicts
 from gateway.apps.fleet.lint.catalog import Catalog
 from gateway.apps.fleet.lint.rules_container import is_loopback
+from gateway.apps.fleet.lint.rust_front_end import BODY_VARIABLE, body_most
 from gateway.apps.fleet.lint.subject import Finding, Subject
 from gateway.config.aliases import HERMES_WINDOW, first_window
 from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.domain.engine_traits import traits_of
 from gateway.launch.docker import published_ports
 from gateway.launch.families import family_of
-from gateway.launch.flags import BODY_VARIABLE, body_most
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from gateway.apps.control.memory.model_catalog import host_path
 from gateway.apps.control.memory.model_files import ModelFiles
 from gateway.apps.fleet.lint.catalog import Catalog, FamilyRow, Image, Version, version_of
+from gateway.apps.fleet.lint.rust_front_end import chooses_rust
 from gateway.config.problems import Path, dotted
 from gateway.config.snapshot import Backend, Launch, Snapshot
 from gateway.domain.engine_traits import traits_of
@@ -18,7 +19,6 @@ from gateway.launch.command import ServeCommand, with_changes
 from gateway.launch.docker import DockerRun
 from gateway.launch.families import ModelFamily as NamedFamily
 from gateway.launch.families import family_of, name_in_cache
-from gateway.launch.flags import chooses_rust
 from gateway.printable import visible
 
 Severity = Literal["error", "warning", "note"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.apps.fleet.lint.rust_front_end import body_most, chooses_rust, rust_front_end
 from gateway.apps.fleet.lint.subject import Finding
 from gateway.config.suggest import REASONING_PARSERS, TOOL_PARSERS
-from gateway.launch.flags import body_most, chooses_rust, rust_front_end, vllm_flags
+from gateway.launch.flags import vllm_flags
 from tests.apps.fleet.lint.linting import check_mistake, launched, names_of
 
 TABLE = rust_front_end()
