@@ -33,9 +33,9 @@ async def apart(sender: str, work: Callable[[], T]) -> T:
         _waiting.discard(task)
 
 
-async def apart_if_large(sender: str, size: int, work: Callable[[], T]) -> T:
-    """`apart` for work on more than `SEARCHED` bytes; less is done here, at once."""
-    return work() if size <= SEARCHED else await apart(sender, work)
+async def apart_if_large(sender: str, size: int, work: Callable[[], T], most: int = SEARCHED) -> T:
+    """`apart` for work on more than `most` bytes (LARGE where they are translated); less is done here, at once."""
+    return work() if size <= most else await apart(sender, work)
 
 
 class Paced:

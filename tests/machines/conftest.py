@@ -52,6 +52,7 @@ def daily(fleet: None) -> Iterator[None]:
     running = {node: on(node, f"{awake}; docker ps --format '{{{{.Names}}}}'").stdout.split() for node in DAILY}
     if running != DAILY or operation()["state"] == "running" or not is_daily():
         on("gw", "gateway fleet cancel", user="ops")  # what a test that failed has left
+        on("gw", "gateway fleet stop small", user="ops")  # one that hangs would be waited for
         by_ops("gateway fleet switch daily", 400)
     until(lambda: chat("main") == (200, "qwen36"), 120, "the fleet is well after the test")
 

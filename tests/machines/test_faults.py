@@ -45,7 +45,9 @@ def ordered(command: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.wait()  # su has a session of its own: the command goes on following, and holds the pipe
+        assert process.stdout is not None
+        process.stdout.close()
 
 
 @contextmanager
@@ -159,6 +161,40 @@ def test_a_start_that_hangs_shows_signs_of_life_and_can_be_cancelled() -> None:
         assert starting.returncode == 1, told
     by_ops("gateway fleet stop small", 200)
     assert activity("spark1", "spark-small") in ("inactive", "failed")
+
+
+def test_an_engine_that_somebody_stops_while_its_start_is_waited_for_is_noticed() -> None:
+    order("spark1", "small", "hang")
+    with ordered("gateway fleet restart small") as starting:
+        until(lambda: "activating" in step("wait", "small").get("sign", ""), 60, "it is waited for")
+        said("spark1", "systemctl stop spark-small")
+        told, _ = starting.communicate(timeout=60)
+        assert starting.returncode == 1, told
+    assert "systemd starts it no more" in told or "the unit is inactive" in told
+
+
+def test_an_engine_that_was_started_by_hand_is_waited_for() -> None:
+    """Its own port, memory and unit are no obstacles to it."""
+    by_ops("gateway fleet stop small", 200)
+    order("spark1", "small", "cold 8")
+    said("spark1", "systemctl start --no-block spark-small")
+    told = by_ops("gateway fleet switch daily", 200)
+    assert "loads already" in told
+    assert "failed" not in told
+
+
+def test_a_node_on_which_its_unit_may_not_be_started_is_refused_with_what_to_install() -> None:
+    rights, unit = "/etc/sudoers.d/spark", "/etc/systemd/system/spark-small.service"
+    by_ops("gateway fleet stop small", 200)
+    for file in (rights, unit):
+        said("spark1", f"mv {file} /srv/away && systemctl daemon-reload")
+        try:
+            told = said("gw", "gateway fleet start small", 120, "ops", codes=(1,))
+            assert "install.sh" in told, file
+            assert step("start", "small").get("state") in ("skipped", None), "nothing was begun"
+        finally:
+            said("spark1", f"mv /srv/away {file} && systemctl daemon-reload")
+    by_ops("gateway fleet start small", 200)
 
 
 def test_an_engine_that_is_killed_at_its_limit_of_memory_says_so() -> None:

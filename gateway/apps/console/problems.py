@@ -18,7 +18,7 @@ TOGETHER = 30.0  # seconds within which backends of one node fall by one cause
 
 
 @dataclass
-class Cause:
+class Outage:
     """Backends that are out for one reason. `last`: when the latest of them fell, Unix seconds. `aliases`: those that
     they take along, by what these are on: "" = nobody serves them, else the names of who does."""
 
@@ -67,23 +67,23 @@ class Cause:
         return f"What to do: {'; '.join(mends) or look}. {text}"
 
 
-def causes_of(status: Fields) -> list[Cause]:
+def causes_of(status: Fields) -> list[Outage]:
     """The causes, the worst first. Those of one node that fell together have one."""
-    found: list[Cause] = []
+    found: list[Outage] = []
     out = [(name, one) for name, one in mapping(status.get("backends")).items() if one.get("state") in OUT]
     for name, one in sorted(out, key=lambda item: count(item[1].get("since"))):
         state, since, nodes = str(one["state"]), count(one.get("since")), strings(one.get("nodes"))
         node = nodes[0] if nodes else ""
         same = next((c for c in found if node and state == "down" and _with(c, node, since, status)), None)
         if same is None:
-            found.append(Cause(state, node, [name], since, since))
+            found.append(Outage(state, node, [name], since, since))
         else:
             same.names.append(name)
             same.last = since
     return found
 
 
-def _with(cause: Cause, node: str, since: float, status: Fields) -> bool:
+def _with(cause: Outage, node: str, since: float, status: Fields) -> bool:
     return (cause.state, cause.node) == ("down", node) and (_is_down(status, node) or since - cause.last <= TOGETHER)
 
 
@@ -91,7 +91,7 @@ def _is_down(status: Fields, node: str) -> bool:
     return mapping(status.get("nodes")).get(node, {}).get("state") == "down"
 
 
-def cause_of(causes: Iterable[Cause], alias: Mapping[str, Any]) -> Cause | None:
+def cause_of(causes: Iterable[Outage], alias: Mapping[str, Any]) -> Outage | None:
     """The first backend of the chain before the one that serves it, which is out; None where none is."""
     steps, step = alias.get("steps"), alias.get("step")
     before = steps[: int(step) - 1] if isinstance(steps, list) and number(step) else steps

@@ -163,6 +163,9 @@ class Runner:
         """Run a step. Why it failed, in a line with its name; None = it did not."""
         error: str | None = None
         if step.state == "skipped":
+            state = self._gateway.fleet.states.get(planned.backend)
+            if planned.skip == LOADS and planned.what == "start" and state is not None:
+                self._note_start(state)  # somebody has started what the gateway may have stopped
             await self._changed(self._operation, step)
             return None
         began = time.monotonic()
@@ -309,10 +312,14 @@ class Runner:
         state = self._gateway.fleet.states.get(name)
         if state is None:
             raise StepFailed(f"{output}\n{GONE}")  # the output says what may run now
+        self._note_start(state)
+        return output
+
+    def _note_start(self, state: BackendState) -> None:
+        """It is on its way, whatever was known of it."""
         if state.health.state not in WELL:  # it may be seen before its command ends
             state.evidence.started()
         self._gateway.prober.hurry(state)
-        return output
 
     async def _wait(self, step: Step, planned: PlannedStep) -> str:
         """Until the backend serves: its health checks are good, and its canary was answered. One that the mode parks

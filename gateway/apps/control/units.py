@@ -79,6 +79,8 @@ class UnitState:
     def how(self) -> str:
         """How its process ended."""
         killed = {"137": ", killed: often for want of memory", "9": ", killed: often for want of memory"}
+        if self.status == "0" and self.result == "signal":
+            return "it was stopped, or killed by a signal, while it started"
         if self.status == "0" and self.result not in ("", "success"):  # what the launch script does before the engine
             return f"it was not run: {self.result}"
         code = f"exit code {self.status or 'unknown'}{killed.get(self.status, '')}"

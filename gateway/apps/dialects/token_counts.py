@@ -19,7 +19,7 @@ from gateway.domain.endpoints import MESSAGES, RESPONSES
 from gateway.domain.request import InferenceRequest, OwnForm, parse_and_search
 from gateway.engines.tokenize import count_tokens
 from gateway.errors import GatewayError
-from gateway.large_bodies import apart_if_large
+from gateway.large_bodies import LARGE, apart_if_large
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.reply import Header
 from gateway.routing.refusal import pdf_refused
@@ -77,7 +77,7 @@ async def _read(
     client = exchange.caller.identify(gateway.snapshot)
     check_json(exchange.headers)
     body = await exchange.read_body(gateway.snapshot.server.max_body)
-    request = await apart_if_large(client.name, len(body), lambda: parsed(body))
+    request = await apart_if_large(client.name, len(body), lambda: parsed(body), LARGE)
     request.sender = client.name
     # By the present snapshot, whose backends are asked.
     return request, access.find_alias(gateway.snapshot, client, request.model)

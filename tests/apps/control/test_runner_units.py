@@ -51,6 +51,19 @@ async def test_an_engine_that_loads_already_is_waited_for(tmp_path: Path, monkey
         assert there.orders == []
 
 
+async def test_one_that_the_gateway_stopped_and_somebody_has_started_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with fleet(tmp_path, monkeypatch, "a", away="c", modes=DAILY, nodes={}) as (gateway, there, node):
+        await ended(gateway, (await gateway.client.post("/admin/backends/a/stop")).json())
+        node.unit("a", *LOADING)
+        begun = (await gateway.client.post("/admin/backends/a/start")).json()
+        assert steps(begun)[:2] == ["preflight a: skipped", "start a: skipped"]
+        await there.sims["a"].revive()
+        assert (await ended(gateway, begun))["state"] == "done"
+        assert there.orders == ["stop a"]
+
+
 async def test_nodes_learn_what_does_not_load_at_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with fleet(tmp_path, monkeypatch, "a", away="c", modes=DAILY, nodes={}) as (gateway, _, node):
         await switched(gateway, "ds4")

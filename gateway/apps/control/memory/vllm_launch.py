@@ -57,8 +57,10 @@ class VllmLaunch:
 
     @property
     def model(self) -> str:
-        launch = self.backend.launch
-        return host_path(self.command.model or self.backend.model or "", launch.mounts if launch is not None else ())
+        name, launch = self.command.model or self.backend.model or "", self.backend.launch
+        if launch is None or (name and self.catalog.row(name) is not None):
+            return name
+        return host_path(name, launch.mounts)
 
     @property
     def row(self) -> ModelRow | None:

@@ -28,11 +28,11 @@ _REFERENCE = b'"item_reference"'
 _encode = msgspec.json.Encoder().encode
 
 
-class _Output(msgspec.Struct):
+class _SentItems(msgspec.Struct):
     output: list[dict[str, Raw]] = []
 
 
-_decode = msgspec.json.Decoder(_Output).decode
+_decode = msgspec.json.Decoder(_SentItems).decode
 
 
 class RecentItem(NamedTuple):
