@@ -37,6 +37,7 @@ WAYS = {
     ("InnerExchange", "apps/requests/replay.py"): "tests/apps/requests/test_capture.py",
     ("Caller", "admission/access.py"): "kept",
     ("Caller", "api/caller.py"): "the client's own request",
+    ("Caller", "apps/dialects/ollama/exchange.py"): "the client's own request",
     ("Caller", "http/request_reader.py"): "the client's own request",
     ("Caller", "proxy/exchange.py"): "the client's own request",
     ("Caller", "proxy/inner_exchange.py"): "batch, ask_all",

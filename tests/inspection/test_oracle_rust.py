@@ -24,7 +24,6 @@ SPECIAL = (
 SENT = "the front end has sent it as a call, so no text is left that could be kept"
 CUT = "the call that the model cut short has been sent as one: it stays, and the answer ends with `length`"
 REPAIRED = "arguments that came as a call's are mended; in text they are no call"
-TYPED = "the front end has read Python's spelling as a string"
 OTHER = "another format's call is found too, because this format is not the only one that is looked for"
 SECTION = "the front end leaves out what stands in a second section of calls"
 KEPT = "an argument that no tool declares came as the text in which it was written"
@@ -39,8 +38,6 @@ DIFFERENCES = {
     "qwen3_coder/markers_inside_arg": SPECIAL,
     "qwen3_coder/unknown_tool": SENT,
     "qwen3_coder/hermes_json_body": OTHER,
-    "qwen3_coder/object_value_python_style": TYPED,
-    "qwen3_xml/object_value_python_style": TYPED,
     "deepseek_v31/truncated_60pct": CUT,
     "deepseek_v3/no_json_fence": TAKEN,
     "llama3_json/markers_inside_arg": SPECIAL,

@@ -27,6 +27,7 @@ MEANINGS: dict[str, tuple[str, str | None]] = {
     "messages": ("unserved", "endpoint:chat"),
     "picture": ("incapable", "images"),
     "responses": ("unserved", "endpoint:chat"),
+    "several_choices": ("incapable", None),
     "too_long": ("too_long", None),
     "tools_without_parser": ("incapable", "tool_parser"),
     "two_parsers": ("misconfigured", None),

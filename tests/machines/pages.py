@@ -26,7 +26,10 @@ STEPS = {
 ALONE = (
     "gateway fleet check",
     "gateway fleet check --config new.yaml --json",
-    "gateway fleet plan --models ~/vllm --svg plan.svg",
+    "gateway fleet plan ds4",
+    "gateway fleet plan --config deploy/recipes/two-models.yaml "
+    "--set qwen80b.gpu-memory-utilization=0.85 --set qwen4b.gpu-memory-utilization=0.12",
+    "gateway fleet plan --models /srv/models --svg plan.svg",
     "gateway fleet plan --live",
     "gateway fleet learn",
     "gateway fleet learn start.log --backend qwen36",
@@ -39,10 +42,6 @@ ALONE = (
     "curl -X POST http://127.0.0.1:4000/admin/reload",
     """curl -X POST http://127.0.0.1:4000/admin/reload -H "authorization: Bearer $OPS_KEY" """
     """-H 'content-type: application/json' -d '{"confirm": "open"}'""",
-)
-TWO_MODELS = (  # in a folder with the file that the page shows
-    "gateway fleet plan two-models",
-    "gateway fleet plan two-models --set qwen80b.gpu-memory-utilization=0.85 --set qwen4b.gpu-memory-utilization=0.12",
 )
 OWN = "gateway backup gateway.tar.gz"  # of a gateway that ops has started
 _RENDERED = "docker compose -f /usr/local/lib/spark/compose.yaml --env-file /etc/spark/spark-qwen36.env"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.machines.install import by_ops
-from tests.machines.pages import ALONE, DOCS, OWN, TWO_MODELS, steps
+from tests.machines.pages import ALONE, DOCS, OWN, steps
 from tests.machines.scene import chat, said, until
 
 pytestmark = [pytest.mark.usefixtures("fleet"), pytest.mark.timeout(600)]
@@ -27,15 +27,16 @@ def home(fleet: None) -> Iterator[None]:
     (two,) = [
         one for one in re.findall(r"```yaml\n(.*?)```", (DOCS / "fleet.md").read_text(), re.S) if "qwen80b:" in one
     ]
-    for folder, file in (("two", two), ("own", OWN_FILE)):
-        by_ops(f"mkdir -p vllm {folder} && printf %s {shlex.quote(file)} >{folder}/routes.yaml")
+    for folder, name, file in (("deploy/recipes", "two-models", two), ("own", "routes", OWN_FILE)):
+        by_ops(f"mkdir -p {folder} && printf %s {shlex.quote(file)} >{folder}/{name}.yaml")
+    said("gw", "mkdir -p /srv/models")
     by_ops("cp /etc/spark-gateway/routes.yaml new.yaml; ssh ops@spark1 journalctl -u spark-qwen36 -n 50 >start.log")
     until(lambda: chat("main")[0] == 200, 180, "the fleet serves")
     yield
-    by_ops("gateway fleet render --out ./fleet; rm -rf two own vllm new.yaml start.log plan.svg")
+    by_ops("gateway fleet render --out ./fleet; rm -rf deploy own new.yaml start.log plan.svg")
 
 
-@pytest.mark.parametrize("command", [*ALONE, *(f"cd two && {command}" for command in TWO_MODELS)])
+@pytest.mark.parametrize("command", ALONE)
 def test_a_command_does_what_it_is_shown_for(command: str) -> None:
     told = said("gw", command, 240, user="ops", codes=(0, 1))
     assert not [word for word in MISTAKES if word in told], told

@@ -88,6 +88,8 @@ def translated(gateway: Gateway, endpoint: Endpoint, exchange: Exchange) -> Exch
 
     made = TranslatedExchange(exchange, OllamaTranslation(endpoint, resolve))
     caller, kind = exchange.caller, exchange.headers.get(b"content-type")
-    if kind and not is_json(kind) and b"origin" not in caller.headers:  # Ollama reads what a program sends as JSON
+    # Ollama reads what a program sends as JSON. A browser, which another site's page may have told to send it, names
+    # itself in these headers.
+    if kind and not is_json(kind) and caller.headers.keys().isdisjoint((b"origin", b"sec-fetch-site")):
         made.caller = Caller({**caller.headers, b"content-type": JSON}, caller.peer, caller.http_version)
     return made

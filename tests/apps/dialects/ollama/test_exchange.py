@@ -92,6 +92,8 @@ async def test_a_body_of_a_program_is_json_whatever_its_type_says(stage: Stage) 
     assert (await client.post("/api/chat", content=body, headers=form)).json()["message"]["content"] == "hello"
     page = await client.post("/api/chat", content=body, headers={**form, "origin": stage.gateway.url})
     assert (page.status_code, page.json()["code"]) == (415, "unsupported_media_type")
+    page = await client.post("/api/chat", content=body, headers={**form, "sec-fetch-site": "none"})
+    assert page.status_code == 415
     other = await client.post("/api/chat", content=body, headers={**form, "origin": "https://elsewhere.example"})
     assert other.status_code == 403
     assert (await client.post("/v1/chat/completions", content=body, headers=form)).status_code == 415
