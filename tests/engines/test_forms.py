@@ -9,7 +9,7 @@ import pytest
 from msgspec import Raw
 
 from gateway.domain.forms import USUAL_FORMS, Forms, learned_forms
-from gateway.engines.forms import put_in_form, reminder, safe_id
+from gateway.engines.forms import put_in_form, reminder
 
 USER = {"role": "user", "content": "How many?"}
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
@@ -88,19 +88,6 @@ def test_thoughts_have_the_name_that_is_read(name: Any) -> None:
         assert sent == {"role": "assistant", "content": "Yes.", name: "Hm."}
     (sent,) = messages(Forms(thoughts="none"), {"role": "assistant", "content": "Yes.", "reasoning": "Hm."})
     assert sent == {"role": "assistant", "content": "Yes."}
-
-
-@pytest.mark.parametrize("ids", ["mistral", "safe", "short"])
-def test_a_call_and_its_result_keep_one_id(ids: Any) -> None:
-    given = "functions.bash:0-" + "x" * 60
-    for _ in range(2):
-        call, result = messages(
-            Forms(ids=ids),
-            {"role": "assistant", "tool_calls": [{"id": given, "type": "function"}]},
-            {"role": "tool", "tool_call_id": given, "content": "y"},
-        )
-        assert call["tool_calls"][0]["id"] == result["tool_call_id"] != given
-    assert safe_id("functions.bash:0") != safe_id("functions_bash_0") == "functions_bash_0"
 
 
 def test_an_id_that_is_taken_stays() -> None:

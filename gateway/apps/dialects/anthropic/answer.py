@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.apps.dialects.chat import answer_of, arguments_of, call_id_of, error_in, text_of, thoughts_of
 from gateway.domain.tokens import read_usage
-from gateway.engines.forms import safe_id
+from gateway.engines.call_ids import safe_id
 from gateway.errors import CATALOGUE
 from gateway.inspection.shape import brief
 
