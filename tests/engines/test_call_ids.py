@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gateway.engines.call_ids import safe_id, with_ids
@@ -9,7 +11,7 @@ GIVEN = "functions.bash:0-" + "x" * 60
 
 @pytest.mark.parametrize("ids", ["mistral", "safe", "short", "kimi"])
 def test_a_call_and_its_result_keep_one_id(ids: str) -> None:
-    history = [
+    history: list[dict[str, Any]] = [
         {"role": "assistant", "tool_calls": [{"id": GIVEN, "type": "function", "function": {"name": "bash"}}]},
         {"role": "tool", "tool_call_id": GIVEN, "content": "y"},
     ]
@@ -19,7 +21,7 @@ def test_a_call_and_its_result_keep_one_id(ids: str) -> None:
 
 
 def test_calls_of_several_turns_with_one_id_get_others() -> None:
-    turn = [
+    turn: list[dict[str, Any]] = [
         {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "bash"}}]},
         {"role": "tool", "tool_call_id": "1", "content": "y"},
     ]
