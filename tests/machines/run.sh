@@ -1,6 +1,6 @@
 #!/bin/bash
 # `make test-machines`: on Debian as root, installs what the scene needs, and runs the tests. MACHINES: where the trees are kept.
-# With --kept nothing is built that takes long: without the trees of an earlier run it says so, and runs nothing (.ci/run).
+# With --kept nothing is built that takes long: without the trees of an earlier run it says so and runs nothing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 machines=${MACHINES:-/var/tmp/spark-gateway-machines}

@@ -101,7 +101,7 @@ def test_the_commands_of_the_page_run_it_back_it_up_and_read_its_limit(routes: P
     try:
         url = f"http://127.0.0.1:{port}"
         until(lambda: chat("main", url)[0] == 200, 60, "the container answers")
-        until(lambda: "usage.db" in inside(name, "ls", "/var/lib/gateway"), 30, "the usage is written")
+        until(lambda: "usage.db" in inside(name, "ls", "/var/lib/gateway/state"), 30, "the usage is written")
         (back_up,) = [line for line in steps("backup") if "docker" in line]
         checked(["sh", "-c", f"cd {tmp_path}; {back_up.replace('CONTAINER', name)}"])
         with tarfile.open(tmp_path / "gateway.tar.gz") as archive:
